@@ -12,7 +12,7 @@ import grpc
 
 from faults.live import Client, Live, Turn, dialogue
 from strata.api.common.v1 import message_pb2
-from strata.shared.status import from_rpc_error
+from strata.protocol.status import from_rpc_error
 
 _PATIENCE_S = 60.0
 # What a client may see while something is down; anything else is a defect.

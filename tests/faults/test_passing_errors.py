@@ -6,8 +6,8 @@ import grpc
 import grpc.aio
 
 from faults.load import is_passing
-from strata.shared.errors import CancelledError, StrataError
-from strata.shared.status import to_status
+from strata.protocol.errors import CancelledError, StrataError
+from strata.protocol.status import to_status
 
 
 def rpc_error(code: grpc.StatusCode, sent: StrataError | None = None) -> grpc.aio.AioRpcError:

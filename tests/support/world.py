@@ -63,7 +63,7 @@ class Shape(StrEnum):
 
 
 class KeyedChannel(ClientChannel):
-    """A channel whose calls carry an API key; its errors are those of `strata.shared.errors`."""
+    """A channel whose calls carry an API key; its errors are those of `strata.protocol.errors`."""
 
     def __init__(self, address: str, api_key: str) -> None:
         super().__init__(grpc.aio.insecure_channel(address))

@@ -8,7 +8,7 @@ from typing import Protocol
 from strata.agent_loop.domain.agents import revision_mismatch
 from strata.agent_loop.domain.groups import CreateGroup, Group, GroupStore, UpdateGroup
 from strata.agent_loop.loop.failures import ends_run
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 
 class SharedMemory(Protocol):

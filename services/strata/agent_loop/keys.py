@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from strata.agent_loop.domain.keys import SealedKey, in_force
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.registry import EndpointKey
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.context import current_project
-from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.logs import get_logger
 from strata.shared.secrets import Envelope, context_of
 

@@ -74,9 +74,7 @@ from strata.agent_loop.prompts.system_message import (
 )
 from strata.agent_loop.rules.validation import tool_violations
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.agent_types import MEMORY_AGENT_TYPES
-from strata.shared.clock import Clock
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FieldViolation,
@@ -85,6 +83,8 @@ from strata.shared.errors import (
     Reason,
     StrataError,
 )
+from strata.shared.agent_types import MEMORY_AGENT_TYPES
+from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import FILE_TOOLS

@@ -7,8 +7,8 @@ from strata.agent_loop.domain.agents import Agent, AgentPatch
 from strata.agent_loop.domain.message_buffer import BufferLengths, buffer_lengths
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.prompts.base import base_prompt
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 
 DEFAULT_FREQUENCY = 5

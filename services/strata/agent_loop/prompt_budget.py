@@ -24,13 +24,13 @@ from strata.agent_loop.prompts.system_message import (
     archival_lines,
     assemble,
 )
-from strata.shared.clock import Clock
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     Reason,
 )
+from strata.shared.clock import Clock
 from strata.shared.tool_rules import rule_element
 
 SMALLEST_FILE_BYTES = 200

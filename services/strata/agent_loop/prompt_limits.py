@@ -24,8 +24,8 @@ from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompt_budget import PromptBudget, budget_of
+from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.clock import Clock
-from strata.shared.errors import FailedPreconditionError, StrataError
 from strata.shared.ids import default_conversation_id
 from strata.shared.logs import get_logger
 

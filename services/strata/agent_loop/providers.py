@@ -21,7 +21,7 @@ from strata.agent_loop.models.errors import (
 from strata.agent_loop.models.factory import EndpointModels, ModelFactory
 from strata.agent_loop.models.probing import ModelFinding, ask_model, ask_server, documented
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 HOW_TO_CONFIGURE = (
     "No chat model is configured. Set OPENAI_API_KEY, ANTHROPIC_API_KEY or the key of another known"

@@ -20,13 +20,13 @@ from strata.archival.domain.passages import (
     RequestKey,
 )
 from strata.archival.labels import taint_to_proto
-from strata.shared.embedding import EmbeddingModels
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     Reason,
 )
+from strata.shared.embedding import EmbeddingModels
 from strata.shared.ids import check_id, new_id
 from strata.shared.names import name_problems
 from strata.shared.one_line import is_one_line

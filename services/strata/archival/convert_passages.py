@@ -35,8 +35,8 @@ from strata.archival.domain.passages import (
     TagMatch,
 )
 from strata.archival.labels import taint_to_proto, to_taint
+from strata.protocol.errors import FieldViolation
 from strata.shared.context import require_caller
-from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id, new_id
 
 MAX_TOOL_CALL_CHARS = 256

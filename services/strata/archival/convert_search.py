@@ -12,9 +12,9 @@ from strata.archival.convert import (
 )
 from strata.archival.domain.passages import TagMatch
 from strata.archival.domain.search import Exclusion, FoundPassage, Search, SearchResult
+from strata.protocol.errors import FieldViolation
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
-from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.time_expressions import TimeRange

@@ -7,7 +7,7 @@ import contextlib
 from strata.archival.domain.chunks import QueuedSet, SetState
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.store import ChunkQueue, PendingPassages
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.indexer import LagGauges

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 from strata.shared.ids import check_id
 
 

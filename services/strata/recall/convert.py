@@ -12,6 +12,8 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.images import ImageError, is_image_id
 from strata.recall.domain.messages import (
     Compaction,
     Message,
@@ -27,9 +29,7 @@ from strata.recall.parts import (
     provenance_from_text,
     provenance_to_text,
 )
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
-from strata.shared.images import ImageError, is_image_id
 
 _USAGE_FIELDS = (
     "prompt_tokens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.api.recall.v1 import message_service_pb2 as pb
+from strata.protocol.errors import FieldViolation
 from strata.recall.convert import (
     message_to_proto,
     messages_to_proto,
@@ -20,7 +21,6 @@ from strata.recall.domain.search import (
 )
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
-from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.time_expressions import TimeRange

@@ -10,8 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2 as tool
+from strata.protocol.images import image_id, inspect_image
 from strata.recall.domain.messages import Image, Part
-from strata.shared.images import image_id, inspect_image
 
 _STATUS = {
     common.TOOL_STATUS_UNSPECIFIED: "",

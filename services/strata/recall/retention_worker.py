@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
+from strata.protocol.errors import StrataError
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
 from strata.recall.index import MessageIndex
 from strata.recall.store.retention import DeletedMessages
 from strata.shared.clock import Clock
-from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100

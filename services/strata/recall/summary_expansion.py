@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.recall.domain.messages import Message, MessageFilter, Role
 from strata.recall.domain.store import MessageStore
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 
 _SHOWN = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.APPROVAL)
 

@@ -10,9 +10,9 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.images import image_id
 from strata.shared.ids import check_id
-from strata.shared.images import image_id
 from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import (
     Call,

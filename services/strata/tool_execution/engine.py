@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from strata.protocol.errors import StrataError
 from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.builtin.argument_names import in_argument_names

@@ -17,9 +17,8 @@ import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
 
-from strata.shared.backoff import Backoff
-from strata.shared.context import current
-from strata.shared.errors import (
+from strata.protocol.backoff import Backoff
+from strata.protocol.errors import (
     CancelledError,
     DeadlineExceededError,
     InternalError,
@@ -27,6 +26,7 @@ from strata.shared.errors import (
     UnavailableError,
     passes,
 )
+from strata.shared.context import current
 from strata.shared.logs import get_logger
 
 PATIENCE_S = 15.0
@@ -45,7 +45,7 @@ class PeerChannel(grpc.aio.Channel):
     OVERLOADED, if the contract marks the method as repeatable. Streams are not retried.
 
     Args:
-        inner: The channel that makes the calls; its errors are those of `strata.shared.errors`.
+        inner: The channel that makes the calls; its errors are those of `strata.protocol.errors`.
         name: Name of the service in error messages, such as "core memory".
     """
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from strata.protocol.errors import StrataError
 from strata.shared.embedding import Embedder
-from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.tool_execution.domain.registry import StoredVector, ToolStore
 from strata.tool_execution.domain.tools import Tool

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.request_stream import RequestStream
-from strata.shared.stream_completion import complete_in_background
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")

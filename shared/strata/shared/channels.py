@@ -14,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
 from strata.api.common.v1 import call_options_pb2
-from strata.shared.backoff import FIRST_PAUSE_S
+from strata.protocol.backoff import FIRST_PAUSE_S
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
+from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import current
-from strata.shared.errors import Reason, ResourceExhaustedError
 
 SHARE = 0.75
 """Default share of the slots that one project may hold."""

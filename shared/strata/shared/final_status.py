@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from strata.shared.status import WireStatus
+from strata.protocol.status import WireStatus
 
 FAILED_WRITE = "Internal error from Core"
 """Text of the status that grpc.aio (1.85) gives a call when a write fails."""

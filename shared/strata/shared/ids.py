@@ -14,7 +14,7 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UUID_LENGTH = 36

@@ -15,9 +15,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from strata.protocol.errors import Reason
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
-from strata.shared.errors import Reason
 from strata.shared.inprocess_call import (
     Deserializer,
     Serializer,

@@ -17,9 +17,9 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 
-from strata.shared.errors import Reason, UnavailableError
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import to_status
 from strata.shared.interceptors.pipeline import Endpoint
-from strata.shared.status import to_status
 
 RawMetadata = tuple[tuple[str, str | bytes], ...]
 

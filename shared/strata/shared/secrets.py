@@ -22,7 +22,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from strata.shared.errors import DataLossError
+from strata.protocol.errors import DataLossError
 
 KEY_BYTES = 32
 _VERSION = 1

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingError
 
-from strata.shared.errors import FieldViolation, WrongSettingError
+from strata.protocol.errors import FieldViolation, WrongSettingError
 from strata.shared.tls import ServerTls
 
 KIB = 1024

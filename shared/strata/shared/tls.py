@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.logs import get_logger
 
 _log = get_logger(__name__)

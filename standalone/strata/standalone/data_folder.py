@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.client.data_folder import DataFolderReader, Runtime
 from strata.client.settings import DATA_FOLDER_OF_ROOT
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock
 from strata.standalone.postgres_binaries import unprivileged_identity
@@ -29,7 +29,6 @@ from strata.standalone.supervisor import Identity
 
 if TYPE_CHECKING:
     from strata.shared.migrate import RolePasswords
-
 
 
 class DataFolder(DataFolderReader):

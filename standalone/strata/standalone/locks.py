@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from strata.client.data_folder import lock_holder, read_lock_note
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_SECONDS = 0.02

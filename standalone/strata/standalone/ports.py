@@ -7,7 +7,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Self
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 
 EXIT_PORT_TAKEN = 76
 """Exit code of a child whose port is used by another process."""

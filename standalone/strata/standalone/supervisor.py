@@ -17,7 +17,7 @@ from typing import IO
 
 import structlog
 
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.locks import FolderLock
 
 __all__ = [

@@ -22,11 +22,11 @@ from strata.agent_loop.domain.agents import (
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.tool_rules import ToolRuleType
 

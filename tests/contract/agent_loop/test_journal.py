@@ -25,11 +25,11 @@ from strata.agent_loop.models.domain import (
     Usage,
 )
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType

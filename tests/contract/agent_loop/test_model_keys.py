@@ -12,10 +12,10 @@ from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.keys import SealedKey, in_force
 from strata.agent_loop.domain.store import RequestKey
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from archival_support import Stores, caller, new_chunks
 from strata.archival.domain.chunks import SetState
 from strata.archival.store import ChunkQueue
+from strata.protocol.errors import AbortedError
 from strata.shared import context
-from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
 
 

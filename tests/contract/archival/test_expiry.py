@@ -13,8 +13,8 @@ from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage, RequestKey
 from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
+from strata.protocol.errors import InvalidArgumentError, NotFoundError
 from strata.shared import context
-from strata.shared.errors import InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
 from strata.standalone.vectors import EmbeddedVectors
 

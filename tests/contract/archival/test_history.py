@@ -19,13 +19,13 @@ from strata.archival.domain.passages import (
     RequestKey,
     SuppliedVector,
 )
-from strata.shared.context import current_project
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     NotFoundError,
     Reason,
 )
+from strata.shared.context import current_project
 from strata.shared.ids import new_id
 
 LATER = NOW + timedelta(hours=1)

@@ -31,9 +31,9 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared import context
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passa
 from strata.archival.convert import own_archive
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, RequestKey, UploadCounts
 from strata.archival.store import ReceiptLog
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 LATER = NOW + timedelta(hours=1)

@@ -23,14 +23,14 @@ from strata.archival.domain.search import Search
 from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.indexes import wire
 from strata.archival.settings import ArchivalSettings
-from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.embedding.base import LOCAL_MODEL
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
 )
+from strata.shared.embedding import Embedder, EmbeddingModels
+from strata.shared.embedding.base import LOCAL_MODEL
 from strata.shared.ids import new_id
 from strata.shared.shared_resources import SharedResources
 from strata.shared.vectors import Where

@@ -12,8 +12,8 @@ from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passa
 from strata.archival.convert import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter, RequestKey
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 

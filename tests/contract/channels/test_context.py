@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from contract.channels.conftest import until
+from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.context import RequestContext, current, current_project
-from strata.shared.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.interceptors.client import MARGIN_S
 
 PATH = "/strata.testing.echo.v1.EchoService"

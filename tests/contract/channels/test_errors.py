@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from contract.channels.conftest import until
-from strata.shared.errors import (
+from strata.protocol.errors import (
     ERRORS,
     AbortedError,
     DeadlineExceededError,

@@ -24,11 +24,11 @@ from strata.core_memory.domain.ports import ReplayedError, RequestKey, Unit
 from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store import PostgresBlockStore
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)

@@ -26,10 +26,10 @@ from strata.core_memory.domain.prompt_limits import PromptLimit, PromptSize
 from strata.core_memory.domain.rendering import Form, render_memory
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store import PostgresBlockStore
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

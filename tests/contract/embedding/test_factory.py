@@ -11,9 +11,9 @@ import pytest
 
 from contract.embedding.conftest import EmbeddingServer, Reply, vectors_reply
 from strata.archival.settings import ArchivalSettings
+from strata.protocol.errors import ResourceExhaustedError, UnavailableError
 from strata.shared.embedding import EmbeddingModels
 from strata.shared.embedding.base import LOCAL_MODEL
-from strata.shared.errors import ResourceExhaustedError, UnavailableError
 from strata.shared.shared_resources import SharedResources
 from strata.shared.vectors.factory import open_models
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.embedding import Embedder, embed_chunked
 from strata.shared.embedding.minilm import MiniLmEmbedder, find_weights
-from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
 TEXTS = [
     "",

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from strata.shared.embedding import Embedder
-from strata.shared.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     Reason,
@@ -19,6 +17,8 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.embedding import Embedder
+from strata.shared.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
 
 from .conftest import EmbeddingServer, Reply, vectors_reply
 

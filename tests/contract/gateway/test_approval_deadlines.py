@@ -17,7 +17,7 @@ from strata.gateway.runs.default_answers import DefaultAnswers
 from strata.gateway.runs.domain import Accepted, Dispatch, NewRun, RunEnding, RunFailure, StopReason
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 REQUEST = message_pb2.ApprovalRequestPart(
     tool_calls=[

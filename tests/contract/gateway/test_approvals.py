@@ -13,7 +13,7 @@ from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new
 from strata.gateway.runs.approvals import ApprovalFilter, AskedApproval, OnApproval
 from strata.gateway.runs.domain import NewRun, RunEnding, StopReason
 from strata.gateway.runs.states import RunState
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 ALL = ApprovalFilter()

@@ -9,7 +9,7 @@ from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new
 from strata.gateway.runs.chains import ChainLink, Wait
 from strata.gateway.runs.domain import RunKind
 from strata.gateway.runs.states import RunState
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 
 async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> None:

@@ -13,7 +13,7 @@ from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain import OnBusy
 from strata.gateway.runs.states import RunState
-from strata.shared.errors import ResourceExhaustedError
+from strata.protocol.errors import ResourceExhaustedError
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
 

@@ -34,8 +34,8 @@ from strata.gateway.runs import live_run as live_run_module
 from strata.gateway.runs.domain import Dispatch, Fence, StoredEvent
 from strata.gateway.runs.live_run import LiveRun
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import ManualClock, SystemClock
-from strata.shared.errors import UnavailableError
 
 
 class SlowRedispatch(PostgresRunStore):

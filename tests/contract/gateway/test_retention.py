@@ -20,13 +20,13 @@ from strata.gateway.runs.run_follower import RunFollower
 from strata.gateway.runs.run_watch import RunWatch
 from strata.gateway.webhooks.domain import AttemptResult, Delivery, DeliveryState
 from strata.gateway.webhooks.store import PostgresWebhookStore
-from strata.shared.clock import SystemClock
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DeadlineExceededError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.clock import SystemClock
 
 OTHER = "project-2"
 

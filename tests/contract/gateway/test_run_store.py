@@ -29,7 +29,7 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     NotFoundError,

@@ -34,8 +34,8 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import AbortedError
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError
 from strata.shared.ids import new_id
 
 CONVERSATIONS = ("conversation-1", "conversation-2")

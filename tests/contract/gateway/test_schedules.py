@@ -30,7 +30,7 @@ from strata.gateway.schedules.domain import (
 from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import MAX_MISSED, PostgresScheduleStore
 from strata.gateway.schedules.timing import Timing, TimingError
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     NotFoundError,

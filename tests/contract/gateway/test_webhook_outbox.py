@@ -14,7 +14,7 @@ from strata.gateway.webhooks.domain import AttemptResult, NewWebhook
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
-from strata.shared.errors import ResourceExhaustedError
+from strata.protocol.errors import ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.secrets import open_envelope

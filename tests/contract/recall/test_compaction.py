@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
+from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import (
     Compaction,
     Message,
@@ -32,7 +33,6 @@ from strata.recall.store import (
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import (
     Compaction,
     Cursor,
@@ -34,7 +35,6 @@ from strata.recall.summary_expansion import SummaryExpansion, expand
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

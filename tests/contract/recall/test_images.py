@@ -13,6 +13,8 @@ from sqlalchemy import text as sql
 from contract.recall.test_forks import Talk
 from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
+from strata.protocol.images import image_id
 from strata.recall import convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.migrations import MIGRATIONS
@@ -26,9 +28,7 @@ from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.images import image_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

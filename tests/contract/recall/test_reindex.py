@@ -14,6 +14,7 @@ import pytest_asyncio
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
 from strata.api.common.v1 import reindex_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES
@@ -26,7 +27,6 @@ from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError
 from strata.shared.ids import new_id
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry

@@ -13,6 +13,7 @@ import pytest_asyncio
 from sqlalchemy import text as sql
 
 from contract.recall.test_forks import Talk, ids
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex
@@ -30,7 +31,6 @@ from strata.shared.clock import ManualClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.embedding.minilm import MiniLmEmbedder
-from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.fusion import FusionConfig

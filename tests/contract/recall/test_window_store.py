@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Role, Step
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

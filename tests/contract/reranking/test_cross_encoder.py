@@ -17,8 +17,8 @@ from onnx import TensorProto
 
 import cross_encoders
 from cross_encoders import constant, counting, export, node, overlap, write_config, write_model
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.settings import RecallSettings
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.reranking import Reranker
 from strata.shared.reranking.cross_encoder import CrossEncoder
 from strata.shared.reranking.factory import open_reranking

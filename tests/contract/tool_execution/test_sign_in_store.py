@@ -15,10 +15,10 @@ import pytest
 from contract.tool_execution.conftest import signed_in
 from doubles.sign_in_server import SignInServer
 from mcp_support import serving_http
+from strata.protocol.errors import NotFoundError, ResourceExhaustedError
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, ResourceExhaustedError
 from strata.shared.ids import new_id
 from strata.shared.secrets import Envelope
 from strata.shared.web.resolver import SystemResolver

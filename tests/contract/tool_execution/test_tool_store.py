@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from contract.tool_execution.conftest import signed_in
+from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
-from strata.shared.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.scopes import DEFAULT_SCOPES
 from strata.tool_execution.domain.registry import IdempotentRequest, StoredVector

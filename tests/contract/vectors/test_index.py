@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
-from strata.shared.errors import FailedPreconditionError, InternalError, Reason
+from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.vectors import Collection, Document, Hit, Preference, SparseVector, Where
 from strata.shared.vectors.qdrant import QdrantIndex
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from strata.shared.errors import InternalError, UnavailableError
+from strata.protocol.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
 from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect

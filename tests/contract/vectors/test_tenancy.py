@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient, models
 
-from strata.shared.errors import InternalError, Reason
+from strata.protocol.errors import InternalError, Reason
 from strata.shared.vectors import Collection, SparseVector, Where
 from strata.shared.vectors.points import point_id
 from strata.shared.vectors.qdrant import QdrantIndex

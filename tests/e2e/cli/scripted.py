@@ -41,8 +41,7 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2_grpc,
 )
 from strata.gateway.settings import GatewaySettings
-from strata.shared.context import Caller
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     FieldViolation,
     InvalidArgumentError,
@@ -52,6 +51,7 @@ from strata.shared.errors import (
     UnauthenticatedError,
     UnimplementedError,
 )
+from strata.shared.context import Caller
 from strata.shared.ids import new_id
 from strata.shared.interceptors.auth import bearer
 from strata.shared.server import GrpcServer

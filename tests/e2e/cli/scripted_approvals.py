@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 
 class Approvals:

@@ -31,7 +31,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.cli.chat.turn_view import TurnView
 from strata.client.run_follower import ConnectionLost, Update
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     InvalidArgumentError,
     Reason,

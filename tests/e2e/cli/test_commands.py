@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FieldViolation,
     InvalidArgumentError,
     PermissionDeniedError,

@@ -27,7 +27,7 @@ from e2e.cli.scripted import (
 )
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 # What a terminal puts around a paste while a program has bracketed paste switched on.

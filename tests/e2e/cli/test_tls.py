@@ -20,7 +20,7 @@ from strata.cli.main import app
 from strata.client import connect
 from strata.client.settings import ClientSettings
 from strata.client.target import Choice, find_target
-from strata.shared.errors import FailedPreconditionError, UnavailableError
+from strata.protocol.errors import FailedPreconditionError, UnavailableError
 from strata.shared.tls import ClientTls, ServerTls
 from strata.standalone.ports import pick_port
 

@@ -20,7 +20,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.memory.blocks import blocks_of
 from strata.cli.memory.folder import STATE_FILE
 from strata.cli.memory.markdown import parse
-from strata.shared.errors import NotFoundError
+from strata.protocol.errors import NotFoundError
 from world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

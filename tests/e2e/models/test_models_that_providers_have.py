@@ -10,7 +10,7 @@ from doubles.script import Dialect
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import ModelProvider
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 
 def provider_of(

@@ -21,7 +21,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.standalone.data_folder import DataFolder
 from world import World, eventually
 

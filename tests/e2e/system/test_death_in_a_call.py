@@ -21,7 +21,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from world import Ran, Stream, World, roles
 
 NAP = """

@@ -12,7 +12,7 @@ from doubles.script import Dialect, ModelCall, say, unauthorized
 from metering import store_events_at_the_end
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,

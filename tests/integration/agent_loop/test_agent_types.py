@@ -16,8 +16,8 @@ from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

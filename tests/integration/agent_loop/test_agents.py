@@ -18,8 +18,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.agent_types import AgentType
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
@@ -29,6 +28,7 @@ from strata.shared.errors import (
     StrataError,
     UnimplementedError,
 )
+from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -23,7 +23,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.shared.errors import InvalidArgumentError, UnavailableError
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 from strata.shared.ids import new_id
 from web_servers import RawServer, ok
 

@@ -11,7 +11,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     InvalidArgumentError,

@@ -11,7 +11,7 @@ from integration.agent_loop.test_groups import agents, block, create, get, label
 from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
-from strata.shared.errors import InvalidArgumentError, Reason
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,8 +12,8 @@ from integration.agent_loop.world import World, roles
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import AlreadyExistsError, NotFoundError
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, NotFoundError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

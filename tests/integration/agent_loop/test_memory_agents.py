@@ -13,8 +13,7 @@ from strata.agent_loop.memory_agents import creation_of_memory_agent
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.agent_types import AgentType
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
@@ -23,6 +22,7 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
+from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import default_tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -19,7 +19,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, Reason
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]

@@ -12,7 +12,7 @@ import pytest
 from doubles.script import call, say
 from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

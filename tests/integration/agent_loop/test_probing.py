@@ -14,7 +14,7 @@ from integration.agent_loop.world import World
 from strata.agent_loop.models.probing import ask_server
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,7 +10,7 @@ import pytest
 from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,

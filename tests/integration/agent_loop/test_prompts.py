@@ -11,7 +11,7 @@ from integration.agent_loop.world import World
 from strata.agent_loop.prompts.library import BUILTIN_DESCRIPTIONS, system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,

@@ -35,10 +35,10 @@ from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.protocol.errors import AbortedError, UnavailableError
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator

@@ -12,7 +12,7 @@ from integration.agent_loop.world import Ran, World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.common.v1 import run_event_pb2
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, Reason
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

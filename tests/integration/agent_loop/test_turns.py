@@ -17,7 +17,7 @@ from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.shared.errors import AbortedError, NotFoundError, Reason
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

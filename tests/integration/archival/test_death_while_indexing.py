@@ -17,8 +17,8 @@ from integration.archival.conftest import Client, Keys
 from integration.archival.test_files import index, progress, search, until
 from strata.archival.index import FILE_CHUNKS
 from strata.archival.migrations import MIGRATIONS
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
-from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.vectors import Where
 from strata.shared.vectors.qdrant import QdrantIndex, connect

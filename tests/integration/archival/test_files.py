@@ -11,8 +11,8 @@ import pytest
 from integration.archival.conftest import Client
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, StrataError
 from strata.shared.context import use
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, StrataError
 from strata.shared.ids import new_id
 
 

@@ -9,7 +9,7 @@ import pytest
 from integration.archival.conftest import Client
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, Reason
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
 

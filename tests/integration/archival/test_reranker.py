@@ -16,7 +16,7 @@ from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.main import build
 from strata.archival.settings import ArchivalSettings
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.reranking.result_order import RERANKS
 from strata.shared.service import BackgroundTasks

@@ -12,7 +12,7 @@ from integration.archival.test_files import index
 from integration.archival.test_repeated_requests import count, made
 from integration.archival.test_uploads import upload
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 
 # Each is below the limit of bytes, and one token or a few thousand to the embedding model.

@@ -10,7 +10,7 @@ import pytest
 from integration.archival.conftest import Client
 from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import DeadlineExceededError
 
 
 class Slow:

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from strata.shared.errors import Reason, ResourceExhaustedError
+from strata.protocol.errors import Reason, ResourceExhaustedError
+from strata.protocol.status import from_rpc_error
 from strata.shared.settings import ServerLimits
-from strata.shared.status import from_rpc_error
 
 CALLS = 6000
 

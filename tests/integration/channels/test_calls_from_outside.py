@@ -9,8 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from strata.protocol.errors import Reason, StrataError, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import Reason, StrataError, UnavailableError
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 
 from integration.channels.conftest import check_refusals, refusals, targets
 from strata.gateway.proxy import proxied_service
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter
-from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import Service
-from strata.shared.status import from_rpc_error
 from strata.shared.telemetry import Telemetry
 
 TOLERATED_S = 60.0

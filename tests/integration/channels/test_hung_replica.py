@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import Reason, UnavailableError
 
 SCRIPT = Path(__file__).with_name("echo_process.py")
 

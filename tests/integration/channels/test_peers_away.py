@@ -12,8 +12,8 @@ import pytest
 
 from cut_proxy import CutProxy
 from name_server import NameServer
+from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import DeadlineExceededError, Reason, UnavailableError
 
 METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")
 

@@ -11,13 +11,13 @@ import grpc.aio
 import pytest
 
 from integration.channels.conftest import echo_service, targets
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.settings import ServiceSettings
-from strata.shared.status import from_rpc_error
 
 
 class Endless:

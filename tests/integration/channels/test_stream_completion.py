@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from contract.channels.conftest import until
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.channels import ChannelFactory
-from strata.shared.stream_completion import complete_in_background
 from strata.shared.telemetry import Telemetry
 
 
@@ -92,7 +92,7 @@ async def test_a_stream_with_questions_completes_after_its_result(
 async def test_a_call_that_the_server_does_not_end_is_cancelled(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.shared.stream_completion._LONGEST_S", 0.1)
+    monkeypatch.setattr("strata.protocol.stream_completion._LONGEST_S", 0.1)
     server = await start(servicer(echo, ends=False))
     ended = codes(server.telemetry)
     stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))

@@ -13,10 +13,10 @@ import pytest
 
 from contract.channels.conftest import until
 from integration.channels.conftest import check_refusals, refusals, targets
+from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import SERVER_TIME_KEY
-from strata.shared.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.interceptors.replay import LIMIT_BYTES
 from strata.shared.request_stream import RequestStream
 from strata.shared.server import GrpcServer

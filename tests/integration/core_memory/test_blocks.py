@@ -11,9 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.shared.context import RequestContext, use
-from strata.shared.db import encode_page_token
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
@@ -22,6 +20,8 @@ from strata.shared.errors import (
     Reason,
     UnauthenticatedError,
 )
+from strata.shared.context import RequestContext, use
+from strata.shared.db import encode_page_token
 from strata.shared.ids import new_id
 
 AGENT = new_id("agent")

@@ -14,15 +14,15 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.domain.tool_rules import ToolRuleType
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
-from strata.shared.context import use
-from strata.shared.db import Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
 )
+from strata.shared.context import use
+from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,

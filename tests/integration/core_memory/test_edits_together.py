@@ -40,9 +40,9 @@ from strata.core_memory.domain.patches import apply_section, parse_patch
 from strata.core_memory.domain.ports import ReplayedError, RequestKey
 from strata.core_memory.domain.three_way_merge import merge3_text
 from strata.core_memory.store import PostgresBlockStore
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.ids import new_id
 
 WRITERS = 8

@@ -17,7 +17,7 @@ import pytest
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.settings import CoreMemorySettings
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,

@@ -8,8 +8,7 @@ import pytest
 
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.shared.context import use
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     NotFoundError,
@@ -17,6 +16,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.context import use
 from strata.shared.ids import new_id
 from uploading import make_agent, make_folder, rows, until_read, upload
 

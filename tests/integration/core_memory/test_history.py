@@ -10,8 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.shared.context import use
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
@@ -19,6 +18,7 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
 )
+from strata.shared.context import use
 from strata.shared.ids import new_id
 
 AGENT = new_id("agent")

@@ -14,8 +14,8 @@ from strata.core_memory.domain.compilation import CompileQuery, FileLimits, comp
 from strata.core_memory.domain.rendering import Form
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.db import Database
-from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NUMBERED_EMPTY = """\

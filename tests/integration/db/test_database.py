@@ -17,8 +17,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from strata.shared.db import Database, text_with_columns
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
     InternalError,
@@ -26,6 +25,7 @@ from strata.shared.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.shared.db import Database, text_with_columns
 from strata.standalone.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:

@@ -37,11 +37,11 @@ from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store import PostgresBlockStore
 from strata.gateway.runs.domain import Fence, StoredEvent
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect

@@ -10,7 +10,7 @@ import pytest
 from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
 from strata.cli.failures import UsageError
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.compose.services import SERVICES
 
 if TYPE_CHECKING:

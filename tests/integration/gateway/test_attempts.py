@@ -25,7 +25,7 @@ from integration.gateway.world import (
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.shared.errors import Reason, UnavailableError
+from strata.protocol.errors import Reason, UnavailableError
 
 
 async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(

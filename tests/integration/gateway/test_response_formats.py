@@ -14,8 +14,8 @@ from integration.gateway.world import World, collect, eventually, kinds, message
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
-from strata.shared.status import from_rpc_error
 
 WEATHER = format_pb.ResponseFormat(
     json_schema=format_pb.JsonSchemaFormat(

@@ -26,7 +26,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.attempts import DispatchTerms
-from strata.shared.errors import NotFoundError, Reason, UnavailableError
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 
 @pytest.fixture

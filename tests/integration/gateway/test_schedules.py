@@ -24,8 +24,8 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
 from strata.cli.main import app
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
-from strata.shared.status import from_rpc_error
 
 YEARLY = "0 0 1 1 *"
 

@@ -23,9 +23,9 @@ from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.api.gateway.v1 import webhook_service_pb2_grpc as pb_grpc
 from strata.cli.main import app
 from strata.gateway.webhooks.domain import RETRIES_S
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
 from strata.shared.secrets import generate_master_key
-from strata.shared.status import from_rpc_error
 from web_servers import RawServer, ok, raw_server, redirect
 
 MASTER_KEY = generate_master_key()

@@ -35,9 +35,9 @@ from strata.gateway.bootstrap import FirstKey, ensure_local_project, ensure_orga
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.auth import TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.context import current
-from strata.shared.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.server import serving

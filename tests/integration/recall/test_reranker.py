@@ -14,12 +14,12 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.context import RequestContext, use
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, RequestContext, current_project, use
-from strata.shared.errors import Reason, UnavailableError
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import Service, Wiring
 

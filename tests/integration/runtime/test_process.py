@@ -16,9 +16,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import strata
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import StrataError
 
 SCRIPT = Path(__file__).with_name("service_process.py")
 

@@ -16,15 +16,15 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.context import Caller, RequestContext, current_project, require_caller, use
-from strata.shared.errors import (
+from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
     ResourceExhaustedError,
     UnauthenticatedError,
     UnavailableError,
 )
+from strata.shared.channels import ChannelFactory, ChannelOptions
+from strata.shared.context import Caller, RequestContext, current_project, require_caller, use
 from strata.shared.interceptors.auth import bearer
 from strata.shared.interceptors.pipeline import Method
 from strata.shared.server import GrpcServer, serving

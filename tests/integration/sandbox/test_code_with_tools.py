@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import SystemClock
-from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, CodeWithTools, NestedReturn

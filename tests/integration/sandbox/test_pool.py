@@ -19,8 +19,8 @@ import pytest_asyncio
 
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
+from strata.protocol.errors import UnavailableError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
 from strata.tool_execution.sandbox.call import Call
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox

@@ -25,10 +25,10 @@ import pytest_asyncio
 import strata
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import UnavailableError
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
-from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.runner.client import RemoteSandbox
 from strata.tool_execution.runner.convert import run_to_proto

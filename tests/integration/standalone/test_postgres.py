@@ -14,7 +14,7 @@ import asyncpg
 import psutil
 import pytest
 
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.postgres import EmbeddedPostgres
 
 

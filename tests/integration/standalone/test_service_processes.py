@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.services import INNER_SERVICES
 from strata.standalone.compose.split import ServiceProcess
 

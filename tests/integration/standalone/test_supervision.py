@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from qdrant_client import AsyncQdrantClient, models
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 

@@ -26,7 +26,7 @@ from integration.embedded.vector_points import (
 )
 from qdrant_client import models
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.ports import pick_port
 from strata.standalone.vectors import EmbeddedVectors, process
 

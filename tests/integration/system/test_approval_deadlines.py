@@ -10,7 +10,7 @@ from doubles.script import call, say
 from integration.system.test_approvals import GATE, INSERT, asked_in
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from world import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

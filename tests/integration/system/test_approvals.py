@@ -13,7 +13,7 @@ from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from world import Ran, Stream, World, roles, user
 

@@ -14,7 +14,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.ids import new_id
 from world import World, eventually
 

@@ -14,8 +14,8 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.client.images import image, user_message
-from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason
-from strata.shared.images import MAX_IMAGE_BYTES, image_id
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
+from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from world import Ran, Stream, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

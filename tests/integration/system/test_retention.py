@@ -13,11 +13,11 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, ServiceChannels
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from world import Shape, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

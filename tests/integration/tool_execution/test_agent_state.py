@@ -15,7 +15,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.shared.errors import InvalidArgumentError, Reason
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 

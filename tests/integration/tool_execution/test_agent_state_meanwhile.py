@@ -15,8 +15,8 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import PermissionDeniedError, Reason, UnavailableError
 from strata.shared.context import RequestContext, current_project, use
-from strata.shared.errors import PermissionDeniedError, Reason, UnavailableError
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,7 +10,7 @@ from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
 from strata.api.common.v1.message_pb2 import TOOL_STATUS_FAILED
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

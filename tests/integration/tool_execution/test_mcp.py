@@ -25,7 +25,7 @@ from mcp_support import (
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,

@@ -18,8 +18,8 @@ import pytest
 import pytest_asyncio
 
 from mcp_support import alive, open_folder, program_command, serving_http, tool, until
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox

@@ -18,9 +18,9 @@ from doubles.sign_in_server import SignInServer, browse
 from integration.agent_loop.world import World
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from strata.protocol.errors import Reason as Why
 from strata.shared.clock import SystemClock
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from strata.shared.errors import Reason as Why
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HTTP = pb.MCP_TRANSPORT_STREAMABLE_HTTP

@@ -15,7 +15,7 @@ from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType

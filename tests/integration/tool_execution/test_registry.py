@@ -16,14 +16,14 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.shared.context import current_project
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     Reason,
 )
+from strata.shared.context import current_project
 from strata.shared.scopes import DEFAULT_SCOPES, Scope
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 

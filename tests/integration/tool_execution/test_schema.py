@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution import main

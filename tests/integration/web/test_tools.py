@@ -16,8 +16,8 @@ import pytest
 from pydantic import SecretStr
 
 import file_samples
+from strata.protocol.errors import WrongSettingError
 from strata.shared.clock import SystemClock
-from strata.shared.errors import WrongSettingError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader

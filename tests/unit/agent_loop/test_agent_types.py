@@ -15,8 +15,8 @@ from strata.agent_loop.prompts.base import base_prompt
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import InvalidArgumentError
 from strata.shared.tool_catalogue import MEMORIES_STORED, default_tools
 from strata.shared.tool_rules import ToolRuleType
 

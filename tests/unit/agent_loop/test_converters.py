@@ -55,7 +55,7 @@ from strata.agent_loop.models.domain import (
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
-from strata.shared.errors import InvalidArgumentError, Reason
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType

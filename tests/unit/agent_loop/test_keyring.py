@@ -16,8 +16,8 @@ from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.secrets import Envelope, generate_master_key, read_master_keys
 
 OLD, NEW = generate_master_key(), generate_master_key()

@@ -10,7 +10,7 @@ import pytest
 from strata.agent_loop.convert.model_keys import model_key
 from strata.agent_loop.models.dialects.table import DIALECTS, dialect_of
 from strata.api.agent_loop.v1.model_service_pb2 import PutModelKeyRequest
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 PEM = "-----BEGIN PRIVATE KEY-----\nTk9UIEEgU0VDUkVU\n-----END PRIVATE KEY-----\n"
 ACCOUNT = {

@@ -21,13 +21,13 @@ from strata.agent_loop.prompts.library import (
     system_prompt,
 )
 from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
-from strata.shared.agent_types import AgentType
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
 )
+from strata.shared.agent_types import AgentType
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
 KEYS = {

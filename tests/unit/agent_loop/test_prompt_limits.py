@@ -31,15 +31,15 @@ from strata.agent_loop.prompts.system_message import (
     archival_lines,
     assemble,
 )
-from strata.shared.agent_types import AgentType
-from strata.shared.clock import ManualClock
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     Reason,
     StrataError,
     UnavailableError,
 )
+from strata.shared.agent_types import AgentType
+from strata.shared.clock import ManualClock
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 TOOL = ToolSchema("look", "Looks something up.", {"type": "object", "properties": {}})

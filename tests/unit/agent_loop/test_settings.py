@@ -13,7 +13,7 @@ from strata.agent_loop.models.quirks import NO_QUIRKS
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import AgentLoopSettings
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 KEYS = tuple(
     f"{preset.variables}_{name}" for preset in PRESETS.values() for name in ("API_KEY", "BASE_URL")

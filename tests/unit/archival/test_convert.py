@@ -10,8 +10,8 @@ from strata.api.archival.v1 import file_index_service_pb2 as file_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival import convert, convert_files, convert_passages
 from strata.archival.convert_passages import PassageReader
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
 

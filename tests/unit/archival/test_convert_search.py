@@ -21,7 +21,7 @@ from strata.archival.domain.search import (
     SearchResult,
     exclusions,
 )
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.time_expressions import TimeRange

@@ -9,9 +9,9 @@ import pytest
 
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
-from strata.client.settings import ClientSettings
 from strata.client.errors import UnreachableError
-from strata.shared.errors import UnauthenticatedError
+from strata.client.settings import ClientSettings
+from strata.protocol.errors import UnauthenticatedError
 from strata.standalone.data_folder import DataFolder
 
 
@@ -186,7 +186,9 @@ def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) ->
         address="10.0.0.1:1", api_key="project", organization_key="environment", data=running.path
     )
 
-    def key(choice: Choice, settings: ClientSettings, organization_key: str = "") -> tuple[str, str]:
+    def key(
+        choice: Choice, settings: ClientSettings, organization_key: str = ""
+    ) -> tuple[str, str]:
         target = find_organization_target(choice, settings, organization_key)
         return target.address, target.api_key
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from certificates import self_signed
 from strata.cli.commands.up import _ready
 from strata.gateway.settings import GatewaySettings
-from strata.shared.errors import WrongSettingError
+from strata.protocol.errors import WrongSettingError
 from strata.standalone.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
 from strata.standalone.compose.services import SERVICES
 from strata.standalone.data_folder import DataFolder

@@ -14,7 +14,7 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.cli.chat.screens import TerminalScreen, rows_of
 from strata.cli.chat.turn_view import TurnView
 from strata.client.run_follower import ConnectionBack, ConnectionLost
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from unit.cli.terminal import Terminal
 
 LOST = ConnectionLost(UnavailableError("gone"))

@@ -15,7 +15,7 @@ from strata.cli.failures import error_lines, exit_code_of, reported_error
 from strata.cli.messages import text_of
 from strata.cli.output import clipped, safe
 from strata.client.errors import UnreachableError
-from strata.shared.errors import InternalError, NotFoundError, Reason
+from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 

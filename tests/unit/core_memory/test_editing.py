@@ -30,7 +30,7 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.tag_escapes import escape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strata.core_memory.domain.diffs import unified_diff
 from strata.core_memory.domain.editing import TextMissingError
 from strata.core_memory.domain.patches import Action, apply_section, parse_patch
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.tag_escapes import escape
 
 TEXT = "one\n\ttwo\nthree\nfour\nfive"

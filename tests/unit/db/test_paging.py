@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.api.common.v1 import message_pb2
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.db import (
     Page,
     decode_page_token,
@@ -20,7 +21,6 @@ from strata.shared.db import (
     rows_that_fit,
 )
 from strata.shared.db.paging import PAGE_BYTES, approximate_bytes
-from strata.shared.errors import InvalidArgumentError, Reason
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from strata.archival.settings import ArchivalSettings
-from strata.shared.embedding import Embedder, EmbeddingModels, ModelInfo
-from strata.shared.embedding.base import LOCAL_MODEL
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     Reason,
     WrongSettingError,
 )
+from strata.shared.embedding import Embedder, EmbeddingModels, ModelInfo
+from strata.shared.embedding.base import LOCAL_MODEL
 
 
 async def test_a_model_is_opened_once_when_it_is_needed() -> None:

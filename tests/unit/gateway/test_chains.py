@@ -14,7 +14,7 @@ from strata.gateway.runs.chains import (
     conversation_with,
 )
 from strata.gateway.runs.states import FINAL_STATES, RunState
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 def chain(*names: str) -> list[ChainLink]:

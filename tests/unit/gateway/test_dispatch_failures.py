@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.gateway.runs.attempts import AttemptFailures, DispatchTerms
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 
 TERMS = DispatchTerms(first_pause_s=0.2, longest_pause_s=5.0)
 AWAY = UnavailableError("Recall is away.")

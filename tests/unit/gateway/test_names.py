@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.convert import new_key, new_name, new_organization_key
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.names import name_problems
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.runs.convert_approvals import reopened_if_no_call_ran
 from strata.gateway.runs.domain import RunEnding, RunFailure, StopReason, Usage
 from strata.gateway.runs.progress import RunProgress
-from strata.shared.errors import Reason
+from strata.protocol.errors import Reason
 
 FAILURE = RunFailure("LLM_NOT_CONFIGURED", "no model", retryable=False)
 YES: dict[str, Any] = {"approve": True}

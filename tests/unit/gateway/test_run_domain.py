@@ -20,7 +20,7 @@ from strata.gateway.runs.states import (
     after,
     sources,
 )
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 triggers = st.lists(st.sampled_from(Trigger), max_size=30)
 

@@ -51,9 +51,10 @@ from strata.core_memory.files.reading import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests
+from strata.protocol import images
+from strata.protocol.errors import StrataError
 from strata.recall import convert_search as recall
-from strata.shared import images, json_text, member_labels, tool_arguments, tool_returns
-from strata.shared.errors import StrataError
+from strata.shared import json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution import convert_registry

@@ -11,8 +11,8 @@ import pytest
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.cli.settings import CliSettings
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import UnauthenticatedError
 from strata.shared.auth import TokenSigner, TokenVerifier
-from strata.shared.errors import UnauthenticatedError
 from strata.shared.secrets import read_master_keys
 from strata.shared.settings import ServiceSettings
 from strata.tool_execution.runner.settings import ToolRunnerSettings

@@ -16,12 +16,12 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.protocol.errors import InvalidArgumentError
+from strata.protocol.images import image_id
 from strata.recall import convert, convert_search
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Exclusion, Mode, SearchHit, SearchResult
-from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
-from strata.shared.images import image_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.time_expressions import TimeRange
 

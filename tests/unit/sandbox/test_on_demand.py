@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox.on_demand import CALLS, ISOLATION, SandboxOnDemand

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import (
     AUDIENCE,
     CLOCK_LEEWAY_S,
@@ -24,7 +25,6 @@ from strata.shared.auth import (
     public_key_of,
 )
 from strata.shared.clock import ManualClock
-from strata.shared.errors import Reason, UnauthenticatedError
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
 from strata.shared.interceptors.pipeline import Method
 from strata.shared.scopes import OrganizationScope

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.context import (
     Caller,
@@ -17,7 +18,6 @@ from strata.shared.context import (
     require_scope,
     use,
 )
-from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
 
 ALICE = Caller("org", "project-a", "key-a", frozenset({"agents:read"}))
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.api.errors.v1 import error_reason_pb2
-from strata.shared.errors import (
+from strata.protocol.errors import (
     ERRORS,
     DeadlineExceededError,
     FailedPreconditionError,
@@ -26,7 +26,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
-from strata.shared.status import DETAILS_KEY, from_rpc_error, to_status
+from strata.protocol.status import DETAILS_KEY, from_rpc_error, to_status
 
 TRAILING = (
     ("x-request-id", "r" * 64),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.fair_calls import FairCalls

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.errors import InvalidArgumentError, Reason
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import check_id, id_time, is_id, new_id, new_uuid7
 
 

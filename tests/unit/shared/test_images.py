@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_samples import FORMATS, encoded, padded, png
-from strata.shared.images import (
+from strata.protocol.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
     ImageError,

@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError, model_validator
 
 from strata.client.settings import ClientSettings
 from strata.gateway.settings import GatewaySettings
-from strata.shared.errors import WrongSettingError
+from strata.protocol.errors import WrongSettingError
 from strata.shared.settings import ServiceSettings, settings_config
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.client.data_folder import Runtime
 from strata.client.settings import default_data_folder
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres_binaries import unprivileged_identity
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strata.shared.errors import FailedPreconditionError, UnavailableError
+from strata.protocol.errors import FailedPreconditionError, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.supervisor import (
     Command,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from strata.tool_execution.custom.argument_conversion import _strata_call, _strata_convert
+from strata.protocol.argument_conversion import _strata_call, _strata_convert
 
 
 class Unit(enum.Enum):

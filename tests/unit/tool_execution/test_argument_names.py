@@ -18,8 +18,8 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.clock import ManualClock
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.agents import AgentTools
 from strata.tool_execution.builtin.argument_names import argument_of, in_argument_names

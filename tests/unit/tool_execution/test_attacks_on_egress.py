@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.web.addresses import is_allowed, read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard, parse_url

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.tools import (
     Call,

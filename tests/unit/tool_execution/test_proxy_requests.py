@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.tool_execution.egress.requests import ProxyError, read_request
 
 

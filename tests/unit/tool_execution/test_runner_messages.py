@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from strata.tool_execution.domain.sandbox import (
     Failure,
     Isolation,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from strata.shared.errors import InternalError, UnavailableError
+from strata.protocol.errors import InternalError, UnavailableError
 from strata.shared.vectors.circuit_breaker import CircuitBreaker
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.shared.vectors import Hit, StartGate
 from strata.shared.vectors.result_merge import Matches, search_both
 

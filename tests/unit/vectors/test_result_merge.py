@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.shared.vectors import Hit
 from strata.shared.vectors.result_merge import ResultRank, explain_result, hits_or_none, merge
 

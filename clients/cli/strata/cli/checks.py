@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from strata.cli.connection import Choice, Target, find_organization_target, find_target, folder_of
 from strata.cli.findings import CheckVerdict, Finding
 from strata.cli.sandbox_check import local_sandbox, served_sandbox
-from strata.client.settings import ClientSettings
 from strata.client.errors import UnreachableError
+from strata.client.settings import ClientSettings
+from strata.protocol.errors import StrataError
 from strata.shared.auth import CLOCK_LEEWAY_S
 from strata.shared.clock_skew import NOTICEABLE_S
-from strata.shared.errors import StrataError
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
@@ -38,7 +38,9 @@ _REINSTALL = "Install Strata again: its packages are incomplete, or not for this
 Findings = list[Finding]
 
 
-async def examine(choice: Choice, settings: ClientSettings, report: Callable[[Finding], None]) -> None:
+async def examine(
+    choice: Choice, settings: ClientSettings, report: Callable[[Finding], None]
+) -> None:
     """Runs every check, and reports each finding at once.
 
     Args:

@@ -13,7 +13,7 @@ from strata.cli.connection import Target
 from strata.client import services
 from strata.client.errors import UnreachableError
 from strata.client.services import Services, is_transport_failure, open_channel
-from strata.shared.errors import NotFoundError, Reason, UnavailableError
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 ResultT = TypeVar("ResultT")
 

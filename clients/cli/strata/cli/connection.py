@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strata.cli.failures import UsageError
-from strata.client.settings import ClientSettings
 from strata.client import target
+from strata.client.settings import ClientSettings
 from strata.client.target import Choice, OptionNames, Target, folder_of
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Choice", "Target", "find_organization_target", "find_target", "folder_of"]
 

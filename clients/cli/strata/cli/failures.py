@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from strata.client.errors import UnreachableError
-from strata.shared.errors import Reason, StrataError, WrongSettingError
+from strata.protocol.errors import Reason, StrataError, WrongSettingError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2

@@ -19,8 +19,8 @@ from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
 from strata.cli.client import Client
 from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.client.services import is_transport_failure
+from strata.protocol.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.clock_skew import server_time, skew_between
-from strata.shared.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.ids import new_id
 
 _PROBE_S = 5.0

@@ -16,7 +16,7 @@ from strata.api.common.v1 import reindex_pb2 as pb
 from strata.api.recall.v1 import message_index_service_pb2 as message_pb
 from strata.cli.archival.references import archive_id
 from strata.cli.client import Client
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 COLLECTIONS = ("passages", "files", "messages")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.output import note
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 
 async def warn_of_unchecked_model(client: Client, handle: str) -> None:

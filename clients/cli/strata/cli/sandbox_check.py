@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from strata.cli.findings import CheckVerdict, Finding
 from strata.client.tools import returned
-from strata.shared.errors import PermissionDeniedError, StrataError, UnimplementedError
+from strata.protocol.errors import PermissionDeniedError, StrataError, UnimplementedError
 
 if TYPE_CHECKING:
     from strata.cli.client import Client

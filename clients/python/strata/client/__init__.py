@@ -4,7 +4,7 @@
         async for event in client.send(agent_id, "Hello!"):
             ...
 
-Calls raise the errors of `strata.shared.errors`, which this package exports too. Names are imported
+Calls raise the errors of `strata.protocol.errors`, which this package exports too. Names are imported
 at their first use, because the command line shares the errors and must not wait for gRPC.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strata.client.services import new_request_id
     from strata.client.source import tool_source
     from strata.client.tools import Effect, returned
-    from strata.shared.errors import (
+    from strata.protocol.errors import (
         AbortedError,
         AlreadyExistsError,
         CancelledError,
@@ -109,7 +109,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = f"{__name__}.{_HOMES[name]}" if name in _HOMES else "strata.shared.errors"
+    home = f"{__name__}.{_HOMES[name]}" if name in _HOMES else "strata.protocol.errors"
     return getattr(importlib.import_module(home), name)
 
 

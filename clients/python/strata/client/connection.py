@@ -22,7 +22,7 @@ from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
 from strata.client.target import Choice, find_target
 from strata.client.tools import Effect, arguments_json, effect_of, wrong_argument
-from strata.shared.errors import PermissionDeniedError, Reason
+from strata.protocol.errors import PermissionDeniedError, Reason
 
 
 class Client(Services):
@@ -290,7 +290,9 @@ async def connect(
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
-    target = find_target(Choice(address, api_key, data, tls, ca_file), ClientSettings.from_environment())
+    target = find_target(
+        Choice(address, api_key, data, tls, ca_file), ClientSettings.from_environment()
+    )
     async with open_channel(
         target.address, target.api_key, tls=target.tls, timeout_s=timeout_s
     ) as channel:

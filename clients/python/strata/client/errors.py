@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
 
 class UnreachableError(UnavailableError):

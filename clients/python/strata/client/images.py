@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from strata.api.common.v1 import message_pb2
-from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.images import ImageError, inspect_image
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.images import ImageError, inspect_image
 
 ImageSource: TypeAlias = "bytes | str | os.PathLike[str] | message_pb2.Part"
 """Bytes, a file, an https URL, or what `image` returned."""

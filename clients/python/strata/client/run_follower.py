@@ -13,7 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
 from strata.client.errors import UnreachableError
 from strata.client.services import is_transport_failure
-from strata.shared.errors import (
+from strata.protocol.errors import (
     CancelledError,
     DeadlineExceededError,
     InternalError,
@@ -22,7 +22,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
-from strata.shared.stream_completion import complete_in_background
+from strata.protocol.stream_completion import complete_in_background
 
 RUN_ID_HEADER = "x-run-id"
 

@@ -55,9 +55,9 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
+from strata.protocol.status import DETAILS_KEY
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.interceptors.client import CallPolicy
-from strata.shared.status import DETAILS_KEY
 from strata.shared.tls import ClientTls
 
 CALL_S = 30.0
@@ -89,7 +89,7 @@ _FILES = (
 class Services:
     """Stubs of the services of one gateway.
 
-    Calls raise `strata.shared.errors`.
+    Calls raise `strata.protocol.errors`.
 
     Args:
         channel: Channel to the gateway.

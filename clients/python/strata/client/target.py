@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from strata.client.errors import UnreachableError
 from strata.client.settings import ClientSettings
-from strata.shared.errors import (
+from strata.protocol.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     Reason,
@@ -295,7 +295,9 @@ def _running_address(folder: DataFolderReader) -> str:
     raise UnreachableError(f"Strata is not running on {folder.path}. {_start(folder)}")
 
 
-def _folder_key(folder: DataFolderReader, address: str, option_names: OptionNames, kind: KeyKind) -> str:
+def _folder_key(
+    folder: DataFolderReader, address: str, option_names: OptionNames, kind: KeyKind
+) -> str:
     try:
         runtime = folder.running()
         if runtime is not None and runtime.address == address:

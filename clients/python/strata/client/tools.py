@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 Effect = Literal["read-only", "idempotent", "side-effect", ""]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from strata.gateway.auth.domain import Hasher, KeyLookup, KeyRecord, key_id_of
 from strata.gateway.auth.rate import RateLimiter
+from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller
-from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.interceptors.auth import Metadata, bearer
 from strata.shared.interceptors.pipeline import Method
 from strata.shared.scopes import OrganizationScope, with_included

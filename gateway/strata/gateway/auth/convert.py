@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
 from strata.gateway.runs.domain import UsageSum
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.blank_text import BLANK, is_blank
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.names import name_problems
 from strata.shared.scopes import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, Self
 
+from strata.protocol.errors import PermissionDeniedError
 from strata.shared.context import Caller
-from strata.shared.errors import PermissionDeniedError
 from strata.shared.ids import new_id
 from strata.shared.scopes import with_included
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.clock import Clock
-from strata.shared.errors import Reason, ResourceExhaustedError
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from strata.gateway.auth.domain import key_id_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.registry import RUN_FOLLOW_SERVICE
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller
-from strata.shared.errors import Reason, UnauthenticatedError
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY, Authenticator, Metadata, bearer
 from strata.shared.interceptors.pipeline import Method, not_built
 from strata.shared.scopes import Scope

@@ -27,8 +27,8 @@ from strata.gateway.auth.domain import (
     Project,
     new_secret,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 _PROJECT = "project_id, organization_id, name, create_time"

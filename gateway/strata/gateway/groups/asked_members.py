@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1.group_service_pb2 import GroupMember
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.chains import ChainStore
 from strata.gateway.runs.run_follower import RunFollower
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import ASK_MEMBERS, CODE_TOOLS
 

@@ -6,7 +6,7 @@ import grpc.aio
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
-from strata.shared.errors import NotFoundError
+from strata.protocol.errors import NotFoundError
 
 
 class SwarmHolders:

@@ -49,13 +49,13 @@ from strata.gateway.runs.domain import (
     Usage,
 )
 from strata.gateway.runs.run_follower import RunFollower
-from strata.shared.context import require_caller
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     NotFoundError,
     StrataError,
 )
+from strata.shared.context import require_caller
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger

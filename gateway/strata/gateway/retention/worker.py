@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from strata.gateway.retention.store import PostgresRetention, RetainedKind
+from strata.protocol.errors import DeadlineExceededError, StrataError
 from strata.shared.clock import Clock
-from strata.shared.errors import DeadlineExceededError, StrataError
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 if TYPE_CHECKING:
     # `domain` imports this module.

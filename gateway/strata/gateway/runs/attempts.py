@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata.gateway.runs.memory_agents import MemoryBudget
-from strata.shared.errors import AbortedError, InternalError, StrataError, passes
+from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
 
 # Failures that count as failed attempts; transient ones are retried without counting.
 _REPEATABLE = (InternalError, AbortedError)

@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from strata.gateway.runs.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.states import OPEN_STATES, RunState
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 

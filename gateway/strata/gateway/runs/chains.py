@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata.gateway.runs.states import RunState
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 @dataclass(frozen=True, slots=True)

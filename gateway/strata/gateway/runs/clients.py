@@ -19,10 +19,10 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.gateway.runs.dispatcher import TurnClient
 from strata.gateway.runs.domain import is_group
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
 from strata.shared.request_stream import RequestStream
-from strata.shared.stream_completion import complete_in_background
 
 
 class GrpcTurnClient:

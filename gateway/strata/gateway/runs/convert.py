@@ -29,8 +29,8 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.memory_agents import MemoryMark
 from strata.gateway.runs.states import RunState
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations

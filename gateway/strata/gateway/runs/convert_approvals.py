@@ -20,8 +20,8 @@ from strata.gateway.runs.convert import (
 )
 from strata.gateway.runs.domain import NewRun, Principal, RunEnding, RunKind
 from strata.gateway.runs.states import RunState
+from strata.protocol.errors import FieldViolation, PermissionDeniedError, Reason
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, PermissionDeniedError, Reason
 from strata.shared.ids import check_id, new_id
 from strata.shared.scopes import Scope
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from strata.gateway.runs.approvals import DueApproval
 from strata.gateway.runs.convert_approvals import default_run
 from strata.gateway.runs.domain import Accepted, NewRun, RunStore
-from strata.shared.errors import FailedPreconditionError, StrataError
+from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
 
 _BATCH = 50

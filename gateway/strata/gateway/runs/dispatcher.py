@@ -27,10 +27,7 @@ from strata.gateway.runs.domain import (
 )
 from strata.gateway.runs.live_run import LiveRun, RunHub
 from strata.gateway.runs.slots import RunSlots
-from strata.shared.auth import TokenSigner
-from strata.shared.clock import Clock
-from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
     InternalError,
@@ -41,6 +38,9 @@ from strata.shared.errors import (
     UnavailableError,
     passes,
 )
+from strata.shared.auth import TokenSigner
+from strata.shared.clock import Clock
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import new_trace_id
 

@@ -19,7 +19,7 @@ from strata.gateway.runs.chains import ChainStore
 from strata.gateway.runs.delayed_run_store import DelayedRunStore
 from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.states import RunState, Trigger, after
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 
 class RunKind(StrEnum):

@@ -29,14 +29,14 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.gateway.runs.convert import principal_of
 from strata.gateway.runs.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
-from strata.shared.context import current_project, require_caller
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     NotFoundError,
     Reason,
     StrataError,
 )
+from strata.shared.context import current_project, require_caller
 from strata.shared.logs import get_logger
 
 FLAG = "ingest_documents"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.states import RunState
-from strata.shared.errors import Reason
+from strata.protocol.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
 
 if TYPE_CHECKING:

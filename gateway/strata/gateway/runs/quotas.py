@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strata.shared.errors import Reason, ResourceExhaustedError
+from strata.protocol.errors import Reason, ResourceExhaustedError
 
 MAX_RUNS_OF_GROUP_RUN = 128
 """Most open runs within one run of a group.

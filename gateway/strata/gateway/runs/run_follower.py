@@ -12,7 +12,7 @@ from strata.gateway.runs.domain import RunMark, RunStore
 from strata.gateway.runs.live_run import LiveRun, RunHub
 from strata.gateway.runs.peers import Peers
 from strata.gateway.runs.run_watch import RunWatch
-from strata.shared.errors import FailedPreconditionError, Reason, StrataError
+from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
 from strata.shared.logs import get_logger
 
 RunEvent = run_event_pb2.RunEvent

@@ -11,7 +11,7 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.domain import Run, RunFilter, RunKind, RunStore, is_group
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.fair_slots import FairSlots
 from strata.shared.settings import MIB
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from strata.gateway.runs.domain import RunMark, RunStore
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 
 _log = get_logger(__name__)

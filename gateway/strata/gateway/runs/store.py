@@ -47,14 +47,14 @@ from strata.gateway.runs.domain import (
 from strata.gateway.runs.memory_store import PostgresMemoryRuns, note_end, note_turn
 from strata.gateway.runs.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
 from strata.gateway.runs.states import RunState
-from strata.shared.db import PAGE_BYTES, Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     NotFoundError,
     Reason,
     UnavailableError,
 )
+from strata.shared.db import PAGE_BYTES, Database
 
 _ACCEPT_ATTEMPTS = 10
 # Projects with queued runs that one claim statement searches, and claim statements of one call.

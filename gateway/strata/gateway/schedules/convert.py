@@ -15,8 +15,8 @@ from strata.gateway.runs import convert as runs
 from strata.gateway.runs.domain import NewRun, RunKind
 from strata.gateway.schedules.domain import NewSchedule, OnOverlap, RunPlan, Schedule, Tick
 from strata.gateway.schedules.timing import Timing, TimingError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 
 _MAX_NAME = 128

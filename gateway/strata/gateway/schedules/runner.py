@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from strata.gateway.schedules.domain import DueSchedule, ScheduleStore
-from strata.shared.errors import ResourceExhaustedError, StrataError
+from strata.protocol.errors import ResourceExhaustedError, StrataError
 from strata.shared.logs import get_logger
 
 _BATCH = 50

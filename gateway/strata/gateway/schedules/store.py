@@ -28,8 +28,7 @@ from strata.gateway.schedules.domain import (
     TickOutcome,
 )
 from strata.gateway.schedules.timing import Timing
-from strata.shared.db import Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     NotFoundError,
@@ -37,6 +36,7 @@ from strata.shared.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 MAX_MISSED = 100

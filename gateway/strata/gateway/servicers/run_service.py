@@ -37,9 +37,9 @@ from strata.gateway.runs.run_follower import RunFollower
 from strata.gateway.runs.run_recorder import RunRecorder
 from strata.gateway.runs.sent_text import SentText
 from strata.gateway.runs.states import RunState
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import check_id, default_conversation_id
 from strata.shared.logs import get_logger
 

@@ -13,9 +13,9 @@ from strata.gateway.runs.convert import principal_of
 from strata.gateway.schedules import convert
 from strata.gateway.schedules.domain import ScheduleStore
 from strata.gateway.schedules.timing import TimingError
+from strata.protocol.errors import Reason, StrataError
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import Reason, StrataError
 from strata.shared.ids import check_id
 from strata.shared.logs import get_logger
 

@@ -7,7 +7,7 @@ import hashlib
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.gateway.runs.convert import refuse, request_id_violations
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 
 

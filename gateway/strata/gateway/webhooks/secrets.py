@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.secrets import Envelope, context_of
 
 _KIND = "webhook_secret"

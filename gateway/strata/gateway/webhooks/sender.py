@@ -14,8 +14,8 @@ from strata.gateway.runs.domain import Run, RunStore
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.protocol.errors import DataLossError, StrataError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import DataLossError, StrataError
 from strata.shared.logs import get_logger
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher

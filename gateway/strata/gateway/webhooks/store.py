@@ -20,13 +20,13 @@ from strata.gateway.webhooks.domain import (
     NewWebhook,
     Webhook,
 )
-from strata.shared.db import Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.db import Database
 from strata.shared.project_turns import PendingInTurn
 
 # Seconds after which an attempt of a dead gateway is repeated; longer than any attempt takes.

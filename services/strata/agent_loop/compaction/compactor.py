@@ -28,8 +28,8 @@ from strata.agent_loop.loop.packaging import pack_summary
 from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.retries import until_available
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.clock import Clock
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 

@@ -15,8 +15,8 @@ from strata.agent_loop.loop.ports import Models, Recall
 from strata.agent_loop.loop.requests import view_of
 from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import Clock
-from strata.shared.errors import FailedPreconditionError, Reason
 
 Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]
 """Returns the next model request of a conversation; see `NextRequests.inspect`."""

@@ -18,7 +18,7 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.models.domain import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
-from strata.shared.images import image_text
+from strata.protocol.images import image_text
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.replies import sent_text
 

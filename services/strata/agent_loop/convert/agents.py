@@ -56,8 +56,8 @@ from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.protocol.errors import FieldViolation
 from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
-from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations

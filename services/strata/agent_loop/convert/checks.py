@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.names import name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS
 

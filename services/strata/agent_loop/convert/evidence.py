@@ -13,7 +13,7 @@ from strata.agent_loop.convert.recordings import (
 from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence, StepEvidence
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2 as pb
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import check_id
 
 

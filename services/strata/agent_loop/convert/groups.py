@@ -26,7 +26,7 @@ from strata.agent_loop.domain.groups import (
 from strata.agent_loop.domain.message_buffer import MAX_BUFFER
 from strata.agent_loop.memory_agents import MAX_FREQUENCY
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id, new_id
 
 _MAX_TOKEN = 128

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from strata.agent_loop.convert.checks import MAX_NAME, name_violations, refuse
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.shared.errors import FieldViolation
+from strata.protocol.errors import FieldViolation
 from strata.shared.ids import check_id
 
 

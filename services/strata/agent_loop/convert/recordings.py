@@ -49,7 +49,7 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.api.agent_loop.v1 import recording_pb2 as pb
 from strata.api.common.v1 import run_event_pb2
-from strata.shared.errors import InvalidArgumentError, StrataError
+from strata.protocol.errors import InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.tool_catalogue import ToolEffect

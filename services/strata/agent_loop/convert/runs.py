@@ -53,7 +53,7 @@ from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
-from strata.shared.errors import FieldViolation
+from strata.protocol.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.rules.validation import shape_violations
 from strata.api.common.v1 import tool_pb2 as pb
-from strata.shared.errors import FieldViolation
+from strata.protocol.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 _TYPES = {kind: pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}") for kind in ToolRuleType}

@@ -12,8 +12,8 @@ from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.message_buffer import BufferLengths
 from strata.agent_loop.domain.response_formats import TEXT_FORMAT, ResponseFormat
 from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.protocol.errors import AbortedError
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import AbortedError
 from strata.shared.ids import default_conversation_id
 
 DEFAULT_TIMEZONE = "UTC"

@@ -12,7 +12,7 @@ from strata.agent_loop.domain.runs import RunOutcome
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import Usage
-from strata.shared.errors import Reason
+from strata.protocol.errors import Reason
 
 
 @dataclass(frozen=True, slots=True)

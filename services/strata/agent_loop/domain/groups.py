@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.agent_loop.domain.store import RequestKey
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 MAX_MEMBERS = 32
 MAX_SHARED_BLOCKS = 64

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.agent_loop.domain.groups import ManagerConfig, ManagerType, wrong_field
+from strata.protocol.errors import FieldViolation
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import FieldViolation
 
 SETTINGS_OF_THE_AGENT = (
     "sleeptime_agent_frequency",

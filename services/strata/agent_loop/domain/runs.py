@@ -12,7 +12,7 @@ from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.domain.response_formats import ResponseFormat
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.models.domain import Usage
-from strata.shared.errors import Reason
+from strata.protocol.errors import Reason
 
 DEFAULT_MAX_STEPS = 50
 

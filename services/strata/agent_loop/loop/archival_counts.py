@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.agent_loop.loop.ports import Archival
 from strata.agent_loop.prompts.system_message import ArchivalStats
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DeadlineExceededError,
     ResourceExhaustedError,
     UnavailableError,

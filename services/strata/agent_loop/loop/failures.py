@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from strata.agent_loop.domain.runs import RunFailure, StopReason
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     CancelledError,
     DeadlineExceededError,

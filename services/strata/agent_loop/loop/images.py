@@ -11,8 +11,8 @@ from strata.agent_loop.loop.ports import ImageFetcher, Recall
 from strata.agent_loop.loop.requests import image_note
 from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.models.domain import ImagePart, ModelRequest, PromptPart, ShownImage
-from strata.shared.errors import NotFoundError, StrataError
-from strata.shared.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
+from strata.protocol.errors import NotFoundError, StrataError
+from strata.protocol.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
 
 GONE = "it is no longer stored"
 TOO_LARGE_TOGETHER = f"the images of one request may have {MAX_IMAGES_BYTES:,} bytes in all"

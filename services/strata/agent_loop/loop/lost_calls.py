@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     DataLossError,
     InternalError,

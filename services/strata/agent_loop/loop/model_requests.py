@@ -63,7 +63,7 @@ from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_k
 from strata.agent_loop.models.text_bytes import text_bytes
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
-from strata.shared.errors import AbortedError, Reason
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.logs import get_logger
 
 MAX_RESTARTS = 2

@@ -33,7 +33,7 @@ from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
-from strata.shared.errors import StrataError, passes
+from strata.protocol.errors import StrataError, passes
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.tool_catalogue import ToolEffect
 

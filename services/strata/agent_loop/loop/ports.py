@@ -1,6 +1,6 @@
 """Protocols of the services that a turn uses; `clients`, `store` and `models` implement them.
 
-Every method may raise `strata.shared.errors.StrataError`.
+Every method may raise `strata.protocol.errors.StrataError`.
 """
 
 from __future__ import annotations

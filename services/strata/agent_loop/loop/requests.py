@@ -48,7 +48,7 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.proofs import is_thought
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
-from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
+from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from strata.shared.one_line import one_line
 
 MIN_PIECE_BYTES = 160

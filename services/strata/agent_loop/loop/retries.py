@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from strata.shared.errors import StrataError, passes
+from strata.protocol.errors import StrataError, passes
 from strata.shared.logs import get_logger
 
 ResultT = TypeVar("ResultT")

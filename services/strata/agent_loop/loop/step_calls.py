@@ -45,8 +45,8 @@ from strata.agent_loop.loop.turn_rules import CallVerdict, StepRules
 from strata.agent_loop.models.domain import ModelReply, ToolCall
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
+from strata.protocol.errors import StrataError, passes
 from strata.shared.clock import Clock
-from strata.shared.errors import StrataError, passes
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 

@@ -73,10 +73,10 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
 from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.protocol.errors import StrataError
+from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
-from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
 
 _CLEANUP_SECONDS = 10.0

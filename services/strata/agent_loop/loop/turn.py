@@ -58,8 +58,8 @@ from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
 from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
 from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
 from strata.shared.logs import get_logger

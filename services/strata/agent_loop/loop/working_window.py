@@ -17,8 +17,8 @@ from strata.agent_loop.prompts.system_message import (
     shown_archival_lines,
     shows_day,
 )
+from strata.protocol.errors import DataLossError
 from strata.shared.clock import Clock
-from strata.shared.errors import DataLossError
 
 
 class WorkingWindow:

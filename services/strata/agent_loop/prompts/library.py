@@ -16,7 +16,7 @@ from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,

@@ -71,7 +71,7 @@ from strata.agent_loop.replay.recording import (
     RunCall,
 )
 from strata.agent_loop.replay.script import EndOfRecordingError, Script
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 _PLACEHOLDER = b"\0"

@@ -48,7 +48,7 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 
 _JSON_OBJECT = ResponseFormat(ResponseFormatType.JSON_OBJECT)

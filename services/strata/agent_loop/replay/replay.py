@@ -14,7 +14,7 @@ from strata.agent_loop.replay.differences import Difference, DifferenceFoundErro
 from strata.agent_loop.replay.ports import OutcomeSink, ports_of, without_images
 from strata.agent_loop.replay.recording import RecordedEnd, Recording, RequestText
 from strata.agent_loop.replay.script import DECIDED, EndOfRecordingError, Script
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 
 @dataclass(frozen=True, slots=True)

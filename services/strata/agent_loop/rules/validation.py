@@ -8,7 +8,7 @@ from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.prefilled import problems_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
-from strata.shared.errors import FieldViolation
+from strata.protocol.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 MAX_RULES = 256

@@ -27,8 +27,8 @@ from strata.agent_loop.next_requests import NextRequests
 from strata.agent_loop.prompts.library import PromptLibrary
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id, default_conversation_id
 
 Context = Any

@@ -15,7 +15,7 @@ from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import HOW_TO_CONFIGURE, ModelProvider
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as pb_grpc
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 Context = Any
 

@@ -20,8 +20,8 @@ from strata.agent_loop.replay.recorder import Recorder, not_recordable
 from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import AbortedError, InvalidArgumentError, StrataError
 from strata.shared import context
-from strata.shared.errors import AbortedError, InvalidArgumentError, StrataError
 from strata.shared.ids import check_id
 from strata.shared.logs import get_logger
 

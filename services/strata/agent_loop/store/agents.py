@@ -32,10 +32,10 @@ from strata.agent_loop.store.rows import (
     to_keys,
     to_stored,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 _MINE = "project_id = :project AND id = :id"
 _VALUES = """name = :name, description = :description, system = :system,

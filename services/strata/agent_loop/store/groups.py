@@ -37,11 +37,11 @@ from strata.agent_loop.store.agents import (
     keep_answer,
     request_reused,
 )
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import NotFoundError, Reason
 
 # Agents that are being deleted are not shown: they have left already.
 _GROUP = """

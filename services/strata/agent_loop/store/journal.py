@@ -32,10 +32,10 @@ from strata.agent_loop.domain.journal import (
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store.agents import agent_not_found
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AbortedError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 _OPEN = text(

@@ -14,8 +14,8 @@ from strata.archival import convert_files as convert
 from strata.archival.convert import refuse
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
 from strata.archival.search import FileChunkSearch
+from strata.protocol.errors import FieldViolation, StrataError
 from strata.shared.embedding import Embedder
-from strata.shared.errors import FieldViolation, StrataError
 
 Context = Any
 # Chunks, or characters, of a file that are buffered before they are stored.

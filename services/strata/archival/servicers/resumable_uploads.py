@@ -11,7 +11,7 @@ from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, RequestKey
 from strata.archival.domain.store import PassageStore
 from strata.archival.servicers.uploads import check_size
-from strata.shared.errors import AlreadyExistsError, FieldViolation, Reason
+from strata.protocol.errors import AlreadyExistsError, FieldViolation, Reason
 
 _START = sha256(b"UploadPassages").hexdigest()
 

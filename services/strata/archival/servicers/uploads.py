@@ -16,7 +16,7 @@ from strata.archival.domain.passages import (
     UploadCounts,
 )
 from strata.archival.domain.store import PassageStore
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
 MAX_UPLOAD_BATCH = 1_000
 

@@ -28,10 +28,10 @@ from strata.archival.store.rows import (
     archive_values,
     to_archive,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 INSERT_ARCHIVE = """
     INSERT INTO archival.archives (

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from strata.archival.store.archives import missing_archive
+from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
 from strata.shared.vectors.reindex import FoundCounts, Phase, Reindex, Serving
 from strata.shared.vectors.reindex.ledger import (
     insert_reindex,

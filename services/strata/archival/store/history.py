@@ -46,9 +46,9 @@ from strata.archival.store.rows import (
     to_passage,
     to_records,
 )
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 _LOCK = text(
     f"""

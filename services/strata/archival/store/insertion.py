@@ -34,8 +34,8 @@ from strata.archival.store.rows import (
     to_passage,
     to_records,
 )
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
 _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500

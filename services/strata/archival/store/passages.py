@@ -42,9 +42,9 @@ from strata.archival.store.words import (
     storable,
     wanted_sql,
 )
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
-from strata.shared.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.vectors.result_merge import DatabaseSnapshot
 from strata.shared.vectors.stop_words import without_stop_words
 

@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.passages import RequestKey
 from strata.archival.store.rows import from_json
+from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
 
 _FIND = text(
     "SELECT digest, response FROM archival.receipts"

@@ -47,7 +47,7 @@ from strata.core_memory.domain.edits import (
 from strata.core_memory.domain.patch_edits import apply_patch
 from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.taint import marked
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 Encode = Callable[[Edited], bytes]
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from strata.shared.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
+from strata.protocol.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 DEFAULT_LIMIT = 20_000

@@ -25,7 +25,7 @@ from strata.core_memory.domain.edits import (
     TextEdit,
 )
 from strata.core_memory.domain.three_way_merge import lines_of, merge3_text
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,

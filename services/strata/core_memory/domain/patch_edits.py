@@ -37,7 +37,7 @@ from strata.core_memory.domain.edits import Create, Delete, Patch, Rename
 from strata.core_memory.domain.patches import Action, Section, apply_section, parse_patch
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.taint import marked
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from strata.core_memory.domain.editing import (
     text_missing,
 )
 from strata.core_memory.domain.three_way_merge import Hunk, apply_hunks, lines_of
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.tag_escapes import unescape
 
 MAX_HUNKS = 500

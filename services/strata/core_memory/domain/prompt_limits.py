@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from strata.core_memory.domain.revision_ranges import (
 )
 from strata.core_memory.domain.taint import undone
 from strata.core_memory.domain.three_way_merge import merge3_text
-from strata.shared.errors import AbortedError, Reason
+from strata.protocol.errors import AbortedError, Reason
 
 REVERT = "revert"
 

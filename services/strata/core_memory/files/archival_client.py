@@ -11,9 +11,9 @@ import grpc
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
 from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
+from strata.protocol.errors import UnavailableError
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 
 PRINCIPAL = "core-memory-worker"

@@ -15,7 +15,7 @@ from strata.core_memory.files.store.queue import (
     FileQueue,
     WaitingFile,
 )
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     CancelledError,
     DeadlineExceededError,

@@ -22,7 +22,7 @@ from strata.core_memory.files.reading.pages import ParsedPage, UnreadableFileErr
 from strata.core_memory.files.reading.reader import FileReader, ReadingBrokeOffError
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 
 MAX_ATTEMPTS = 3

@@ -20,8 +20,8 @@ from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.line_reading import LineReader
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 
 Context = Any
 MAX_PAGE_SIZE = 500

@@ -19,7 +19,7 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
 from strata.core_memory.files.reading.formats import HEAD_BYTES, READABLE, Format, kind_of
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 

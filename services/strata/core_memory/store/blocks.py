@@ -26,9 +26,9 @@ from strata.core_memory.store.queries import (
 from strata.core_memory.store.rows import to_block, to_version
 from strata.core_memory.store.snapshot import PostgresSnapshot
 from strata.core_memory.store.unit import LostRaceError, PostgresUnit
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, Reason
 
 ResultT = TypeVar("ResultT")
 

@@ -52,9 +52,9 @@ from strata.core_memory.store.statements import (
     VALUE_AT,
     VERSIONS_AT,
 )
+from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.context import current_project
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AlreadyExistsError, Reason
 
 
 class LostRaceError(Exception):

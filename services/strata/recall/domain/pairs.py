@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from strata.protocol.errors import FieldViolation
 from strata.recall.domain.messages import Message, Role
-from strata.shared.errors import FieldViolation
 
 
 def pair_violations(messages: Iterable[Message]) -> list[FieldViolation]:

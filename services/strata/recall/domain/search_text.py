@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from strata.protocol.images import image_text
 from strata.recall.domain.messages import Message, Role
-from strata.shared.images import image_text
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.tool_catalogue import HISTORY_TOOLS
 

@@ -15,6 +15,13 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import (
+    AbortedError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import (
     CommittedStep,
@@ -39,13 +46,6 @@ from strata.recall.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import (
-    AbortedError,
-    FieldViolation,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-)
 
 _INSERT = f"""
     INSERT INTO recall.messages ({INSERT_COLUMNS})

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
 from strata.recall.domain.messages import Message, Role
 from strata.recall.store.images import copy_images
@@ -17,7 +18,6 @@ from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 _FOLLOWING = 100

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Image, Message
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 
 # The update only serves to lock the row of an existing image.
 _STORE = text(

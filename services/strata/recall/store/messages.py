@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import (
     Cursor,
     Message,
@@ -19,7 +20,6 @@ from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
 from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
-from strata.shared.errors import NotFoundError, Reason
 
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
 _POSITION = text(POSITION)

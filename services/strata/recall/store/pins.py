@@ -8,12 +8,12 @@ from dataclasses import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.pins import with_added
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
 
 _LOCK = text(
     "SELECT * FROM recall.windows"

@@ -18,12 +18,12 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import run_event_pb2 as events
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.protocol.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.blank_text import is_blank
-from strata.shared.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
 from strata.shared.ids import check_id
 from strata.shared.member_labels import labels_of, position_of
 from strata.shared.replies import words_of
-from strata.shared.stream_completion import complete_in_background
 from strata.tool_execution.builtin.agent_definitions import (
     HAND_CONVERSATION_OVER,
     SEND_AND_WAIT,

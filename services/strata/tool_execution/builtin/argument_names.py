@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.tool_arguments import INVALID
 
 # Request field -> argument. If several arguments are listed, the first one that was passed counts.

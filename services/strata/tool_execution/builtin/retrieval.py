@@ -12,8 +12,8 @@ from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.protocol.images import image_text
 from strata.shared.clock import Clock
-from strata.shared.images import image_text
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto, taint_of_messages

@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     Reason,
     StrataError,

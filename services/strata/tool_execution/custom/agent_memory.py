@@ -12,7 +12,7 @@ from typing import Any
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
-from strata.shared.errors import AlreadyExistsError, Reason, StrataError
+from strata.protocol.errors import AlreadyExistsError, Reason, StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
 from strata.tool_execution.editors import editor_kind
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto

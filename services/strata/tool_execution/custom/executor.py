@@ -10,14 +10,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
-from strata.shared.context import current
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DataLossError,
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     UnavailableError,
 )
+from strata.shared.context import current
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.redaction import Redactor
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.context import current_project
-from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.secrets import Envelope, context_of
 
 _KIND = "tool_secret"

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.redaction import MIN_KEY_CHARS
 from strata.tool_execution.domain.registry import IdempotentRequest
 from strata.tool_execution.domain.tools import Tool

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strata.shared.context import Caller
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     NotFoundError,
     PermissionDeniedError,
     Reason,
     UnimplementedError,
 )
+from strata.shared.context import Caller
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.tools import Tool, ToolType
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid5
 
-from strata.shared.images import ImageHeader
+from strata.protocol.images import ImageHeader
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.domain.sandbox import RunStatus

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from strata.protocol.errors import StrataError
 from strata.shared.context import current, use
-from strata.shared.errors import StrataError
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Admission, Target

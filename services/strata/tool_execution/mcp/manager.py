@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, StrataError
 from strata.shared.context import Caller, RequestContext, current, current_project, use
-from strata.shared.errors import DataLossError, FailedPreconditionError, StrataError
 from strata.shared.fair_slots import share_of
 from strata.shared.logs import get_logger
 from strata.shared.redaction import Redactor

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
+from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
 from strata.shared.json_schemas import unstorable
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.sandbox import RunStatus

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 import httpx2
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, require_caller, use
-from strata.shared.errors import DataLossError, FailedPreconditionError
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpServer, McpStore, OAuthClient, SignIn
 from strata.tool_execution.domain.mcp_sign_in import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution.domain.sandbox import (
     Failure,
     Isolation,

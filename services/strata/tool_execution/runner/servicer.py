@@ -9,7 +9,7 @@ from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution.domain.sandbox import RunResult, Sandbox
 from strata.tool_execution.runner import convert
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.context import current
-from strata.shared.errors import UnavailableError
 from strata.shared.fair_slots import FairSlots
 from strata.tool_execution.domain.sandbox import (
     CONVERSION_MODULE,

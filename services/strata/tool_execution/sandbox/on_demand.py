@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, Sandbox

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.tool_execution.builtin.code_with_tools import NestedReturn
 
 

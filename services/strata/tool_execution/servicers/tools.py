@@ -8,11 +8,11 @@ from typing import Any
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
-from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack

@@ -12,15 +12,15 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.context import current_project
+from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.tool_execution.domain.mcp import (
     MAX_ERROR,

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
 from strata.tool_execution.domain.registry import (

@@ -29,6 +29,7 @@ from sqlalchemy import Executable, Row, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from strata.protocol.errors import InternalError
 from strata.shared import context
 from strata.shared.db.errors import (
     MissingTenantError,
@@ -38,7 +39,6 @@ from strata.shared.db.errors import (
 )
 from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statistics import Statistics
-from strata.shared.errors import InternalError
 
 # It is put into SQL text, so only the characters of ids are allowed.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")

@@ -6,7 +6,7 @@ import asyncpg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
     InternalError,

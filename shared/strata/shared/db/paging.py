@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 from strata.shared.json_text import parse_json
 from strata.shared.settings import MIB
 

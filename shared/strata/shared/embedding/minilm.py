@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared import heap_trim
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
 from strata.shared.embedding.onnx_session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
-from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 MAX_TOKENS = 256

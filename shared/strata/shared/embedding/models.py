@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from strata.shared.embedding.base import Embedder
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     Reason,
 )
+from strata.shared.embedding.base import Embedder
 
 
 @dataclass(frozen=True, slots=True)

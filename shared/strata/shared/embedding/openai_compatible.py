@@ -9,8 +9,7 @@ import numpy as np
 import openai
 from openai import AsyncOpenAI
 
-from strata.shared.embedding.base import Kind
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     Reason,
@@ -18,6 +17,7 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.embedding.base import Kind
 from strata.shared.logs import get_logger
 from strata.shared.redaction import key_redactor
 

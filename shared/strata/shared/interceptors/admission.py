@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from strata.shared.errors import Reason, ResourceExhaustedError
+from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.fair_slots import calling_project, share_of
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 

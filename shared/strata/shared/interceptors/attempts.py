@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from strata.shared.backoff import FIRST_PAUSE_S, Backoff
-from strata.shared.errors import CancelledError, Reason, StrataError, UnavailableError, passes
+from strata.protocol.backoff import FIRST_PAUSE_S, Backoff
+from strata.protocol.errors import CancelledError, Reason, StrataError, UnavailableError, passes
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, current, use
-from strata.shared.errors import Reason, UnauthenticatedError
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 AUTHORIZATION_KEY = "authorization"

@@ -21,9 +21,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.context import Caller, RequestContext, current, use
-from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.attempts import RepeatedCall, RepeatedStream, RepeatPolicy
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.client_calls import (
@@ -335,7 +335,7 @@ class _RepeatedStreamStream(_Replaying, _StreamStream):
 class ClientChannel(grpc.aio.Channel):
     """A channel whose calls carry the context and fail with our errors.
 
-    Raises from its calls: the `strata.shared.errors` tree; `asyncio.CancelledError`
+    Raises from its calls: the `strata.protocol.errors` tree; `asyncio.CancelledError`
     when the call was cancelled on this side.
 
     Args:

@@ -15,9 +15,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
+from strata.protocol.status import WireStatus
 from strata.shared.interceptors.peer import Peer
-from strata.shared.status import WireStatus
 
 
 class _Waiting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.context import current, use
-from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc.aio
 
-from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
+from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
+from strata.protocol.status import code_of, to_status
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
-from strata.shared.status import code_of, to_status
 
 _RETRY_AFTER_S = 0.5
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from strata.shared.errors import DeadlineExceededError
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 _UPLOAD = "Upload"

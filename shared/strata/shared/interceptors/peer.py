@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc.aio
 
+from strata.protocol.errors import Reason, StrataError, UnauthenticatedError, UnavailableError
+from strata.protocol.status import from_rpc_error
 from strata.shared.clock_skew import SkewMeter
-from strata.shared.errors import Reason, StrataError, UnauthenticatedError, UnavailableError
 from strata.shared.logs import get_logger
-from strata.shared.status import from_rpc_error
 
 _WARN_EVERY_S = 60.0
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.final_status import FinalStatus, is_failed_write
 from strata.shared.interceptors.attempts import Repeated, RepeatPolicy, call_back
 from strata.shared.interceptors.peer import token_refused

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.migrate.passwords import scram_verifier
 
 REQUIRED_EXTENSIONS = ("pg_trgm", "btree_gin", "unaccent")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 _TABLES = text(
     """

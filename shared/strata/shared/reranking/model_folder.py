@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 MODEL_FILES = ("model.onnx", "onnx/model.onnx")
 # Markers that every BERT vocabulary has.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 
 
 class CircuitBreaker:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from qdrant_client import models
 
-from strata.shared.errors import InternalError, Reason
+from strata.protocol.errors import InternalError, Reason
 from strata.shared.vectors.index import (
     CHUNK_FIELD,
     DOCUMENT_FIELD,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
 

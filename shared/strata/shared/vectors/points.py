@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 
 from qdrant_client import models
 
-from strata.shared.errors import InternalError
+from strata.protocol.errors import InternalError
 from strata.shared.vectors.fusion import Candidate
 from strata.shared.vectors.index import (
     CHUNK_FIELD,

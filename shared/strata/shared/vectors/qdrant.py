@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import grpc
 from qdrant_client import AsyncQdrantClient, models
 
-from strata.shared.errors import FailedPreconditionError, InternalError, Reason
+from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.vectors.filters import (
     documents_filter,

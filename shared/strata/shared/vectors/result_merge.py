@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
     UnavailableError,

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.embedding import Embedder, EmbeddingModels, embed_chunked
-from strata.shared.errors import StrataError, UnavailableError
 from strata.shared.vectors.fusion import Hit, floor_share
 from strata.shared.vectors.index import (
     Collection,

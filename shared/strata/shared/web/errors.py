@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.shared.errors import InvalidArgumentError, UnavailableError
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 
 
 class ForbiddenUrlError(InvalidArgumentError):

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-from strata.shared.errors import ResourceExhaustedError
+from strata.protocol.errors import ResourceExhaustedError
 from strata.shared.fair_slots import FairSlots
 
 _Entry = tuple[int, int, int, str, tuple[object, ...]]

@@ -19,7 +19,7 @@ from typing import TypeVar
 import httpx
 import platformdirs
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.chat_model import cpu
 from strata.standalone.chat_model.assets import ModelAssembler, PackageSource, PartSource, UrlSource
 from strata.standalone.chat_model.choice import LOCAL_DEMO_ID

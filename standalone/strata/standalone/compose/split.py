@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import strata
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
 from strata.standalone.ports import ReservedPort

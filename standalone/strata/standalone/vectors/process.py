@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import strata
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
 from strata.standalone.supervisor import (

@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.event_loop import loop_factory
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock

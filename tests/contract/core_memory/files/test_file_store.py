@@ -16,9 +16,9 @@ from strata.core_memory.files.domain.files import (
     Folder,
 )
 from strata.core_memory.files.store.contents import TextPage
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason, UnavailableError
 from strata.shared import context
 from strata.shared.context import current_project
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason, UnavailableError
 from strata.shared.ids import new_id
 
 

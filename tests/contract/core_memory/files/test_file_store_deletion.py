@@ -17,11 +17,11 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.store.queue import FileQueue
 from strata.core_memory.files.store.uploads import _Finish
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 

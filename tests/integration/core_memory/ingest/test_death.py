@@ -35,9 +35,9 @@ from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.reading.reader import FileReader
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
-from strata.shared.errors import StrataError
 from strata.shared.server import serving
 from strata.standalone.ports import ReservedPort
 

@@ -17,9 +17,9 @@ from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequ
 from strata.core_memory.files.domain.grep import MAX_SECONDS, GrepQuery
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.store.texts import PostgresTextStore
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.clock import ManualClock
 from strata.shared.context import RequestContext, current, use
-from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
 NO_RECEIPT: Receipt[Any] = Receipt(RequestKey("", b""), lambda _: b"")

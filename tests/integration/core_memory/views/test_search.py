@@ -10,8 +10,8 @@ import pytest
 from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
 from strata.core_memory.files.domain.search import FileQuery
 from strata.core_memory.files.search import FileSearch
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 from strata.shared.clock import SystemClock
-from strata.shared.errors import InvalidArgumentError, UnavailableError
 
 
 class Index:

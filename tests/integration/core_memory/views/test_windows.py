@@ -14,8 +14,8 @@ from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError, RequestKey
 from strata.core_memory.files.domain.file_windows import OpenFilesResult, OpenWindows, WindowRequest
 from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project, use
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 FORTY = "".join(f"line {number}\n" for number in range(1, 41))

@@ -23,7 +23,7 @@ from strata.agent_loop.loop.token_budget import TokenBudget
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ModelReply, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.shared.errors import AbortedError, Reason, UnavailableError
+from strata.protocol.errors import AbortedError, Reason, UnavailableError
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

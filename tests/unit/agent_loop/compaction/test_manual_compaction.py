@@ -7,7 +7,7 @@ import pytest
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.inspection import NextRequest
 from strata.agent_loop.loop.ports import BoundModel, MemorySection
-from strata.shared.errors import AbortedError, FailedPreconditionError, Reason
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
 from unit.agent_loop.loop.world import LoopWorld, reply
 
 

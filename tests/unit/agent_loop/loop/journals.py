@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.tools import ToolResult
-from strata.shared.errors import AbortedError, Reason
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 

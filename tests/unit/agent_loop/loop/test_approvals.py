@@ -14,7 +14,7 @@ from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.loop.approvals import open_requests
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
-from strata.shared.errors import Reason
+from strata.protocol.errors import Reason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import (
     acts,

@@ -27,8 +27,8 @@ from strata.agent_loop.loop.packaging import limit_images
 from strata.agent_loop.loop.requests import BLIND_MODEL
 from strata.agent_loop.models.domain import ImageDetail, ImagePart, ModelRequest, TextPart
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.shared.errors import InvalidArgumentError, StrataError, UnavailableError
-from strata.shared.images import MAX_IMAGE_BYTES, image_id
+from strata.protocol.errors import InvalidArgumentError, StrataError, UnavailableError
+from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 

@@ -21,7 +21,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
-from strata.shared.errors import InvalidArgumentError, UnavailableError
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
 from unit.agent_loop.loop.journals import Died

@@ -27,8 +27,8 @@ from strata.agent_loop.models.domain import (
     ToolCallDelta,
     ToolSchema,
 )
+from strata.protocol.errors import Reason
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import Reason
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.journals import Died

@@ -13,7 +13,7 @@ from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
 from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.ruled import (
     AUTO,

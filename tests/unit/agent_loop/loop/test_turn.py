@@ -30,7 +30,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     FailedPreconditionError,
     InternalError,

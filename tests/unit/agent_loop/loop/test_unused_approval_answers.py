@@ -12,7 +12,7 @@ from strata.agent_loop.domain.messages import ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.loop.approvals import open_requests
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.shared.errors import AbortedError, UnavailableError
+from strata.protocol.errors import AbortedError, UnavailableError
 from unit.agent_loop.loop.gated import (
     acts,
     answer,

@@ -68,9 +68,9 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
-from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
 from unit.agent_loop.loop.journals import Fate, Journal, stale

@@ -15,7 +15,7 @@ from strata.agent_loop.convert.recordings import recording_from_json, recording_
 from strata.agent_loop.replay import recording as recordings
 from strata.agent_loop.replay.replay import replay
 from strata.cli.main import app
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from unit.agent_loop.loop.world import LoopWorld, reply
 from unit.agent_loop.replay.recorded import record
 

@@ -34,8 +34,8 @@ from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.agent_types import AgentType
-from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated

@@ -6,7 +6,7 @@ import pytest
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.files.convert_views import to_grep, to_search
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
 AGENT = new_id("agent")

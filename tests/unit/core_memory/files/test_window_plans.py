@@ -18,7 +18,7 @@ from strata.core_memory.files.domain.window_plans import (
     not_attached,
     plan_opening,
 )
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,

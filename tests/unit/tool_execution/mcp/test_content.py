@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from image_samples import png
-from strata.shared.images import MAX_IMAGES
+from strata.protocol.images import MAX_IMAGES
 from strata.tool_execution.domain.tools import Output
 from strata.tool_execution.mcp.results import read_result
 

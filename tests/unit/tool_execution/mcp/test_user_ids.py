@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.shared.errors import WrongSettingError
+from strata.protocol.errors import WrongSettingError
 from strata.tool_execution.sandbox.jail import JAIL_UID
 from strata.tool_execution.settings import ToolExecutionSettings
 

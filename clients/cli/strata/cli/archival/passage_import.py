@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,

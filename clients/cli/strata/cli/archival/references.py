@@ -9,7 +9,7 @@ import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.client import Client
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
 

@@ -25,7 +25,7 @@ from strata.cli.chat.turn_view import TurnView
 from strata.cli.client import Client, new_request_id
 from strata.client.images import user_message
 from strata.client.run_follower import BackOff, RunFollower, Update
-from strata.shared.errors import FailedPreconditionError, Reason, StrataError
+from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
 
 _CANCEL_S = 10.0
 

@@ -23,8 +23,8 @@ from strata.cli.connection import Choice
 from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
+from strata.protocol.errors import NotFoundError, StrataError
 from strata.shared.blank_text import is_blank
-from strata.shared.errors import NotFoundError, StrataError
 
 app = typer.Typer(add_completion=False)
 

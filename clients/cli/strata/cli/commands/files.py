@@ -36,7 +36,7 @@ from strata.cli.output import (
     safe,
     when,
 )
-from strata.shared.errors import NotFoundError
+from strata.protocol.errors import NotFoundError
 
 app = typer.Typer(help="Upload, open and search files.", no_args_is_help=True, add_completion=False)
 

@@ -29,8 +29,8 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.protocol.errors import StrataError
 from strata.shared.blank_text import is_blank
-from strata.shared.errors import StrataError
 
 app = typer.Typer(
     help="Let several agents answer together.", no_args_is_help=True, add_completion=False

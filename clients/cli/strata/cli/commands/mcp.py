@@ -24,7 +24,7 @@ from strata.cli.output import (
     safe,
     when,
 )
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 app = typer.Typer(
     help="Use tools of MCP servers, and serve an agent's memory to MCP clients.",

@@ -8,7 +8,7 @@ import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import Client
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]

@@ -26,7 +26,7 @@ from strata.cli.output import (
     safe,
 )
 from strata.cli.times import AsOfOption, timestamp_of
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 app = typer.Typer(
     help="Show, edit, explain and undo what an agent always sees: its memory blocks.",

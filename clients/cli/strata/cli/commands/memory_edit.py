@@ -20,7 +20,7 @@ from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import attached_block
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import console, error_console, note, print_json, safe
-from strata.shared.errors import AbortedError
+from strata.protocol.errors import AbortedError
 
 _DIFF_LINES = 200
 

@@ -18,7 +18,7 @@ from strata.cli.messages import message_row
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_table, when
 from strata.cli.times import timestamp_of
-from strata.shared.images import IMAGE_SUFFIXES, is_image_id
+from strata.protocol.images import IMAGE_SUFFIXES, is_image_id
 
 _MAX_MESSAGES = 500
 

@@ -15,7 +15,7 @@ from strata.cli.client import Client
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_text
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 # The agent loop takes long to import, and other commands of runs do not need it.
 

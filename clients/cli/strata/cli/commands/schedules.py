@@ -29,7 +29,7 @@ from strata.cli.output import (
 )
 from strata.cli.times import parse_end
 from strata.client.images import user_message
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.ids import is_id
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client.settings import ClientSettings
-from strata.shared.errors import InvalidArgumentError
+from strata.protocol.errors import InvalidArgumentError
 
 app = typer.Typer(add_completion=False)
 
@@ -90,7 +90,12 @@ def up(
     settings = CliSettings()
     chosen = settings.port if port is None else port
     raise typer.Exit(
-        run_up(data or ClientSettings.from_environment().data, port=chosen, host=host or settings.gateway_host, split=split)
+        run_up(
+            data or ClientSettings.from_environment().data,
+            port=chosen,
+            host=host or settings.gateway_host,
+            split=split,
+        )
     )
 
 

@@ -11,7 +11,7 @@ from strata.cli.failures import EXIT_FAILURE
 from strata.cli.health import count_agents, gateway_state, index_states, service_states
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import print_fields, print_json, print_table
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 app = typer.Typer(add_completion=False)
 

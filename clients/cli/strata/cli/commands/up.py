@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
 from strata.shared.server import serve_service

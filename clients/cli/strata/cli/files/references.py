@@ -11,7 +11,7 @@ import typer
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
 

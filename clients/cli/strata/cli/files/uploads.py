@@ -17,7 +17,7 @@ from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError, error_lines
 from strata.cli.output import enum_name, safe
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,

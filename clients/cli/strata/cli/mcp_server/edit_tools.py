@@ -9,7 +9,7 @@ from typing import Any
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.memory.blocks import attached_block
-from strata.shared.errors import AbortedError, Reason, StrataError
+from strata.protocol.errors import AbortedError, Reason, StrataError
 
 Arguments = dict[str, Any]
 

@@ -12,7 +12,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.mcp_server.memory import AgentMemory
 from strata.cli.mcp_server.results import explained
 from strata.cli.memory.blocks import attached_block, blocks_of
-from strata.shared.errors import NotFoundError, StrataError
+from strata.protocol.errors import NotFoundError, StrataError
 
 _MARKDOWN = "text/markdown"
 

@@ -9,7 +9,7 @@ import mcp_types as types
 
 from strata.cli.failures import error_lines
 from strata.cli.output import clipped, safe
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 ToolReturn = dict[str, Any] | str
 

@@ -15,8 +15,8 @@ from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.cli.client import Client
 from strata.cli.mcp_server.memory import AgentMemory
-from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.images import image_text
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.images import image_text
 
 Arguments = dict[str, Any]
 

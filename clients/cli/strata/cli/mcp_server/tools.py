@@ -21,7 +21,7 @@ from strata.cli.mcp_server.results import ToolReturn, editor_of, failure_of, res
 from strata.cli.mcp_server.search_tools import insert_passage, search_conversations, search_passages
 from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.cli.output import clipped
-from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 
 _PROBLEM_CHARS = 300
 _MAX_INT32 = 2**31 - 1

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, first_of
-from strata.shared.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason
 
 _MAX_BLOCKS = 500
 _VERSIONS = 20

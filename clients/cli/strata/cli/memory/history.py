@@ -10,7 +10,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.cli.client import Client
 from strata.cli.memory.blocks import blocks_of, known_block_id
-from strata.shared.errors import NotFoundError
+from strata.protocol.errors import NotFoundError
 
 # Versions contain whole texts: more of them might exceed the size of a message.
 _PAGE_SIZE = 50

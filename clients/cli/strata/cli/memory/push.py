@@ -13,7 +13,7 @@ from strata.cli.memory.document_merge import Merged, merge
 from strata.cli.memory.folder import CHANGED_MEANWHILE, Entry, Files, MemoryFile, MemoryFolder
 from strata.cli.memory.markdown import FIELDS, Document, document_of, document_of_version
 from strata.cli.memory.sync_results import FileOutcome, SyncResult, both_sides, difference
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,

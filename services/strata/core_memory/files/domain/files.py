@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     AlreadyExistsError,
     NotFoundError,
     Reason,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50

@@ -15,7 +15,7 @@ from strata.core_memory.files.domain.file_windows import (
     WindowRequest,
 )
 from strata.core_memory.files.domain.files import ContentState
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,

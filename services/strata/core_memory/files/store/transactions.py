@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError, RequestKey
+from strata.protocol.errors import AlreadyExistsError, Reason, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason, UnavailableError
 
 ResultT = TypeVar("ResultT")
 

@@ -23,10 +23,10 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.store.contents import drop_orphans
 from strata.core_memory.files.store.rows import FILE, FILE_TABLES, to_file
 from strata.core_memory.files.store.transactions import once
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import UnavailableError
 from strata.shared.ids import new_id
 
 _PUT = text(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from strata.shared.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.logs import get_logger
 from strata.shared.vectors.index import Where
 from strata.shared.vectors.reindex.state import FoundCounts, Serving

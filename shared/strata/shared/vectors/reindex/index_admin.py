@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from strata.api.common.v1 import reindex_pb2 as pb
-from strata.shared.embedding import EmbeddingModels
-from strata.shared.errors import (
+from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     PermissionDeniedError,
     Reason,
 )
+from strata.shared.embedding import EmbeddingModels
 from strata.shared.vectors.indexer import IndexLag
 from strata.shared.vectors.reindex.ledger import Ledger, no_reindex, not_in_phase
 from strata.shared.vectors.reindex.reindexer import Rebuildable

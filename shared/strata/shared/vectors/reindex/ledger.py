@@ -15,8 +15,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.vectors.reindex.state import CopyProgress, FoundCounts, Phase, Reindex, Serving
 

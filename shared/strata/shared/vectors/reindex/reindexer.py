@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strata.shared.errors import (
+from strata.protocol.errors import (
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from strata.shared.errors import UnavailableError
+from strata.protocol.errors import UnavailableError
 from strata.shared.vectors.index import Where
 from strata.shared.vectors.reindex.check import StoredText
 from strata.shared.vectors.reindex.ledger import Ledger

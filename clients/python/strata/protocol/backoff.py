@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from strata.shared.errors import StrataError
+from strata.protocol.errors import StrataError
 
 FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0

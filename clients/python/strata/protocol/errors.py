@@ -319,7 +319,7 @@ ERRORS: tuple[type[StrataError], ...] = (
     DataLossError,
     InternalError,
 )
-"""One class per status; the tables of `strata.shared.status` are made from it."""
+"""One class per status; the tables of `strata.protocol.status` are made from it."""
 
 
 def passes(error: StrataError) -> bool:
