@@ -21,7 +21,8 @@ from strata.client import connect
 from strata.client.settings import ClientSettings
 from strata.client.target import Choice, find_target
 from strata.protocol.errors import FailedPreconditionError, UnavailableError
-from strata.shared.tls import ClientTls, ServerTls
+from strata.protocol.tls import ClientTls
+from strata.shared.tls import ServerTls
 from strata.standalone.ports import pick_port
 
 

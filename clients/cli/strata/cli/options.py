@@ -94,7 +94,12 @@ class Connection:
         Raises:
             StrataError: The gateway or the key cannot be found, or `work` failed.
         """
-        return talk(find_organization_target(self.choice, ClientSettings.from_environment(), organization_key), work)
+        return talk(
+            find_organization_target(
+                self.choice, ClientSettings.from_environment(), organization_key
+            ),
+            work,
+        )
 
 
 def online(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,10 +14,11 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.client.channel import CALL_S
 from strata.client.client_tools import MAX_ANSWERS, ClientTools
 from strata.client.images import ImageSource, user_message
 from strata.client.run_follower import BackOff, FollowedRequest, RunFollower
-from strata.client.services import CALL_S, Services, new_request_id, open_channel
+from strata.client.services import Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
 from strata.client.target import Choice, find_target

@@ -16,7 +16,7 @@ from strata.protocol.errors import (
     Reason,
     UnauthenticatedError,
 )
-from strata.shared.tls import ClientTls
+from strata.protocol.tls import ClientTls
 
 if TYPE_CHECKING:
     from strata.client.data_folder import DataFolderReader

@@ -14,7 +14,7 @@ from typing import Protocol
 
 MIB = 1 << 20
 CONVERSION_MODULE = "_strata_fitting"
-"""Name under which calls import `custom.argument_conversion`; service and runner share it."""
+"""Name of `strata.protocol.argument_conversion` in calls; service and runner share it."""
 ASK = "_strata_ask"
 """Global name of the function with which code calls its answerer; see `Run.answerer`."""
 

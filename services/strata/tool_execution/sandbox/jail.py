@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from strata.protocol import argument_conversion
 from strata.protocol.errors import UnavailableError
 from strata.shared.context import current
 from strata.shared.fair_slots import FairSlots
@@ -36,7 +37,7 @@ from strata.tool_execution.sandbox.shape import Shape
 
 # Unused by distributions: between their ranges for people and for services.
 JAIL_UID = 64_177
-_CONVERSION = Path(__file__).parents[1] / "custom" / "argument_conversion.py"
+_CONVERSION = Path(argument_conversion.__file__)
 _REFILL_S = 0.002
 # Part of a caller's time that is reserved for returning the result.
 _ANSWER_S = 0.5

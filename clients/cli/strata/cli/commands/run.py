@@ -14,8 +14,8 @@ from rich.console import Console
 
 import strata
 from strata.cli.commands.up import run_up
-from strata.standalone.compose.progress import ProgressBar, parse_progress, progress_documents
 from strata.client.data_folder import Runtime
+from strata.standalone.compose.progress import ProgressBar, parse_progress, progress_documents
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.settings import environment_of_server
 from strata.standalone.supervisor import Command, end, spawn, tail
