@@ -15,7 +15,7 @@ from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 
 if TYPE_CHECKING:
-    from integration.embedded.conftest import Engines
+    from integration.standalone.conftest import Engines
 
 
 def _client(port: int, key: str) -> AsyncQdrantClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -133,20 +133,20 @@ class SyncClient(Services):
     def upload(
         self,
         method: grpc.aio.StreamUnaryMultiCallable[RequestT, ResponseT],
-        requests: Iterable[RequestT] | AsyncIterable[RequestT],
+        requests: Iterable[RequestT],
     ) -> ResponseT:
         """Makes a call with a stream of requests, and returns its response.
 
         Args:
             method: A method of one of this client's stubs.
-            requests: The requests. A plain iterable is read on the thread of the connection.
+            requests: The requests; read on the thread of the connection.
 
         Raises:
             StrataError: The gateway refused, or does not answer.
         """
 
         async def respond() -> ResponseT:
-            return await method(requests)
+            return await method(iter(requests))
 
         return self._thread.run(respond())
 

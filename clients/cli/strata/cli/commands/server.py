@@ -63,8 +63,8 @@ def run(
     from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every service
     from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
 
-    settings = CliSettings()
-    folder = data or ClientSettings.from_environment().data
+    settings, client_settings = CliSettings(), ClientSettings.from_environment()
+    folder = data or client_settings.data
     path = DataFolder(folder).path
     chosen = settings.port if port is None else port
     raise typer.Exit(
@@ -87,11 +87,11 @@ def up(
     """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
     from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every service
 
-    settings = CliSettings()
+    settings, client_settings = CliSettings(), ClientSettings.from_environment()
     chosen = settings.port if port is None else port
     raise typer.Exit(
         run_up(
-            data or ClientSettings.from_environment().data,
+            data or client_settings.data,
             port=chosen,
             host=host or settings.gateway_host,
             split=split,
