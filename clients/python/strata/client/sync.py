@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
-
-import grpc.aio
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from strata.client.connection import Client, connect
 from strata.client.services import Services
@@ -18,6 +24,17 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+
+class UnaryMethod(Protocol[RequestT_contra, ResponseT_co]):
+    """A unary method of a stub. Types of gRPC itself are known only where stubs for it are."""
+
+    def __call__(
+        self, request: RequestT_contra, /, *, timeout: float | None = None
+    ) -> Awaitable[ResponseT_co]:
+        """Makes a call."""
 
 
 class _LoopThread:
@@ -90,7 +107,7 @@ class SyncClient(Services):
 
     def call(
         self,
-        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        method: UnaryMethod[RequestT, ResponseT],
         request: RequestT,
         *,
         timeout_s: float | None = None,
@@ -112,7 +129,7 @@ class SyncClient(Services):
         return self._thread.run(respond())
 
     def stream(
-        self, method: grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT], request: RequestT
+        self, method: Callable[[RequestT], AsyncIterable[ResponseT]], request: RequestT
     ) -> Iterator[ResponseT]:
         """Makes a call, and yields its responses.
 
@@ -132,7 +149,7 @@ class SyncClient(Services):
 
     def upload(
         self,
-        method: grpc.aio.StreamUnaryMultiCallable[RequestT, ResponseT],
+        method: Callable[[Iterator[RequestT]], Awaitable[ResponseT]],
         requests: Iterable[RequestT],
     ) -> ResponseT:
         """Makes a call with a stream of requests, and returns its response.
