@@ -207,7 +207,7 @@ async def test_unavailable_is_retried_for_repeatable_methods_only(
         return behave
 
     server = await start({"Read": failing_twice("Read"), "Write": failing_twice("Write")})
-    channel = factory.channel(server.address, [raw_service()])
+    channel = factory.channel(server.address, [raw_service()], peer="raw")
     with use(RequestContext(caller=caller)):
         assert await channel.unary_unary(f"{PATH}/Read")(b"") == b"at last"
         with pytest.raises(UnavailableError, match="database is away"):

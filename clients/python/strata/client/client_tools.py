@@ -10,6 +10,7 @@ import enum
 import inspect
 import json
 import pathlib
+import typing
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class ClientTools:
             types in their annotations, like those of tools that run in the sandbox.
 
     Raises:
-        InvalidArgumentError: A function has no name, or two have the same name.
+        InvalidArgumentError: A function has no name, two have the same name, or an annotation
+            names something that is not defined.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
@@ -60,6 +62,12 @@ class ClientTools:
                 raise wrong_argument("tools", f"has {function!r}, which has no name")
             if name in self._functions:
                 raise wrong_argument("tools", f"has two functions of the name {name}")
+            try:
+                typing.get_type_hints(function)
+            except (NameError, TypeError) as error:
+                raise wrong_argument("tools", f"has {name}, which cannot be called: {error}") from (
+                    None
+                )
             self._functions[name] = function
 
     def covers(self, request: pb.ApprovalRequestPart) -> bool:
