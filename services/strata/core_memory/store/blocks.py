@@ -19,6 +19,7 @@ from strata.core_memory.store.queries import (
     BLOCK_BY_ID,
     KNOWN_AGENT,
     LABELLED,
+    LAST_LABELLED,
     VALUES,
     VERSIONS,
     project_blocks_statement,
@@ -95,6 +96,11 @@ class PostgresBlockStore:
         """Returns the agent's block of a label."""
         row = (await self._read(LABELLED, agent=agent_id, label=label))[0]
         return LabelledBlock(None if row.id is None else to_block(row), tuple(row.labels))
+
+    async def last_labelled(self, agent_id: str, label: str) -> Block | None:
+        """Returns the block that the agent had last under a label, deleted or not."""
+        rows = await self._read(LAST_LABELLED, agent=agent_id, label=label)
+        return to_block(rows[0]) if rows else None
 
     async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
         """Returns a block as it was; None if it was not there."""
