@@ -14,7 +14,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from strata.api.common.v1 import call_options_pb2
 from strata.protocol.backoff import FIRST_PAUSE_S
 from strata.protocol.connections import ConnectionOptions, repeatable_methods
-from strata.protocol.tls import ClientTls
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
@@ -99,9 +98,7 @@ class ChannelFactory:
         target: str,
         services: Iterable[ServiceDescriptor] = (),
         *,
-        token: str = "",
         peer: str = "",
-        tls: ClientTls | None = None,
     ) -> ClientChannel:
         """Returns a new channel; it connects at the first call.
 
@@ -110,24 +107,13 @@ class ChannelFactory:
                 turns), ``127.0.0.1:7103`` or ``unix:/run/strata/recall.sock``.
             services: What is called through it; their contracts declare which methods may be
                 repeated, if there is a `peer`.
-            token: Sent with each call in place of that of the context's caller.
             peer: Name of the service behind it, where that is one of ours which we call
                 with internal tokens.
-            tls: How TLS is spoken; None connects without it.
-
-        Raises:
-            FailedPreconditionError: A file of the TLS settings cannot be used.
         """
         options = self._options.arguments()
-        # Made once: connections are shared by channels that have the same ones.
-        credentials = tls.credentials() if tls is not None else None
 
         def connect() -> grpc.aio.Channel:
-            made: grpc.aio.Channel = (
-                grpc.aio.insecure_channel(target, options=options)
-                if credentials is None
-                else grpc.aio.secure_channel(target, credentials, options=options)
-            )
+            made: grpc.aio.Channel = grpc.aio.insecure_channel(target, options=options)
             return made
 
         renewing = peer and names_a_host(target) and not self._options.local_subchannels
@@ -135,7 +121,6 @@ class ChannelFactory:
         channel = ClientChannel(
             inner,
             self._policy,
-            token=token,
             peer=peer,
             skew=self._skew,
             repeat=self._repeat_policy(services) if peer else None,
