@@ -20,7 +20,7 @@ import grpc.aio
 from benchmarks.echo_server import METHOD
 from benchmarks.processes import Child
 from benchmarks.samples import Samples
-from strata.shared.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
 
 _KILOBYTE = b"x" * 1024
 _DATABASE = "benchmarks"

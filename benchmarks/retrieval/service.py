@@ -26,13 +26,13 @@ from strata.recall.store import PendingMessages
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.context import RequestContext, use
 from strata.shared.db import Database
-from strata.shared.embedding import Embedder
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.migrate import RolePasswords
+from strata.shared.search.embedding import Embedder
+from strata.shared.search.engines import open_embedder, open_vectors
+from strata.shared.search.vectors import VectorIndex, Where
 from strata.shared.service import BackgroundTasks
-from strata.shared.vectors import VectorIndex, Where
-from strata.shared.vectors.factory import open_embedder, open_vectors
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 

@@ -21,8 +21,8 @@ from strata.api.recall.v1 import window_service_pb2 as pb
 from strata.recall.index import MESSAGES
 from strata.shared.context import use
 from strata.shared.ids import new_id
-from strata.shared.vectors import Document, IndexedChunk
-from strata.shared.vectors.sparse import SparseEncoder
+from strata.shared.search.vectors import Document, IndexedChunk
+from strata.shared.search.vectors.sparse import SparseEncoder
 
 _WORDS = 25
 _WINDOW = 20

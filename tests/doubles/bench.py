@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from doubles.model_server import ModelServer
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatModel,
     EndpointType,

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archival_support import NOW, Stores
 from contract.embedding.conftest import EmbeddingServer
+
+from archival_support import NOW, Stores
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.archival.domain.search import Search
 from strata.archival.index import PASSAGES
 from strata.archival.indexes import Indexes, wire
+from strata.archival.passage_search import FileChunkSearch, PassageSearch
 from strata.archival.reindexing import ArchiveModels
-from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.archival.settings import ArchivalSettings
 from strata.shared.clock import ManualClock
-from strata.shared.embedding import EmbeddingModels
 from strata.shared.ids import new_id
-from strata.shared.vectors import Collection, Where
-from strata.shared.vectors.qdrant import QdrantIndex
+from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.vectors import Collection, Where
+from strata.shared.search.vectors.qdrant import QdrantIndex
 
 SUBJECTS = ("otter", "violin", "glacier", "sourdough", "telescope", "bicycle", "lantern", "orchid")
 MORE = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from strata.archival.convert import new_archive, own_archive
+from strata.archival.convert_archives import new_archive, own_archive
 from strata.archival.domain.chunks import FileChunk, FoundChunk
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
@@ -19,7 +19,7 @@ from strata.archival.domain.passages import (
     SuppliedVector,
 )
 from strata.archival.index import ChunkIndex, PassageIndex
-from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.passage_search import FileChunkSearch, PassageSearch
 from strata.archival.store import (
     ChunkQueue,
     PendingPassages,
@@ -31,7 +31,7 @@ from strata.archival.store import (
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-from strata.shared.vectors.indexer import Indexer
+from strata.shared.search.indexing.indexer import Indexer
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4

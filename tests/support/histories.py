@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     OpaquePart,
@@ -17,8 +18,7 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatRole,
     ReasoningPart,

@@ -11,20 +11,20 @@ from recall_support import Writer
 from strata.recall.domain.search import SearchQuery, SearchResult
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog
-from strata.recall.search import MessageSearch
+from strata.recall.message_search import MessageSearch
 from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.embedding import Embedder
 from strata.shared.ids import new_id
+from strata.shared.search.embedding import Embedder
+from strata.shared.search.fusion import FLOOR, FusionConfig
+from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import Where
-from strata.shared.vectors.fusion import FLOOR, FusionConfig
-from strata.shared.vectors.indexer import Indexer
-from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
 

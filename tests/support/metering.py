@@ -25,8 +25,8 @@ from sqlalchemy.pool import Pool
 from strata.gateway.runs import live_run
 from strata.shared.context import current
 from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
+from strata.shared.search import result_merge
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import result_merge
 
 INTERNAL_METHODS = frozenset(
     {

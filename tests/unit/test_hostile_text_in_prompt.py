@@ -20,13 +20,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
-from strata.agent_loop.loop.ports import MemorySection
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.loop.working_window import WorkingWindow
-from strata.agent_loop.models import structured_prompt
-from strata.agent_loop.models.domain import ChatMessage, TextPart, ToolSchema
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.context.working_window import WorkingWindow
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.model.chat import ChatMessage, TextPart, ToolSchema
+from strata.agent_loop.domain.ports import MemorySection
+from strata.agent_loop.models.structured_tools import prompt as structured_prompt
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     Metadata,

@@ -31,13 +31,10 @@ from strata.agent_loop.convert.tools import (
     tool_event_from_proto,
     toolset_from_proto,
 )
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.journal import JournalKey
-from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.runs import DocumentLines, DocumentRange, TranscriptRange
-from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import CodeToolAccess, ToolBatch, ToolEvent, ToolSet
-from strata.agent_loop.loop.ports import (
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.tool_rules import rules_in_force
+from strata.agent_loop.domain.conversation.messages import Message, Window
+from strata.agent_loop.domain.ports import (
     BegunTurn,
     CommittedStep,
     MemorySection,
@@ -46,6 +43,9 @@ from strata.agent_loop.loop.ports import (
     StepCommit,
     WindowSwap,
 )
+from strata.agent_loop.domain.run.journal import JournalKey
+from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
+from strata.agent_loop.domain.tools import CodeToolAccess, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc

@@ -5,20 +5,20 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from strata.agent_loop.agents.groups import GroupLifecycle
+from strata.agent_loop.agents.lifecycle import AgentLifecycle
+from strata.agent_loop.agents.next_requests import NextRequests
+from strata.agent_loop.agents.prompt_limits import PromptLimits
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.clients.image_fetcher import open_image_fetcher
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
-from strata.agent_loop.groups import GroupLifecycle
-from strata.agent_loop.image_fetcher import open_image_fetcher
-from strata.agent_loop.keys import Keyring
-from strata.agent_loop.lifecycle import AgentLifecycle
-from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.domain.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.keyring import Keyring
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.next_requests import NextRequests
-from strata.agent_loop.prompt_limits import PromptLimits
 from strata.agent_loop.prompts.library import PromptLibrary
-from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.servicers.agents import AgentServicer
 from strata.agent_loop.servicers.groups import GroupServicer
 from strata.agent_loop.servicers.models import ModelServicer

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     DEFAULT_ENDPOINT_TYPE,
     EndpointType,
     Timeouts,
 )
+from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS, preset_of

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
-from strata.archival.convert import MAX_QUERY_CHARS, checked_tokens, refuse, text_violations
+from strata.archival.convert_archives import (
+    MAX_QUERY_CHARS,
+    checked_tokens,
+    refuse,
+    text_violations,
+)
 from strata.archival.domain.chunks import FileChunk, FileProgress, FoundChunk
 from strata.protocol.errors import FieldViolation
 from strata.shared.ids import check_id

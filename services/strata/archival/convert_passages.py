@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.convert import (
+from strata.archival.convert_archives import (
     check_tags,
     checked_time,
     checked_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.convert import (
+from strata.archival.convert_archives import (
     MAX_QUERY_CHARS,
     checked_time,
     passage_to_proto,
@@ -16,8 +16,8 @@ from strata.protocol.errors import FieldViolation
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
 from strata.shared.ids import check_id
-from strata.shared.reranking import Outcome, Report
-from strata.shared.time_expressions import TimeRange
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.time_expressions import TimeRange
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 100

@@ -11,15 +11,15 @@ from typing import Protocol
 from strata.archival.domain.chunks import ChunkBatch, chunk_key
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.store.embedding_assignment import EmbeddingAssignment
-from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.time_expressions import TimeRange, just_before
-from strata.shared.vectors import Collection, FieldKind, Hit, StartGate, VectorIndex, Where
-from strata.shared.vectors.fusion import merge_rankings
-from strata.shared.vectors.reindex import Serving
-from strata.shared.vectors.reindex.routes import GenerationsByModel, Routes, first_generation
-from strata.shared.vectors.sparse import SparseEncoder
-from strata.shared.vectors.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
-from strata.shared.vectors.time_preference import time_preferences
+from strata.shared.search.embedding import Embedder, EmbeddingModels
+from strata.shared.search.fusion import merge_rankings
+from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
+from strata.shared.search.reindexing import Serving
+from strata.shared.search.reindexing.routes import GenerationsByModel, Routes, first_generation
+from strata.shared.search.time_expressions import TimeRange, just_before
+from strata.shared.search.time_preference import time_preferences
+from strata.shared.search.vectors import Collection, FieldKind, Hit, StartGate, VectorIndex, Where
+from strata.shared.search.vectors.sparse import SparseEncoder
 
 PASSAGES = Collection(
     name="passages",

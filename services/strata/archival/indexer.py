@@ -9,8 +9,8 @@ from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.store import ChunkQueue, PendingPassages
 from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.search.indexing.indexer import LagGauges
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexer import LagGauges
 
 _log = get_logger(__name__)
 

@@ -19,19 +19,24 @@ from strata.archival.store import ChunkQueue, PendingPassages
 from strata.archival.store.contents import ChunkContents, PassageContents
 from strata.archival.store.embedding_assignment import SCHEMA, EmbeddingAssignments
 from strata.shared.db import Database
-from strata.shared.embedding import Embedder, EmbeddingModels
+from strata.shared.search.embedding import Embedder, EmbeddingModels
+from strata.shared.search.engines import open_models, open_vectors
+from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.reindexing import slot_of
+from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
+from strata.shared.search.reindexing.ledger import Ledger
+from strata.shared.search.reindexing.reindexer import (
+    POLL_FACTOR,
+    Rebuildable,
+    Reindexer,
+    archive_of,
+)
+from strata.shared.search.reindexing.routes import GenerationsByModel, StoredRoutes
+from strata.shared.search.reindexing.whole_collection import WholeCollection
+from strata.shared.search.vectors import VectorIndex
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import VectorIndex
-from strata.shared.vectors.factory import open_models, open_vectors
-from strata.shared.vectors.indexer import Indexer
-from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.index_admin import IndexAdmin, ManagedIndex
-from strata.shared.vectors.reindex.ledger import Ledger
-from strata.shared.vectors.reindex.reindexer import POLL_FACTOR, Rebuildable, Reindexer, archive_of
-from strata.shared.vectors.reindex.routes import GenerationsByModel, StoredRoutes
-from strata.shared.vectors.reindex.whole_collection import WholeCollection
-from strata.shared.vectors.sparse import SparseEncoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.archival.indexes import open_indexes
 from strata.archival.migrations import MIGRATIONS
+from strata.archival.passage_search import FileChunkSearch, PassageSearch
 from strata.archival.reindexing import ArchiveModels
-from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.archival.servicers import (
     AgentArchiveServicer,
     ArchiveServicer,
@@ -39,7 +39,7 @@ from strata.archival.store import (
 from strata.shared.auth import TokenVerifier
 from strata.shared.db import Database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
-from strata.shared.reranking.factory import open_reranking
+from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 

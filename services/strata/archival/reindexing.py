@@ -14,12 +14,12 @@ from strata.archival.store.embedding_assignment import (
     EmbeddingAssignments,
     own_model,
 )
-from strata.shared.vectors import Where
-from strata.shared.vectors.reindex import FoundCounts, Phase, Reindex, Serving
-from strata.shared.vectors.reindex.check import StoredText
-from strata.shared.vectors.reindex.index_admin import finished, rolled_back
-from strata.shared.vectors.reindex.reindexer import Batch
-from strata.shared.vectors.text_index import TextIndex
+from strata.shared.search.indexing.text_index import TextIndex
+from strata.shared.search.reindexing import FoundCounts, Phase, Reindex, Serving
+from strata.shared.search.reindexing.check import StoredText
+from strata.shared.search.reindexing.index_admin import finished, rolled_back
+from strata.shared.search.reindexing.reindexer import Batch
+from strata.shared.search.vectors import Where
 
 _NONE_YET = ("", "")
 

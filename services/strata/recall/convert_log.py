@@ -5,10 +5,10 @@ from __future__ import annotations
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import FieldViolation
-from strata.recall.convert import messages_to_proto, refuse, time_or_none
+from strata.recall.convert_messages import messages_to_proto, refuse, time_or_none
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention
-from strata.recall.summary_expansion import ExpandedSummary, SummaryExpansion
+from strata.recall.domain.summary_expansion import ExpandedSummary, SummaryExpansion
 from strata.shared.db import page_limit
 from strata.shared.ids import check_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.protocol.errors import FieldViolation
-from strata.recall.convert import (
+from strata.recall.convert_messages import (
     message_to_proto,
     messages_to_proto,
     refuse,
@@ -22,8 +22,8 @@ from strata.recall.domain.search import (
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.db import rows_that_fit
 from strata.shared.ids import check_id
-from strata.shared.reranking import Outcome, Report
-from strata.shared.time_expressions import TimeRange
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.time_expressions import TimeRange
 
 MAX_QUERY_CHARS = 2_000
 MAX_SEARCH_LIMIT = 100

@@ -8,9 +8,12 @@ from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
-from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.time_expressions import TimeRange, just_before
-from strata.shared.vectors import (
+from strata.shared.search.embedding import Embedder, EmbeddingModels
+from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex
+from strata.shared.search.reindexing.routes import Routes
+from strata.shared.search.time_expressions import TimeRange, just_before
+from strata.shared.search.time_preference import time_preferences
+from strata.shared.search.vectors import (
     Collection,
     FieldKind,
     Hit,
@@ -19,10 +22,7 @@ from strata.shared.vectors import (
     VectorIndex,
     Where,
 )
-from strata.shared.vectors.reindex.routes import Routes
-from strata.shared.vectors.sparse import SparseEncoder
-from strata.shared.vectors.text_index import CHUNK_TOKENS, Entry, TextIndex
-from strata.shared.vectors.time_preference import time_preferences
+from strata.shared.search.vectors.sparse import SparseEncoder
 
 # Replies of models are long: ten of them have a hundred chunks. In measurements, a depth of 60
 # missed three percent of the evidence; 300 found one percent more, in twice the time.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from strata.recall.index import MessageIndex
 from strata.recall.store import PendingMessages
 from strata.shared.logs import get_logger
+from strata.shared.search.indexing.indexer import LagGauges
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexer import LagGauges
 
 _log = get_logger(__name__)
 

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from strata.recall.domain.retention_worker import DeletedMessageBacklog
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog
 from strata.recall.reindexing import MessageTexts
-from strata.recall.retention_worker import DeletedMessageBacklog
 from strata.recall.settings import RecallSettings
 from strata.recall.store import DeletedMessages, PendingMessages
 from strata.recall.store.contents import MessageContents
 from strata.shared.db import Database
-from strata.shared.embedding import EmbeddingModels
+from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.engines import open_models, open_vectors
+from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.reindexing import slot_of
+from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
+from strata.shared.search.reindexing.ledger import Ledger
+from strata.shared.search.reindexing.reindexer import POLL_FACTOR, Reindexer
+from strata.shared.search.reindexing.routes import StoredRoutes
+from strata.shared.search.reindexing.whole_collection import WholeCollection
+from strata.shared.search.vectors import VectorIndex
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.service import BackgroundTask, Wiring
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import VectorIndex
-from strata.shared.vectors.factory import open_models, open_vectors
-from strata.shared.vectors.indexer import Indexer
-from strata.shared.vectors.reindex import slot_of
-from strata.shared.vectors.reindex.index_admin import IndexAdmin, ManagedIndex
-from strata.shared.vectors.reindex.ledger import Ledger
-from strata.shared.vectors.reindex.reindexer import POLL_FACTOR, Reindexer
-from strata.shared.vectors.reindex.routes import StoredRoutes
-from strata.shared.vectors.reindex.whole_collection import WholeCollection
-from strata.shared.vectors.sparse import SparseEncoder
 
 SCHEMA = "recall"
 

@@ -10,12 +10,12 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.indexes import open_indexes
+from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.retention_worker import RetentionWorker
-from strata.recall.search import MessageSearch
-from strata.recall.servicer import MessageServicer, WindowServicer
 from strata.recall.servicers.indexes import MessageIndexServicer
+from strata.recall.servicers.messages import MessageServicer, WindowServicer
 from strata.recall.settings import RecallSettings
 from strata.recall.store import (
     PostgresForkStore,
@@ -28,7 +28,7 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared.db import Database
-from strata.shared.reranking.factory import open_reranking
+from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from strata.recall.index import entries_of
 from strata.recall.store import PendingMessages
 from strata.recall.store.contents import MessageContents
-from strata.shared.vectors.reindex.check import StoredText
-from strata.shared.vectors.reindex.reindexer import Batch
+from strata.shared.search.reindexing.check import StoredText
+from strata.shared.search.reindexing.reindexer import Batch
 
 _NONE_YET = ("", "")
 # Factor for the number of rows to read: few messages of agents with many tools are indexed.

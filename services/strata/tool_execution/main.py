@@ -20,8 +20,8 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
-from strata.shared.embedding import CachingEmbedder, Embedder
-from strata.shared.embedding.query_priority import QueriesFirst
+from strata.shared.search.embedding import CachingEmbedder, Embedder
+from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
@@ -36,18 +36,16 @@ from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_factory import open_web_tools
+from strata.tool_execution.clients.peers import PeerChannel
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.egress.factory import network_policy
-from strata.tool_execution.engine import Engine, Executor
+from strata.tool_execution.execution.engine import Engine, Executor
 from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
-from strata.tool_execution.peers import PeerChannel
+from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.runner.factory import sandbox_starter
-from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
-from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_execution.store import (
@@ -56,6 +54,8 @@ from strata.tool_execution.store import (
     PostgresSignInStore,
     PostgresToolStore,
 )
+from strata.tool_runner.egress.factory import network_policy
+from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
 NAME = "tool_execution"
 
@@ -178,7 +178,7 @@ async def _open_embedder(
     settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
 ) -> Embedder:
     async def make(closing: AsyncExitStack) -> Embedder:
-        from strata.shared.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
+        from strata.shared.search.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
             MiniLmEmbedder,
         )
 

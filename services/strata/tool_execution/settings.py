@@ -14,9 +14,9 @@ from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.domain.web import ProviderName
-from strata.tool_execution.egress.fields import EgressFields
 from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS
-from strata.tool_execution.sandbox.jail import JAIL_UID
+from strata.tool_runner.egress.fields import EgressFields
+from strata.tool_runner.sandbox.jail import JAIL_UID
 
 
 class ToolExecutionSettings(EgressFields, ServiceSettings):

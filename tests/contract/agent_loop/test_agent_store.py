@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
-from strata.agent_loop.domain.agents import (
+from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentPatch,
     AgentState,
@@ -19,8 +19,8 @@ from strata.agent_loop.domain.agents import (
     MessagePackaging,
     ModelConfig,
 )
-from strata.agent_loop.domain.store import RequestKey
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context

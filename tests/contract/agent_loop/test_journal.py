@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
-from strata.agent_loop.domain.store import RequestKey
-from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,
     ImagePart,
@@ -24,6 +22,8 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     Usage,
 )
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared import context

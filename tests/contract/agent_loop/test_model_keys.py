@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from contract.agent_loop.conftest import signed_in
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.keys import SealedKey, in_force
-from strata.agent_loop.domain.store import RequestKey
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.domain.model.keys import SealedKey, in_force
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context

@@ -10,16 +10,16 @@ from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.passage_search import FileChunkSearch, PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.embedding import CachingEmbedder, Embedder
-from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
-from strata.shared.vectors.fusion import FLOOR, FusionConfig
-from strata.shared.vectors.indexer import Backlog, Indexer
-from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.sparse import SparseEncoder
+from strata.shared.search.embedding import CachingEmbedder, Embedder
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.fusion import FLOOR, FusionConfig
+from strata.shared.search.indexing.indexer import Backlog, Indexer
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
 

@@ -12,8 +12,8 @@ from strata.archival.domain.chunks import FoundChunk
 from strata.archival.index import FILE_CHUNKS
 from strata.shared import context
 from strata.shared.ids import new_id
-from strata.shared.vectors import Where
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.standalone.vectors import EmbeddedVectors
 
 World = tuple[Finder, EmbeddedVectors]

@@ -6,9 +6,9 @@ from archival_support import Finder
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.shared.ids import new_id
+from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
+from strata.shared.search.vectors.qdrant import connect
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.indexer import LAG_SECONDS, WAITING
-from strata.shared.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors
 
 

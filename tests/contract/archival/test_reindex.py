@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from contract.embedding.conftest import Reply
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
-from contract.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
 from strata.api.common.v1 import reindex_pb2 as pb
-from strata.archival.convert import new_archive
+from strata.archival.convert_archives import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
 from strata.archival.domain.search import Search
@@ -29,15 +29,15 @@ from strata.protocol.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from strata.shared.embedding import Embedder, EmbeddingModels
-from strata.shared.embedding.base import LOCAL_MODEL
 from strata.shared.ids import new_id
+from strata.shared.search.embedding import Embedder, EmbeddingModels
+from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.engines import open_models
+from strata.shared.search.fusion import FusionConfig
+from strata.shared.search.reindexing.routes import StoredRoutes
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
-from strata.shared.vectors import Where
-from strata.shared.vectors.factory import open_models
-from strata.shared.vectors.fusion import FusionConfig
-from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.reindex.routes import StoredRoutes
 from strata.standalone.vectors import EmbeddedVectors
 
 

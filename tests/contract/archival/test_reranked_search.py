@@ -13,12 +13,12 @@ import pytest
 from archival_support import NOW, Finder
 from contract.archival.test_search import World, ask, texts
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
-from strata.archival.search import PassageSearch
+from strata.archival.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
-from strata.shared.reranking import Outcome
-from strata.shared.reranking.cross_encoder import CrossEncoder
-from strata.shared.reranking.result_order import RERANKS, Reranking
+from strata.shared.search.reranking import Outcome
+from strata.shared.search.reranking.cross_encoder import CrossEncoder
+from strata.shared.search.reranking.result_order import RERANKS, Reranking
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What is the name of the boat?"

@@ -15,11 +15,11 @@ from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, TagMatch
 from strata.archival.domain.search import FoundPassage, Search, SearchResult
-from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.passage_search import FileChunkSearch, PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
-from strata.shared.vectors.qdrant import connect
+from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors
 
 World = tuple[Finder, EmbeddedVectors]

@@ -23,6 +23,7 @@ from strata.recall.domain.messages import (
     Window,
 )
 from strata.recall.domain.search import SearchQuery
+from strata.recall.domain.summary_expansion import SummaryExpansion, expand
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresForkStore,
@@ -31,7 +32,6 @@ from strata.recall.store import (
     PostgresSearchStore,
     PostgresWindowStore,
 )
-from strata.recall.summary_expansion import SummaryExpansion, expand
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

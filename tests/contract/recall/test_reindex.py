@@ -19,8 +19,8 @@ from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES
 from strata.recall.indexes import Indexes, open_indexes, wire
+from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.search import MessageSearch
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
@@ -28,11 +28,11 @@ from strata.shared.clock import SystemClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.search.engines import open_models
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import Where
-from strata.shared.vectors.factory import open_models
-from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.standalone.vectors import EmbeddedVectors
 
 

@@ -16,13 +16,13 @@ from message_finder import Finder, finder_on
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text
-from strata.recall.search import MessageSearch
+from strata.recall.message_search import MessageSearch
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.embedding import Embedder
-from strata.shared.reranking import Outcome
-from strata.shared.reranking.cross_encoder import CrossEncoder
-from strata.shared.reranking.result_order import RERANKS, Reranking
+from strata.shared.search.embedding import Embedder
+from strata.shared.search.reranking import Outcome
+from strata.shared.search.reranking.cross_encoder import CrossEncoder
+from strata.shared.search.reranking.result_order import RERANKS, Reranking
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 

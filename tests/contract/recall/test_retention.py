@@ -15,11 +15,11 @@ from sqlalchemy import text as sql
 from contract.recall.test_forks import Talk, ids
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
+from strata.recall.domain.retention_worker import DeletedMessageBacklog, RetentionWorker
 from strata.recall.domain.search import SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex
 from strata.recall.indexer import MessageBacklog
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.retention_worker import DeletedMessageBacklog, RetentionWorker
 from strata.recall.store import (
     DeletedMessages,
     PendingMessages,
@@ -30,13 +30,13 @@ from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.fusion import FusionConfig
+from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
-from strata.shared.vectors.fusion import FusionConfig
-from strata.shared.vectors.indexer import Indexer
-from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -12,27 +12,27 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, as_caller, finder_on, until
 from recall_support import START, Writer
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex
+from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.search import MessageSearch
 from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from strata.shared.embedding import CachingEmbedder, Embedder
-from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
-from strata.shared.vectors.indexer import LAG_SECONDS, WAITING
-from strata.shared.vectors.qdrant import QdrantIndex, connect
-from strata.shared.vectors.sparse import SparseEncoder
+from strata.shared.search.embedding import CachingEmbedder, Embedder
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
 

@@ -11,8 +11,8 @@ import pytest
 from recall_support import Writer
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
+from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.search import MessageSearch
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock

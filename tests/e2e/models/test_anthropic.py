@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.script import Call, Reply, say
-from strata.agent_loop.models.domain import ChatMessage, ModelRequest, ReasoningPart, ToolChoice
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest, ReasoningPart, ToolChoice
 
 
 async def test_thinking_is_replayed_with_its_signature(anthropic_bench: Bench) -> None:

@@ -9,13 +9,13 @@ import pytest
 from doubles.bench import LOOKUP, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Fault, call, say
-from strata.agent_loop.domain.agents import ModelConfig
-from strata.agent_loop.models.domain import ChatMessage, ModelRequest
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.agent.agents import ModelConfig
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import EndpointKey, ModelRegistry
 from strata.agent_loop.models.streaming import RetryPolicy
-from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 
 VARIABLES = ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_BASE_URL", "OPENAI_API_VERSION")

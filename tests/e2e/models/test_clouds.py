@@ -18,10 +18,10 @@ from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
 from strata.agent_loop.convert.model_keys import model_key
-from strata.agent_loop.models import bedrock, vertex
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest, ModelSettings
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.anthropic_api import bedrock, vertex
 from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.domain import ChatMessage, ModelRequest, ModelSettings
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings

@@ -8,7 +8,7 @@ import pytest
 from doubles.bench import Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Dialect, say
-from strata.agent_loop.models.errors import ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from unit.loop_time import put_forward

@@ -9,7 +9,7 @@ import pytest
 from doubles.bench import LOOKUP, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatModel,
     ModelRequest,
@@ -17,7 +17,7 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     ToolSchema,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.presets.table import quirks_of
 from strata.agent_loop.models.streaming import RetryPolicy

@@ -5,8 +5,8 @@ from llmock.pytest_plugin import LLMock
 
 from doubles.bench import collect, request
 from doubles.script import Dialect
-from strata.agent_loop.models.domain import ChatModel, ModelSettings
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.chat import ChatModel, ModelSettings
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 
 

@@ -8,8 +8,8 @@ from doubles.http_server import HttpRequest, HttpResponse
 from doubles.model_server import ModelServer
 from doubles.script import Dialect
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.agent_loop.providers import ModelProvider
 from strata.protocol.errors import InvalidArgumentError
 
 

@@ -8,10 +8,8 @@ from typing import ClassVar
 import pytest
 
 from doubles.bench import collect, request
-from strata.agent_loop.domain.agents import ModelConfig
-from strata.agent_loop.models.dialects.base import Dialect
-from strata.agent_loop.models.dialects.table import DIALECTS
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.agent.agents import ModelConfig
+from strata.agent_loop.domain.model.chat import (
     ChatModel,
     FinishReason,
     ImagePart,
@@ -23,15 +21,17 @@ from strata.agent_loop.models.domain import (
     TextPart,
     Usage,
 )
+from strata.agent_loop.models.dialects.base import Dialect
+from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.image_tokens import image_tokens
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelRegistry
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.tokens import estimate_usage
-from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import EndpointSettings
 from strata.standalone.settings import environment_of_service
 

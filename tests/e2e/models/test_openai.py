@@ -9,9 +9,9 @@ from openai import AsyncOpenAI
 
 from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.script import Call, Fault, ModelCall, Reply, Responder, Step, call, say
-from strata.agent_loop.models.domain import ChatMessage, ModelReply, ToolCall
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.agent_loop.models.openai import OpenAiChatModel
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelReply, ToolCall
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.openai_api.chat_completions import OpenAiChatModel
 from strata.agent_loop.models.streaming import RetryPolicy
 
 

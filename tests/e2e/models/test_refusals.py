@@ -9,10 +9,10 @@ import pytest
 
 from doubles.bench import Bench, collect, request
 from doubles.script import Fault, ModelCall, say
-from strata.agent_loop.models import refusals
-from strata.agent_loop.models.domain import JsonReply, ModelSettings, ToolChoice
-from strata.agent_loop.models.errors import ModelError
-from strata.agent_loop.models.refusals import RefusalMemory, Refusals
+from strata.agent_loop.domain.model.chat import JsonReply, ModelSettings, ToolChoice
+from strata.agent_loop.domain.model.errors import ModelError
+from strata.agent_loop.models import refused_parameters as refusals
+from strata.agent_loop.models.refused_parameters import RefusalMemory, Refusals
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from doubles.bench import Bench, collect, request
 from doubles.script import Call, Reply, call, say
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     FinishReason,
     ModelRequest,

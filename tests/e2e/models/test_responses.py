@@ -11,16 +11,16 @@ from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, ModelCall, Reply, call, say
 from strata.agent_loop.convert.messages import part_from_proto, part_to_proto
-from strata.agent_loop.domain.journal import reply_from_json, reply_to_json
-from strata.agent_loop.domain.tools import PromptSnapshot
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     FinishReason,
     JsonReply,
     ModelRequest,
     ReasoningPart,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.journal import reply_from_json, reply_to_json
+from strata.agent_loop.domain.tools import PromptSnapshot
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.settings import AgentLoopSettings

@@ -7,10 +7,10 @@ import pytest
 from doubles.bench import LOOKUP, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import call, say
-from strata.agent_loop.models.domain import ChatMessage, ModelRequest, ModelSettings, ToolChoice
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest, ModelSettings, ToolChoice
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
-from strata.agent_loop.models.openai import open_client
+from strata.agent_loop.models.openai_api.chat_completions import open_client
 from strata.agent_loop.models.presets.table import PRESETS
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings

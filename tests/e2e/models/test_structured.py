@@ -8,14 +8,14 @@ import pytest
 
 from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.script import Reply, cut, say
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     FinishReason,
     TextDelta,
     ToolCall,
     ToolChoice,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 
 
 def action(tool: str, **arguments: Any) -> str:

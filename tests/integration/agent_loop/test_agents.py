@@ -12,7 +12,7 @@ import pytest
 
 from doubles.script import say
 from integration.agent_loop.world import World, roles, user
-from strata.agent_loop.domain.agent_types import AGENT_TYPES
+from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb

@@ -9,9 +9,9 @@ import pytest
 from doubles.script import Reply, say
 from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
 from integration.agent_loop.world import World, roles
-from strata.agent_loop.domain.approvals import ApprovalResponse, Decision
-from strata.agent_loop.domain.events import ApprovalRequested
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
+from strata.agent_loop.domain.run.events import ApprovalRequested
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import CallFinished, ToolEvent
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import tool_pb2

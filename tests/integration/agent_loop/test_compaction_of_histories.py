@@ -15,17 +15,17 @@ from strata.agent_loop.clients import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.plan import plan
 from strata.agent_loop.compaction.summarizer import Summarizer
-from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
     Window,
 )
-from strata.agent_loop.loop.ports import BoundModel
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.domain.model.chat import ToolCall
+from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.agent_types import AgentType

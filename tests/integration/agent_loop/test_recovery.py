@@ -16,17 +16,17 @@ from doubles.script import Call, Reply, rate_limited, say
 from integration.agent_loop.world import World, roles, user
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
 from strata.agent_loop.convert.runs import run_from_proto
-from strata.agent_loop.domain.events import RunEvent, RunFinished, StepStarted
-from strata.agent_loop.domain.journal import key_of
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.ports import Ports
+from strata.agent_loop.domain.run.events import RunEvent, RunFinished, StepStarted
+from strata.agent_loop.domain.run.journal import key_of
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.servicers.turns import DetachTerms, TurnServicer
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb

@@ -12,7 +12,7 @@ import pytest
 from doubles.script import Call, ModelCall, Reply, Step
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
 from integration.agent_loop.world import World
-from strata.agent_loop.domain.runs import RunRequest, StopReason, TranscriptRange
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent
 from strata.agent_loop.loop.turn import Turn
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

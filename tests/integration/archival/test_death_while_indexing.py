@@ -20,8 +20,8 @@ from strata.archival.migrations import MIGRATIONS
 from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.ids import new_id
-from strata.shared.vectors import Where
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors import Where
+from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.standalone.ports import ReservedPort
 from strata.standalone.vectors import EmbeddedVectors
 

@@ -19,8 +19,8 @@ from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
-from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
 
 
 async def put(client: Client, archive: str, text: str, **fields: Any) -> pb.Passage:

@@ -20,12 +20,12 @@ from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, new_run
 from contract.recall.test_forks import Talk
 from contract.tool_execution.test_tool_store import NOTHING, custom
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord
-from strata.agent_loop.domain.store import RequestKey
-from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.domain.model.chat import ToolCall
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
-from strata.archival.convert import own_archive
+from strata.archival.convert_archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, Filter, Origin
 from strata.archival.store import (

@@ -13,7 +13,7 @@ import strata
 
 ENTRIES = (
     *(f"strata.{service}.main" for service in ("gateway", "agent_loop", "core_memory", "recall")),
-    *("strata.archival.main", "strata.tool_execution.main", "strata.tool_execution.runner.main"),
+    *("strata.archival.main", "strata.tool_execution.main", "strata.tool_runner.main"),
     *("strata.cli.main", "strata.cli.commands.up", "strata.standalone.vectors.server"),
 )
 # What the C library has is what gRPC reads.

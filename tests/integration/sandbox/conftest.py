@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from integration.sandbox.jails import ROOT, SETUPS, Worker, readable
-from strata.tool_execution.domain.sandbox import Isolation
-from strata.tool_execution.sandbox.program import landlock
+from strata.shared.sandbox import Isolation
+from strata.tool_runner.sandbox.program import landlock
 
 
 @pytest.fixture(scope="module", params=list(SETUPS))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strata.tool_execution.domain.sandbox import Failure, Isolation, RunResult, RunStatus
+from strata.shared.sandbox import Failure, Isolation, RunResult, RunStatus
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[3]

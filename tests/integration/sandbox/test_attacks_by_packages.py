@@ -19,8 +19,8 @@ from integration.sandbox.attacks import source
 from integration.sandbox.jails import Worker
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, Environments
-from strata.tool_execution.sandbox.forkserver import this_interpreter
-from strata.tool_execution.sandbox.program import landlock
+from strata.tool_runner.sandbox.forkserver import this_interpreter
+from strata.tool_runner.sandbox.program import landlock
 from wheel_files import make_wheel
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from integration.sandbox.attacks import source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import Isolation
+from strata.shared.sandbox import Isolation
 
 
 def all_stopped(attempts: dict[str, Any]) -> None:

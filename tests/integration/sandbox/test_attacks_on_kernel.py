@@ -7,8 +7,8 @@ from typing import Any
 
 from integration.sandbox.attacks import source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import Isolation
-from strata.tool_execution.sandbox.program import syscalls
+from strata.shared.sandbox import Isolation
+from strata.tool_runner.sandbox.program import syscalls
 
 # asm/unistd_64.h and asm-generic/unistd.h: what no tool needs, and exploits do.
 DANGEROUS = {

@@ -10,8 +10,8 @@ import pytest
 
 from integration.sandbox.attacks import alone, source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import MIB, Isolation, RunStatus
-from strata.tool_execution.sandbox.program import syscalls
+from strata.shared.sandbox import MIB, Isolation, RunStatus
+from strata.tool_runner.sandbox.program import syscalls
 
 
 def test_a_fork_bomb_is_ended_and_named(jail: Worker) -> None:

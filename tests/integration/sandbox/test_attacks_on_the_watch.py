@@ -14,8 +14,8 @@ import pytest
 
 from integration.sandbox.attacks import alone, source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import MIB, Isolation, RunStatus
-from strata.tool_execution.sandbox.program import syscalls
+from strata.shared.sandbox import MIB, Isolation, RunStatus
+from strata.tool_runner.sandbox.program import syscalls
 
 # Each keeps many times the disk that the call has, in files without a name; `hide` is called with
 # an open file of 4 MiB.

@@ -12,8 +12,8 @@ import pytest
 
 from integration.sandbox.attacks import alone, source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import MIB, Isolation, RunStatus
-from strata.tool_execution.sandbox.program import syscalls
+from strata.shared.sandbox import MIB, Isolation, RunStatus
+from strata.tool_runner.sandbox.program import syscalls
 
 # What the first list leaves out. The numbers above 423 are those of every machine.
 EVERYWHERE = {

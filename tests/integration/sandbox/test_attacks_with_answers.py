@@ -11,7 +11,7 @@ import pytest
 
 from integration.sandbox.attacks import alone, source
 from integration.sandbox.jails import Worker
-from strata.tool_execution.domain.sandbox import MIB, Isolation, RunStatus
+from strata.shared.sandbox import MIB, Isolation, RunStatus
 
 
 @pytest.mark.parametrize(

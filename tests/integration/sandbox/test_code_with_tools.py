@@ -15,13 +15,13 @@ import pytest_asyncio
 from strata.protocol.errors import UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
+from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, CodeWithTools, NestedReturn
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
 from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
-from strata.tool_execution.engine import Engine
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.execution.engine import Engine
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -22,7 +22,7 @@ from strata.shared.event_loop import loop_factory
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, BuildLimits, Environments
 from strata.tool_execution.packages.requirements import key_of, normal
-from strata.tool_execution.sandbox.forkserver import this_interpreter
+from strata.tool_runner.sandbox.forkserver import this_interpreter
 from wheel_files import make_wheel
 
 

@@ -22,11 +22,11 @@ from certificates import self_signed
 from integration.sandbox.attacks import source
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import ROOT, Worker, readable
+from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
 from strata.shared.web.url_guard import Guard
-from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
-from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
-from strata.tool_execution.sandbox.program import landlock, syscalls
+from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_runner.sandbox.program import landlock, syscalls
 from web_servers import Names, RawServer, ok, raw_server, redirect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -21,10 +21,10 @@ from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
 from strata.protocol.errors import UnavailableError
 from strata.shared.context import Caller, RequestContext, use
-from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
-from strata.tool_execution.sandbox.call import Call
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
-from strata.tool_execution.sandbox.program import landlock
+from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
+from strata.tool_runner.sandbox.call import Call
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_runner.sandbox.program import landlock
 
 ADD = Run(
     source="def add(a, b):\n    return a + b\n", function="add", arguments_json='{"a":1,"b":2}'

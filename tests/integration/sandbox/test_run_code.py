@@ -15,12 +15,12 @@ import pytest_asyncio
 from integration.sandbox.jails import Worker
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
+from strata.shared.sandbox import MIB, Isolation, Limits, Run, Sandbox
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, Sandbox
 from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
-from strata.tool_execution.engine import Engine
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.execution.engine import Engine
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

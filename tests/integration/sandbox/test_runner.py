@@ -29,13 +29,13 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
-from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
-from strata.tool_execution.runner.client import RemoteSandbox
-from strata.tool_execution.runner.convert import run_to_proto
+from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
+from strata.tool_execution.clients.sandbox import RemoteSandbox
 from strata.tool_execution.runner.factory import sandbox_starter
-from strata.tool_execution.runner.main import is_serving
-from strata.tool_execution.sandbox.jail import JailSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.convert.sandbox import run_to_proto
+from strata.tool_runner.main import is_serving
+from strata.tool_runner.sandbox.jail import JailSandbox
 
 ADD = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
 SPIN = Run("def spin():\n    while True:\n        pass\n", "spin")
@@ -71,7 +71,7 @@ class Runner:
             **more,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "strata.tool_execution.runner.main"],
+            [sys.executable, "-m", "strata.tool_runner.main"],
             env=environment,
             stderr=stderr,
         )

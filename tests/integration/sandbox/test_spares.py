@@ -16,8 +16,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 WARM = 2
 # What a call sees of its walls, and of those who were here before.

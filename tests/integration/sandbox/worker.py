@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strata.tool_execution.domain.sandbox import Isolation, Limits, Proxies, Run
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
-from strata.tool_execution.sandbox.program import kernel, seccomp, syscalls
+from strata.shared.sandbox import Isolation, Limits, Proxies, Run
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_runner.sandbox.program import kernel, seccomp, syscalls
 
 
 def restrict() -> None:
@@ -54,7 +54,7 @@ def proxies(settings: dict[str, Any]) -> Proxies:
     # Beside the sandbox they need one library, and not every Python has it.
     sys.path.append(settings["libraries"])
     from strata.shared.web.url_guard import Guard  # noqa: PLC0415
-    from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits  # noqa: PLC0415
+    from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits  # noqa: PLC0415
 
     async def resolve(host: str, port: int) -> list[str]:
         if host not in settings["names"]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import models
 
-from strata.shared.vectors.qdrant import connect
+from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors, filter_rewriter, wire
 from strata.standalone.vectors.convert_filters import filter_of
 from strata.standalone.vectors.filter_rewriter import FilterRewriter

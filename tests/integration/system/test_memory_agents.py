@@ -8,7 +8,7 @@ import re
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, Step, say
-from strata.agent_loop.loop.transcripts import REMINDER
+from strata.agent_loop.memory_inputs.transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2

@@ -10,7 +10,7 @@ import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, Step
 from metering import Cost, wait_for_following_events
-from strata.agent_loop.loop.voice_transcripts import REMINDER
+from strata.agent_loop.memory_inputs.voice_transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

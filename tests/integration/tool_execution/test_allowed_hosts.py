@@ -16,16 +16,16 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 from strata.shared.context import Caller, RequestContext, use
+from strata.shared.sandbox import Isolation
 from strata.shared.secrets import Envelope, generate_master_key, open_envelope
+from strata.shared.web.host_patterns import NetworkPolicy
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.hosts import NetworkPolicy
-from strata.tool_execution.domain.sandbox import Isolation
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType
-from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 from web_servers import Names, ok, raw_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,9 +14,9 @@ from uv import find_uv_bin
 from certificates import issued
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.domain.packages import PackagesError
-from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 from strata.tool_execution.packages import Builder
-from strata.tool_execution.sandbox.forkserver import this_interpreter
+from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_runner.sandbox.forkserver import this_interpreter
 from web_servers import Names, ok, raw_server
 from wheel_files import make_wheel
 

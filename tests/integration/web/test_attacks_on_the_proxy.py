@@ -15,7 +15,7 @@ from strata.shared.web.fetcher import Fetched
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.domain.tools import ToolError
-from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
 from web_servers import Names, RawServer, ok
 
 HOSTS = ["api.example.com"]

@@ -25,7 +25,7 @@ from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
 from strata.tool_execution.builtin.web_factory import open_web_tools
 from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
 from strata.tool_execution.domain.web import ProviderName
-from strata.tool_execution.engine import Engine
+from strata.tool_execution.execution.engine import Engine
 from strata.tool_execution.settings import ToolExecutionSettings
 from web_servers import RawServer, ok, redirect
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from strata.agent_loop.convert.agents import create_from_proto
-from strata.agent_loop.domain.agent_types import AGENT_TYPES, Boot, LoopKind
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.message_buffer import BufferLengths
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.message_buffer import BufferLengths
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.types import AGENT_TYPES, Boot, LoopKind
 from strata.agent_loop.prompts.base import base_prompt
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.solver import ToolRulesSolver

@@ -14,22 +14,9 @@ from strata.agent_loop.convert.messages import message_from_proto, message_to_pr
 from strata.agent_loop.convert.runs import event_to_proto, response_to_proto, run_from_proto
 from strata.agent_loop.convert.tool_rules import rules_from_proto, rules_to_proto
 from strata.agent_loop.convert.tools import toolset_from_proto
-from strata.agent_loop.domain.approvals import ApprovalRequest
-from strata.agent_loop.domain.events import (
-    ModelRequestSent,
-    ReplyReceived,
-    RunFinished,
-    WindowCompacted,
-)
-from strata.agent_loop.domain.journal import (
-    reply_from_json,
-    reply_to_json,
-    result_from_json,
-    result_to_json,
-    rules_from_json,
-    snapshot_from_json,
-)
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, rule_to_json
+from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     NestedCall,
@@ -38,11 +25,8 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.runs import RunFailure, RunOutcome, StopReason
-from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,
     ImagePart,
@@ -52,6 +36,22 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     Usage,
 )
+from strata.agent_loop.domain.run.events import (
+    ModelRequestSent,
+    ReplyReceived,
+    RunFinished,
+    WindowCompacted,
+)
+from strata.agent_loop.domain.run.journal import (
+    reply_from_json,
+    reply_to_json,
+    result_from_json,
+    result_to_json,
+    rules_from_json,
+    snapshot_from_json,
+)
+from strata.agent_loop.domain.run.runs import RunFailure, RunOutcome, StopReason
+from strata.agent_loop.domain.tools import MemoryEdit, PromptSnapshot, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from strata.agent_loop.domain.events import TextPiece
+from strata.agent_loop.domain.run.events import TextPiece
 from strata.agent_loop.servicers.turns import EventQueue
 
 PIECE = TextPiece("message-1", "x")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from strata.agent_loop.domain.agents import ModelConfig
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.agent.agents import ModelConfig
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.quirks import NO_QUIRKS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.table import PRESETS
-from strata.agent_loop.models.quirks import NO_QUIRKS
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.protocol.errors import InvalidArgumentError
 

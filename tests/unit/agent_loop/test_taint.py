@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     Provenance,
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.taint import (
+from strata.agent_loop.domain.conversation.taint import (
     UNTRUSTED,
     TaintSource,
     sources_of,

@@ -23,9 +23,9 @@ from strata.archival.domain.search import (
 )
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
-from strata.shared.reranking import Outcome, Report
-from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import ResultRank
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.result_merge import ResultRank
+from strata.shared.search.time_expressions import TimeRange
 
 AGENT = new_id("agent")
 TAGS = st.frozensets(st.sampled_from("abc"))

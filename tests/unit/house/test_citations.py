@@ -19,7 +19,7 @@ import pytest
 from unit.house.repository import REPOSITORY, sections, texts
 
 _NOT_OURS = ("LICENSE", "requirements.lock")
-_DATA = ("shared/strata/shared/embedding/data/", "tests/data/", "tests/node/")
+_DATA = ("shared/strata/shared/search/embedding/data/", "tests/data/", "tests/node/")
 _GENERATED = "clients/python/strata/api/"
 
 OUTSIDE_DOCUMENTS = (

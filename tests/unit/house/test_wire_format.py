@@ -9,30 +9,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from strata.agent_loop import first_messages
+from strata.agent_loop.agents import first_messages
 from strata.agent_loop.compaction import compactor, plan, transcript
+from strata.agent_loop.context import packaging, requests, token_budget
 from strata.agent_loop.convert import agent_options
-from strata.agent_loop.domain import agents, file_limits, message_buffer, messages, runs
-from strata.agent_loop.domain.groups import DEFAULT_TERMINATION_TOKEN
-from strata.agent_loop.loop import (
-    documents,
-    nested_calls,
-    packaging,
-    replies_in_json,
-    requests,
-    strategy,
-    token_budget,
-    transcripts,
-    turn_rules,
-    voice_transcripts,
-)
-from strata.agent_loop.models import domain as models
-from strata.agent_loop.models import tokens, wire
+from strata.agent_loop.domain.agent import agents, file_limits, message_buffer
+from strata.agent_loop.domain.agent.groups import DEFAULT_TERMINATION_TOKEN
+from strata.agent_loop.domain.conversation import messages
+from strata.agent_loop.domain.model import chat as models
+from strata.agent_loop.domain.run import runs
+from strata.agent_loop.loop import nested_calls, replies_in_json, strategy, turn_rules
+from strata.agent_loop.memory_inputs import documents, transcripts, voice_transcripts
+from strata.agent_loop.models import conversation_repair as wire
+from strata.agent_loop.models import tokens
 from strata.agent_loop.prompts import library, summary, system_message
 from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.archival import convert as archival
+from strata.archival import convert_archives as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
 from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
@@ -57,9 +51,9 @@ from strata.recall import convert_search as recall
 from strata.shared import json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
-from strata.tool_execution import convert_registry
 from strata.tool_execution.builtin import agents as agent_tools
 from strata.tool_execution.builtin import code, summaries, voice_memory_definitions
+from strata.tool_execution.convert.execution import tools as convert_registry
 from strata.tool_execution.domain import registry
 from unit.house.repository import REPOSITORY, sections
 

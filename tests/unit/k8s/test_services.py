@@ -15,8 +15,8 @@ from strata.protocol.errors import UnauthenticatedError
 from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.secrets import read_master_keys
 from strata.shared.settings import ServiceSettings
-from strata.tool_execution.runner.settings import ToolRunnerSettings
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.settings import ToolRunnerSettings
 from unit.k8s.manifests import (
     BASE,
     REPOSITORY,
@@ -173,7 +173,7 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     assert isinstance(service, ToolExecutionSettings)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (command,) = runner()["command"]
-    assert project["scripts"][command] == "strata.tool_execution.runner.main:main"
+    assert project["scripts"][command] == "strata.tool_runner.main:main"
     for kind in ("startupProbe", "livenessProbe"):
         assert runner()[kind]["exec"]["command"] == [command, "check"]
     # No database, no cluster, no other port: the socket is all there is.

@@ -18,12 +18,13 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import InvalidArgumentError
 from strata.protocol.images import image_id
-from strata.recall import convert, convert_search
+from strata.recall import convert_messages as convert
+from strata.recall import convert_search
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Exclusion, Mode, SearchHit, SearchResult
 from strata.shared.ids import new_id
-from strata.shared.reranking import Outcome, Report
-from strata.shared.time_expressions import TimeRange
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.time_expressions import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

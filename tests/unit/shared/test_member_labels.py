@@ -7,10 +7,10 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.groups import GroupMember, GroupTool
+from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
+from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.group_tools import with_members
-from strata.agent_loop.models.domain import ToolSchema
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
 from strata.gateway.groups.exchange import Exchange

@@ -22,7 +22,6 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.agents import AgentTools
-from strata.tool_execution.builtin.argument_names import argument_of, in_argument_names
 from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
@@ -34,6 +33,7 @@ from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.memory_command import COMMANDS
 from strata.tool_execution.domain.tools import Call, Caller, CallingGroup
+from strata.tool_execution.execution.argument_names import argument_of, in_argument_names
 
 # These make no request to a service from their arguments.
 WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {

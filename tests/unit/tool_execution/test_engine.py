@@ -12,6 +12,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableE
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
@@ -22,8 +23,7 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolError,
 )
-from strata.tool_execution.engine import Engine, Started
-from strata.tool_execution.peers import LostAnswerError
+from strata.tool_execution.execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
 READ = BUILTIN_TOOLS["conversation_search"]

@@ -6,7 +6,7 @@ import pytest
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.convert import event_to_proto
+from strata.tool_execution.convert.execution import event_to_proto
 from strata.tool_execution.domain.tools import Call, CallOutcome, ReturnStatus
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from strata.shared.sandbox import Failure, Isolation, Run, RunResult, RunStatus
+from strata.shared.web.host_patterns import NetworkPolicy
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.hosts import NetworkPolicy
-from strata.tool_execution.domain.sandbox import Failure, Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.domain.tools import (
     Effect,
     OwnDefinition,

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.loop.packaging import MIN_RETURN_CHARS, cut_return
+from strata.agent_loop.context.packaging import MIN_RETURN_CHARS, cut_return
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack

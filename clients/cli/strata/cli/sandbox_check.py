@@ -44,8 +44,8 @@ async def served_sandbox(client: Client) -> Finding:
 
 async def local_sandbox() -> Finding:
     """Starts a sandbox here, as this user, and reports its isolation."""
-    from strata.tool_execution.domain.sandbox import Isolation  # noqa: PLC0415 - loads the service
-    from strata.tool_execution.sandbox.jail import JailSandbox  # noqa: PLC0415
+    from strata.shared.sandbox import Isolation  # noqa: PLC0415 - loads the service
+    from strata.tool_runner.sandbox.jail import JailSandbox  # noqa: PLC0415
 
     try:
         sandbox = await JailSandbox.start()

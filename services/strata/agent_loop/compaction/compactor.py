@@ -14,20 +14,20 @@ from datetime import datetime
 from strata.agent_loop.compaction.plan import Plan, plan
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.journal import JournalKey
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import pack_summary
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     Provenance,
     SummaryPart,
     Window,
 )
-from strata.agent_loop.domain.taint import Taint, taint_of_messages
-from strata.agent_loop.loop.packaging import pack_summary
-from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.loop.retries import until_available
+from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.ports import Compacted, Recall, WindowSwap
+from strata.agent_loop.domain.retries import until_available
+from strata.agent_loop.domain.run.journal import JournalKey
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.clock import Clock
 from strata.shared.ids import new_id

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizer import Summarizer
-from strata.agent_loop.domain.agents import CompactionSettings
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.inspection import NextRequest
-from strata.agent_loop.loop.ports import Models, Recall
-from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.token_budget import TokenBudget
+from strata.agent_loop.context.inspection import NextRequest
+from strata.agent_loop.context.requests import view_of
+from strata.agent_loop.context.token_budget import TokenBudget
+from strata.agent_loop.domain.agent.agents import CompactionSettings
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.ports import Models, Recall
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import Clock

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.agent_loop.domain.agents import CompactionMode, CompactionSettings
-from strata.agent_loop.domain.messages import Message, SummaryPart
-from strata.agent_loop.loop.exchanges import UnitKind, WindowUnit, leaving, units_of
-from strata.agent_loop.loop.requests import View
+from strata.agent_loop.context.exchanges import UnitKind, WindowUnit, leaving, units_of
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.domain.agent.agents import CompactionMode, CompactionSettings
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
 
 MIN_SUMMARY_BYTES = 600
 """Bytes of the shortest useful summary in packed form."""

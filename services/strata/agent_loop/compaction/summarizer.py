@@ -13,12 +13,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from strata.agent_loop.compaction import transcript
-from strata.agent_loop.domain.agents import Agent, ModelConfig
-from strata.agent_loop.domain.messages import Message, SummaryPart
-from strata.agent_loop.loop.ports import BoundModel, Models
-from strata.agent_loop.loop.token_budget import TokenBudget
-from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest, Usage
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.context.token_budget import TokenBudget
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
+from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
+from strata.agent_loop.domain.model.chat import ChatMessage, ModelReply, ModelRequest, Usage
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.ports import BoundModel, Models
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, summary_prompt
 from strata.shared.logs import get_logger

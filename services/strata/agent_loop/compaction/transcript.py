@@ -10,13 +10,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
 )
-from strata.agent_loop.models.domain import ImagePart, TextPart, ToolCall
+from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
 from strata.protocol.images import image_text
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.agent_loop.convert import checks
-from strata.agent_loop.domain.agents import CompactionSettings, MessagePackaging, ModelConfig
+from strata.agent_loop.domain.agent.agents import CompactionSettings, MessagePackaging, ModelConfig
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.protocol.errors import FieldViolation
 

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 
 from google.protobuf.message import Message as ProtoMessage
 
+from strata.agent_loop.agents.memory_agents import (
+    MAX_FREQUENCY,
+    frequency_of,
+    has_no_buffer,
+    has_no_frequency,
+    needs_no_memory_agent,
+)
 from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agent_options import (
     compaction_from_proto,
@@ -29,29 +36,22 @@ from strata.agent_loop.convert.tool_rules import (
     rules_from_proto,
     rules_to_proto,
 )
-from strata.agent_loop.domain.agent_types import AGENT_TYPES, TypeTraits
-from strata.agent_loop.domain.agents import (
+from strata.agent_loop.domain.agent.agents import (
     DEFAULT_TIMEZONE,
     Agent,
     AgentPatch,
     Conversation,
     merge_tools,
 )
-from strata.agent_loop.domain.commands import (
+from strata.agent_loop.domain.agent.commands import (
     CreateAgent,
     CreateConversation,
     ForkConversation,
     UpdateAgent,
 )
-from strata.agent_loop.domain.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
-from strata.agent_loop.domain.store import RequestKey
-from strata.agent_loop.memory_agents import (
-    MAX_FREQUENCY,
-    frequency_of,
-    has_no_buffer,
-    has_no_frequency,
-    needs_no_memory_agent,
-)
+from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
+from strata.agent_loop.domain.agent.store import RequestKey
+from strata.agent_loop.domain.agent.types import AGENT_TYPES, TypeTraits
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb

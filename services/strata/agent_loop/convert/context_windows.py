@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from strata.agent_loop.compaction.manual_compaction import CompactionResult
+from strata.agent_loop.context.inspection import NextRequest, NextSteps, describe
+from strata.agent_loop.context.requests import view_of
+from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.convert.messages import message_to_proto
-from strata.agent_loop.domain.file_limits import file_limits_of
-from strata.agent_loop.inspection import NextRequest, NextSteps, describe
-from strata.agent_loop.loop.requests import view_of
-from strata.agent_loop.loop.token_budget import TokenBudget
-from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings
+from strata.agent_loop.domain.agent.file_limits import file_limits_of
+from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 

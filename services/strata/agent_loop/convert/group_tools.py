@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.agent_loop.convert.checks import refuse
-from strata.agent_loop.domain.groups import GroupMember, GroupTool
+from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.protocol.errors import FieldViolation
 from strata.shared.tool_catalogue import GROUP_TOOLS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from strata.agent_loop.agents.memory_agents import MAX_FREQUENCY
 from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agents import request_of
-from strata.agent_loop.domain.groups import (
+from strata.agent_loop.domain.agent.groups import (
     DEFAULT_TERMINATION_TOKEN,
     IN_TURNS,
     MANAGED,
@@ -23,8 +24,7 @@ from strata.agent_loop.domain.groups import (
     needs_manager_agent,
     wrong_member_count,
 )
-from strata.agent_loop.domain.message_buffer import MAX_BUFFER
-from strata.agent_loop.memory_agents import MAX_FREQUENCY
+from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id, new_id

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from strata.agent_loop.domain.approvals import (
+from strata.agent_loop.domain.conversation.approvals import (
     ApprovalBinding,
     ApprovalRequest,
     ApprovalResponse,
     Decision,
 )
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessagePart,
     MessageRole,
@@ -23,8 +23,8 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
     Window,
 )
-from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.model.chat import (
     ImageDetail,
     ImagePart,
     ReasoningPart,

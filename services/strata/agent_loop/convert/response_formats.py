@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.response_formats import (
+from strata.agent_loop.domain.agent.response_formats import (
     TEXT_FORMAT,
     ResponseFormat,
     ResponseFormatType,

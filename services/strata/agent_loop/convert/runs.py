@@ -19,7 +19,9 @@ from strata.agent_loop.convert.messages import (
     usage_to_proto,
 )
 from strata.agent_loop.convert.response_formats import response_format_from_proto
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole, without_bytes
+from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
     MessageStored,
     ModelRequestSent,
@@ -38,9 +40,8 @@ from strata.agent_loop.domain.events import (
     TranscriptRead,
     WindowCompacted,
 )
-from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
-from strata.agent_loop.domain.request_digest import RequestDigest
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.run.request_digest import RequestDigest
+from strata.agent_loop.domain.run.runs import (
     DEFAULT_MAX_STEPS,
     DocumentRange,
     RunOutcome,
@@ -48,7 +49,6 @@ from strata.agent_loop.domain.runs import (
     StopReason,
     TranscriptRange,
 )
-from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import MemoryEdit, ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2

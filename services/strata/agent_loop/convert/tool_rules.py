@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.rules.validation import shape_violations
 from strata.api.common.v1 import tool_pb2 as pb
 from strata.protocol.errors import FieldViolation

@@ -10,6 +10,7 @@ from strata.agent_loop.convert.messages import (
     labels_to_proto,
     tool_return_from_proto,
 )
+from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -23,7 +24,6 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.models.domain import ToolSchema
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from strata.agent_loop.domain.groups import GroupMember
-from strata.agent_loop.domain.messages import Provenance, ToolReturn
-from strata.agent_loop.models.domain import ToolCall, ToolSchema
+from strata.agent_loop.domain.agent.groups import GroupMember
+from strata.agent_loop.domain.conversation.messages import Provenance, ToolReturn
+from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT

@@ -15,18 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from strata.agent_loop.domain.approvals import (
-    ApprovalRequest,
-    ApprovalResponse,
-    Decision,
-    bindings_of,
-)
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord
-from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
-from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.domain.tools import ToolResult, ToolSet
-from strata.agent_loop.loop.nested_calls import joined, recorded
-from strata.agent_loop.loop.packaging import (
+from strata.agent_loop.context.packaging import (
     DEPENDED,
     EXPIRED,
     NO_RETURN,
@@ -38,8 +27,15 @@ from strata.agent_loop.loop.packaging import (
     denied,
     own_result,
 )
-from strata.agent_loop.loop.ports import Journal
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.conversation.approvals import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Decision,
+    bindings_of,
+)
+from strata.agent_loop.domain.conversation.messages import Message, Provenance, ToolStatus
+from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelReply,
     ReasoningPart,
@@ -47,6 +43,10 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     Usage,
 )
+from strata.agent_loop.domain.ports import Journal
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
+from strata.agent_loop.domain.tools import ToolResult, ToolSet
+from strata.agent_loop.loop.nested_calls import joined, recorded
 from strata.shared.ids import new_id
 from strata.shared.tool_returns import clip
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelReply,
     ReasoningPart,
     TextPart,
     ToolCall,
 )
-from strata.agent_loop.models.proofs import is_thought, thought
+from strata.agent_loop.domain.model.proofs import is_thought, thought
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP
 from strata.shared.json_text import (
     MAX_JSON_DEPTH,

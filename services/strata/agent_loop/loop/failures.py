@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from strata.agent_loop.domain.runs import RunFailure, StopReason
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.runs import RunFailure, StopReason
 from strata.protocol.errors import (
     AbortedError,
     CancelledError,

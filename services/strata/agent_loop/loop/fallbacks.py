@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.loop.ports import BoundModel, Models
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.ports import BoundModel, Models
 
 # Errors for which a fallback model is asked. A refused key, a missing model and a malformed request
 # are faults of the configuration, which a fallback would hide.

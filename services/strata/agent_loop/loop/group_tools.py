@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.groups import GroupTool
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.groups import GroupTool
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.shared.member_labels import labels_of, member_lines
 from strata.shared.tool_catalogue import GROUP_TOOLS, HAND_OVER

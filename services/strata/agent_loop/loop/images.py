@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from strata.agent_loop.domain.messages import Message, MessagePart, Provenance
-from strata.agent_loop.loop.ports import ImageFetcher, Recall
-from strata.agent_loop.loop.requests import image_note
-from strata.agent_loop.loop.retries import until_available
-from strata.agent_loop.models.domain import ImagePart, ModelRequest, PromptPart, ShownImage
+from strata.agent_loop.context.requests import image_note
+from strata.agent_loop.domain.conversation.messages import Message, MessagePart, Provenance
+from strata.agent_loop.domain.model.chat import ImagePart, ModelRequest, PromptPart, ShownImage
+from strata.agent_loop.domain.ports import ImageFetcher, Recall
+from strata.agent_loop.domain.retries import until_available
 from strata.protocol.errors import NotFoundError, StrataError
 from strata.protocol.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
 

@@ -8,46 +8,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.events import (
-    ModelRequestSent,
-    ReasoningPiece,
-    ReplyReceived,
-    StepRestarted,
-    TextPiece,
-    ToolCallPiece,
-    WindowCompacted,
-)
-from strata.agent_loop.domain.messages import Window
-from strata.agent_loop.domain.request_digest import digest_request
-from strata.agent_loop.loop.added_arguments import ArgumentsStream
-from strata.agent_loop.loop.failures import (
-    StepFailedError,
-    all_failed,
-    cut_before_text,
-    cut_json_reply,
-    empty_reply,
-    from_model_error,
-    invalid_reply,
-    system_prompt_too_large,
-)
-from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
-from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
-from strata.agent_loop.loop.replies_in_json import (
-    CheckedReply,
-    HeldPieces,
-    checked,
-    repair_of,
-)
-from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
-from strata.agent_loop.loop.token_budget import (
+from strata.agent_loop.context.added_arguments import ArgumentsStream
+from strata.agent_loop.context.requests import FittedRequest, Offer, View, build_request, view_of
+from strata.agent_loop.context.token_budget import (
     MESSAGES_SHARE,
     TokenBudget,
     compaction_helps,
     files_excess,
 )
-from strata.agent_loop.loop.working_window import WorkingWindow
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.context.working_window import WorkingWindow
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import Window
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     FinishReason,
     ModelEvent,
@@ -59,8 +31,36 @@ from strata.agent_loop.models.domain import (
     Usage,
     UsageEvent,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
-from strata.agent_loop.models.text_bytes import text_bytes
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
+from strata.agent_loop.domain.model.text_bytes import text_bytes
+from strata.agent_loop.domain.ports import BoundModel, Compacted, EventSink
+from strata.agent_loop.domain.run.events import (
+    ModelRequestSent,
+    ReasoningPiece,
+    ReplyReceived,
+    StepRestarted,
+    TextPiece,
+    ToolCallPiece,
+    WindowCompacted,
+)
+from strata.agent_loop.domain.run.request_digest import digest_request
+from strata.agent_loop.loop.failures import (
+    StepFailedError,
+    all_failed,
+    cut_before_text,
+    cut_json_reply,
+    empty_reply,
+    from_model_error,
+    invalid_reply,
+    system_prompt_too_large,
+)
+from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
+from strata.agent_loop.loop.replies_in_json import (
+    CheckedReply,
+    HeldPieces,
+    checked,
+    repair_of,
+)
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
 from strata.protocol.errors import AbortedError, Reason

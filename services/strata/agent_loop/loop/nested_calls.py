@@ -15,9 +15,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from strata.agent_loop.domain.journal import NestedRecord, idempotency_key
-from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolStatus
-from strata.agent_loop.domain.taint import Taint, taint_of
+from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result
+from strata.agent_loop.domain.conversation.messages import NestedCall, Provenance, ToolStatus
+from strata.agent_loop.domain.conversation.taint import Taint, taint_of
+from strata.agent_loop.domain.model.chat import ToolCall
+from strata.agent_loop.domain.retries import until_available
+from strata.agent_loop.domain.run.journal import NestedRecord, idempotency_key
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CodeAnswer,
@@ -28,9 +31,6 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable, storable
 from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
-from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result
-from strata.agent_loop.loop.retries import until_available
-from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
 from strata.protocol.errors import StrataError, passes
@@ -38,7 +38,7 @@ from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.tool_catalogue import ToolEffect
 
 if TYPE_CHECKING:
-    from strata.agent_loop.domain.journal import StepRecord
+    from strata.agent_loop.domain.run.journal import StepRecord
     from strata.agent_loop.loop.step_calls import ToolContext
 
 MAX_NESTED_CALLS = 50

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.loop.calls import storable
-from strata.agent_loop.loop.requests import Offer
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.context.requests import Offer
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatRole,
     JsonReply,
@@ -26,7 +24,9 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     ToolCallDelta,
 )
-from strata.agent_loop.models.schema import drop_invented_nulls
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.calls import storable
+from strata.agent_loop.models.strict_schema import drop_invented_nulls
 from strata.shared.json_schemas import first_violation
 from strata.shared.json_text import JsonTextError, encodable, parse_json
 from strata.shared.tool_catalogue import SEND_MESSAGE

@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.events import ToolFinished, ToolStarted
-from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency_key
-from strata.agent_loop.domain.messages import ToolStatus
-from strata.agent_loop.domain.taint import taint_of
+from strata.agent_loop.context.packaging import (
+    NOT_STARTED,
+    OUTCOME_UNKNOWN,
+    own_result,
+    with_calls,
+)
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import ToolStatus
+from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.domain.model.chat import ModelReply, ToolCall
+from strata.agent_loop.domain.ports import EventSink, Journal, Tools
+from strata.agent_loop.domain.retries import until_available
+from strata.agent_loop.domain.run.events import ToolFinished, ToolStarted
+from strata.agent_loop.domain.run.journal import JournalKey, StepRecord, idempotency_key
 from strata.agent_loop.domain.tools import (
     CallingGroup,
     CallStarted,
@@ -33,16 +42,7 @@ from strata.agent_loop.loop.nested_calls import (
     labels_in,
     recorded,
 )
-from strata.agent_loop.loop.packaging import (
-    NOT_STARTED,
-    OUTCOME_UNKNOWN,
-    own_result,
-    with_calls,
-)
-from strata.agent_loop.loop.ports import EventSink, Journal, Tools
-from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.turn_rules import CallVerdict, StepRules
-from strata.agent_loop.models.domain import ModelReply, ToolCall
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.protocol.errors import StrataError, passes

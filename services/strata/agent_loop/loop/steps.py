@@ -14,17 +14,47 @@ from typing import Any
 
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizer import Summarizer
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.context.memory_view import memory_view
+from strata.agent_loop.context.packaging import (
+    CANCELLED,
+    TIMED_OUT,
+    bounded_returns,
+    limit_images,
+    pack_heartbeat,
+)
+from strata.agent_loop.context.token_budget import FILES_SHARE
+from strata.agent_loop.context.working_window import WorkingWindow
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolStatus,
+)
+from strata.agent_loop.domain.conversation.taint import Taint, labels_of, sources_of, taint_of
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.domain.ports import (
+    BegunTurn,
+    BoundModel,
+    EventSink,
+    MemorySection,
+    Ports,
+    StepCommit,
+)
+from strata.agent_loop.domain.retries import until_available
+from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
     MessageStored,
     StepStarted,
     ToolFinished,
 )
-from strata.agent_loop.domain.journal import StepRecord, key_of
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
-from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
+from strata.agent_loop.domain.run.journal import StepRecord, key_of
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
@@ -39,37 +69,12 @@ from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.fallbacks import ModelChain
 from strata.agent_loop.loop.images import load_images
-from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
-from strata.agent_loop.loop.packaging import (
-    CANCELLED,
-    TIMED_OUT,
-    bounded_returns,
-    limit_images,
-    pack_heartbeat,
-)
-from strata.agent_loop.loop.ports import (
-    BegunTurn,
-    BoundModel,
-    EventSink,
-    MemorySection,
-    Ports,
-    StepCommit,
-)
 from strata.agent_loop.loop.priority import Work
-from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.shield import shielded
 from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
-from strata.agent_loop.loop.token_budget import FILES_SHARE
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
-from strata.agent_loop.loop.voice_transcripts import older_lines
-from strata.agent_loop.loop.working_window import WorkingWindow
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    TextPart,
-    ToolCall,
-    Usage,
-)
+from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
 from strata.agent_loop.prompts.system_message import ArchivalStats

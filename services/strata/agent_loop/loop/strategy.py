@@ -10,20 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.added_arguments import (
+from strata.agent_loop.context.added_arguments import (
     ArgumentsStream,
     added_names,
     take_out,
     with_added,
 )
-from strata.agent_loop.loop.requests import Offer
-from strata.agent_loop.models.domain import ModelReply, ToolChoice, ToolChoiceMode
-from strata.agent_loop.models.proofs import thought
+from strata.agent_loop.context.requests import Offer
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolStatus,
+)
+from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice, ToolChoiceMode
+from strata.agent_loop.domain.model.proofs import thought
+from strata.agent_loop.domain.run.runs import StopReason
+from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT
 from strata.agent_loop.rules.solver import ToolRulesSolver

@@ -12,17 +12,29 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
-from strata.agent_loop.domain.agents import Agent, merge_tools
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.context.archival_counts import read_counts
+from strata.agent_loop.context.memory_view import memory_view
+from strata.agent_loop.domain.agent.agents import Agent, merge_tools
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageInput,
+    MessageRole,
+    Provenance,
+)
+from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.model.chat import ImagePart, JsonReply, Usage
+from strata.agent_loop.domain.model.errors import ModelError
+from strata.agent_loop.domain.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.domain.retries import until_available
+from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
     MessageStored,
     RunFinished,
     RunStarted,
     TendedTurn,
 )
-from strata.agent_loop.domain.journal import key_of
-from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.run.journal import key_of
+from strata.agent_loop.domain.run.runs import (
     DocumentRange,
     RunFailure,
     RunOutcome,
@@ -30,12 +42,9 @@ from strata.agent_loop.domain.runs import (
     StopReason,
     TranscriptRange,
 )
-from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
-from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.documents import document_input
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -47,16 +56,12 @@ from strata.agent_loop.loop.failures import (
 )
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
-from strata.agent_loop.loop.memory_view import memory_view
-from strata.agent_loop.loop.message_buffer import buffer_of, first_sequence
-from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
-from strata.agent_loop.loop.retries import until_available
 from strata.agent_loop.loop.steps import Steps
-from strata.agent_loop.loop.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.loop.turn_rules import TurnRules
-from strata.agent_loop.loop.voice_transcripts import voice_transcript_input
-from strata.agent_loop.models.domain import ImagePart, JsonReply, Usage
-from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.memory_inputs.documents import document_input
+from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
+from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
+from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.agent_types import AgentType

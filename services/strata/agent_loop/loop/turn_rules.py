@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.journal import StepRecord
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import rules_in_force
+from strata.agent_loop.context.requests import Offer
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.agent.tool_rules import rules_in_force
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    JsonReply,
+    ModelReply,
+    ToolCall,
+    ToolChoice,
+)
+from strata.agent_loop.domain.run.journal import StepRecord
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
 from strata.agent_loop.loop.replies_in_json import with_json_replies
-from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.loop.strategy import (
     V3,
     LoopStrategy,
     StepEnd,
     heartbeats_of,
     strategy_of,
-)
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    JsonReply,
-    ModelReply,
-    ToolCall,
-    ToolChoice,
 )
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged

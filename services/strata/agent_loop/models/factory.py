@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ModelSettings
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.dialects.base import EndpointConnection
 from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
-from strata.agent_loop.models.structured import StructuredToolModel
+from strata.agent_loop.models.structured_tools.chat_model import StructuredToolModel
 from strata.shared.redaction import key_redactor
 
 LIST_TIMEOUT = 5.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.chat import EndpointType, ImagePart, ShownImage
 from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.domain import EndpointType, ImagePart, ShownImage
 
 
 def image_tokens(kind: EndpointType, image: ImagePart) -> int:

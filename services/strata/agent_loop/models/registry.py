@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     DEFAULT_CONTEXT_WINDOW,
     DEFAULT_TEMPERATURE,
     EndpointType,
     ModelSettings,
     Timeouts,
 )
-from strata.agent_loop.models.errors import UnknownModelError
+from strata.agent_loop.domain.model.errors import UnknownModelError
 from strata.agent_loop.models.known_models import KnownModel, known_model
 from strata.agent_loop.models.presets.table import quirks_of
 

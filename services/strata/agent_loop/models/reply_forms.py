@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strata.agent_loop.models.domain import ChatMessage, JsonReply
-from strata.agent_loop.models.quirks import ReplyForm
-from strata.agent_loop.models.wire import leading_system
+from strata.agent_loop.domain.model.chat import ChatMessage, JsonReply
+from strata.agent_loop.domain.model.quirks import ReplyForm
+from strata.agent_loop.models.conversation_repair import leading_system
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape
 

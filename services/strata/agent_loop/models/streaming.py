@@ -9,8 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strata.agent_loop.models.domain import ModelEvent, Timeouts
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.chat import ModelEvent, Timeouts
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.shared.redaction import Redactor
 from strata.shared.settings import MIB
 

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     EndpointType,
     ModelRequest,
@@ -22,7 +21,8 @@ from strata.agent_loop.models.domain import (
     ToolSchema,
     Usage,
 )
-from strata.agent_loop.models.text_bytes import text_bytes
+from strata.agent_loop.domain.model.text_bytes import text_bytes
+from strata.agent_loop.models.dialects.table import dialect_of
 
 DEFAULT_HEADROOM = 0.10
 

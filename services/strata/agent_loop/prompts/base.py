@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.agent_types import AGENT_TYPES
+from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts.library import system_prompt
 from strata.shared.agent_types import AgentType
 

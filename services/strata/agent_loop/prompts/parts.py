@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strata.agent_loop.models.domain import ToolSchema
+from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.models.tokens import tools_bytes
 
 _ELEMENTS = {

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.request_digest import json_of
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.run.request_digest import json_of
 from strata.agent_loop.replay.recording import RequestText
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.request_digest import RequestDigest, SystemChange
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.model.chat import Usage
+from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.tools import MemoryEdit
-from strata.agent_loop.models.domain import Usage
 from strata.agent_loop.replay.recording import RecordedEnd, RecordedTurn
 
 

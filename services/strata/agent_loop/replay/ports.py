@@ -10,18 +10,42 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from strata.agent_loop.domain.agents import Agent, ModelConfig
-from strata.agent_loop.domain.events import RunEvent, RunFinished
-from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
     Window,
 )
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ImagePart,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReasoningPart,
+    ReplyPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    MemoryView,
+    Ports,
+    StepCommit,
+    WindowSwap,
+)
+from strata.agent_loop.domain.run.events import RunEvent, RunFinished
+from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.run.runs import (
     DocumentLines,
     DocumentRange,
     StopReason,
@@ -35,30 +59,6 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.ports import (
-    BegunTurn,
-    BoundModel,
-    CommittedStep,
-    MemorySection,
-    MemoryView,
-    Ports,
-    StepCommit,
-    WindowSwap,
-)
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    ImagePart,
-    ModelEvent,
-    ModelReply,
-    ModelRequest,
-    ModelSettings,
-    ReasoningPart,
-    ReplyPart,
-    TextPart,
-    ToolCall,
-    Usage,
-)
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (

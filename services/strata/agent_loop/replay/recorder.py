@@ -13,8 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from strata.agent_loop.domain.agents import Agent, ModelConfig, merge_tools
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig, merge_tools
+from strata.agent_loop.domain.agent.response_formats import (
+    TEXT_FORMAT,
+    ResponseFormat,
+    ResponseFormatType,
+)
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     Provenance,
@@ -22,18 +27,13 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.request_digest import RequestDigest, digest_of_text
-from strata.agent_loop.domain.response_formats import (
-    TEXT_FORMAT,
-    ResponseFormat,
-    ResponseFormatType,
-)
-from strata.agent_loop.domain.runs import StopReason, TranscriptRange
-from strata.agent_loop.domain.taint import taint_of
+from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.ports import Ports
+from strata.agent_loop.domain.run.request_digest import RequestDigest, digest_of_text
+from strata.agent_loop.domain.run.runs import StopReason, TranscriptRange
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
-from strata.agent_loop.loop.ports import Ports
-from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     read_system,

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.request_digest import (
+from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.conversation.taint import Taint
+from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings, Usage
+from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.run.request_digest import (
     RequestDigest,
     digest_of_messages,
     digest_of_text,
     message_json,
     options_json,
 )
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.taint import Taint
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import MemoryEdit, ToolSet
-from strata.agent_loop.models.domain import ModelRequest, ModelSettings, Usage
-from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 
 FORMAT = "strata-run-recording"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from strata.agent_loop.domain.messages import Message, MessageInput, Provenance
-from strata.agent_loop.domain.runs import RunOutcome, RunRequest, TranscriptRange
-from strata.agent_loop.domain.taint import taint_of
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput, Provenance
+from strata.agent_loop.domain.conversation.taint import taint_of
+from strata.agent_loop.domain.model.errors import ModelError
+from strata.agent_loop.domain.run.runs import RunOutcome, RunRequest, TranscriptRange
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.errors import ModelError
 from strata.agent_loop.replay.differences import Difference, DifferenceFoundError, compare_values
 from strata.agent_loop.replay.ports import OutcomeSink, ports_of, without_images
 from strata.agent_loop.replay.recording import RecordedEnd, Recording, RequestText

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from strata.agent_loop.domain.runs import RunOutcome, StopReason
-from strata.agent_loop.loop.ports import MemorySection
+from strata.agent_loop.domain.ports import MemorySection
+from strata.agent_loop.domain.run.runs import RunOutcome, StopReason
 from strata.agent_loop.replay.differences import Difference, DifferenceFoundError
 from strata.agent_loop.replay.recording import (
     RecordedStep,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from strata.agent_loop.domain.messages import Message, MessageRole, ToolReturn
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolReturn
 from strata.agent_loop.rules.history import called_by
 from strata.shared.json_text import JsonTextError, parse_json
 

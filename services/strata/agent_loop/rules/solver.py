@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.outputs import mapped_tool
 from strata.shared.tool_rules import ToolRuleType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.prefilled import problems_of
 from strata.agent_loop.rules.solver import ToolRulesSolver

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from strata.agent_loop.agents.lifecycle import AgentLifecycle
+from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.convert.agent_options import compaction_of
 from strata.agent_loop.convert.agents import (
@@ -20,10 +22,8 @@ from strata.agent_loop.convert.context_windows import (
     token_budget_of,
     window_to_proto,
 )
-from strata.agent_loop.domain.store import AgentStore
-from strata.agent_loop.lifecycle import AgentLifecycle
+from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.next_requests import NextRequests
 from strata.agent_loop.prompts.library import PromptLibrary
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc

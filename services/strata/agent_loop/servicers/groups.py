@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata.agent_loop.agents.groups import GroupLifecycle
 from strata.agent_loop.convert.groups import (
     create_from_proto,
     group_to_proto,
     manager_type_from_proto,
     update_from_proto,
 )
-from strata.agent_loop.domain.groups import GroupStore
-from strata.agent_loop.groups import GroupLifecycle
+from strata.agent_loop.domain.agent.groups import GroupStore
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as pb_grpc
 from strata.shared.db import Page, decode_page_token, page_limit

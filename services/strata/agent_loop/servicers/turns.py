@@ -10,11 +10,11 @@ from typing import Any
 from strata.agent_loop.convert.evidence import EvidenceReader
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
-from strata.agent_loop.domain.events import RunEvent
-from strata.agent_loop.domain.groups import GroupStore
-from strata.agent_loop.domain.journal import JournalKey, key_of
+from strata.agent_loop.domain.agent.groups import GroupStore
+from strata.agent_loop.domain.ports import Journal, Ports
+from strata.agent_loop.domain.run.events import RunEvent
+from strata.agent_loop.domain.run.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.ports import Journal, Ports
 from strata.agent_loop.loop.turn import Turn, control_of
 from strata.agent_loop.replay.recorder import Recorder, not_recordable
 from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES

@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.agent_loop.domain.agents import (
+from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentPatch,
     Conversation,
@@ -19,7 +19,7 @@ from strata.agent_loop.domain.agents import (
     apply_patch,
     check_revision,
 )
-from strata.agent_loop.domain.store import RequestKey
+from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.store.rows import (
     AGENT_COLUMNS,
     CONVERSATION_COLUMNS,

@@ -11,8 +11,8 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.agent_loop.domain.agents import revision_mismatch
-from strata.agent_loop.domain.groups import (
+from strata.agent_loop.domain.agent.agents import revision_mismatch
+from strata.agent_loop.domain.agent.groups import (
     PAIRED,
     CreateGroup,
     Group,
@@ -24,12 +24,12 @@ from strata.agent_loop.domain.groups import (
     wrong_field,
     wrong_member_count,
 )
-from strata.agent_loop.domain.paired_groups import (
+from strata.agent_loop.domain.agent.paired_groups import (
     SETTINGS_OF_THE_AGENT,
     ManagerAgent,
     members_of_pair,
 )
-from strata.agent_loop.domain.store import RequestKey
+from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.store.agents import (
     LostRaceError,
     agent_not_found,

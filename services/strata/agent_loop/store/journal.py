@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from strata.agent_loop.domain.journal import (
+from strata.agent_loop.domain.model.chat import ToolCall
+from strata.agent_loop.domain.run.journal import (
     CallState,
     JournalKey,
     NestedRecord,
@@ -30,7 +31,6 @@ from strata.agent_loop.domain.journal import (
     state_of,
 )
 from strata.agent_loop.domain.tools import ToolResult
-from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.store.agents import agent_not_found
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.exc import IntegrityError
 
-from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.store.agents import agent_not_found
 from strata.shared.context import current_project
 from strata.shared.db import Database

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.agents import (
+from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentState,
     CompactionSettings,
@@ -17,13 +17,13 @@ from strata.agent_loop.domain.agents import (
     ModelConfig,
     StoredAgent,
 )
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.message_buffer import BufferLengths
-from strata.agent_loop.domain.response_formats import (
+from strata.agent_loop.domain.agent.message_buffer import BufferLengths
+from strata.agent_loop.domain.agent.response_formats import (
     response_format_from_json,
     response_format_to_json,
 )
-from strata.agent_loop.domain.tool_rules import rule_from_json, rule_to_json
+from strata.agent_loop.domain.agent.tool_rules import rule_from_json, rule_to_json
+from strata.agent_loop.domain.model.keys import SealedKey
 from strata.shared.agent_types import AgentType
 
 AGENT_COLUMNS = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from strata.shared.vectors.result_merge import DatabaseSnapshot
+from strata.shared.search.result_merge import DatabaseSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from strata.archival.domain.passages import Filter, Passage, TagMatch
-from strata.shared.reranking import Report
-from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import BELOW_FLOOR, ResultRank
+from strata.shared.search.reranking import Report
+from strata.shared.search.result_merge import BELOW_FLOOR, ResultRank
+from strata.shared.search.time_expressions import TimeRange
 
 
 @dataclass(frozen=True, slots=True)

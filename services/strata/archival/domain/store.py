@@ -23,7 +23,7 @@ from strata.archival.domain.passages import (
     RequestKey,
     UploadCounts,
 )
-from strata.shared.vectors.result_merge import DatabaseSnapshot
+from strata.shared.search.result_merge import DatabaseSnapshot
 
 NOT_REPEATABLE = RequestKey()
 

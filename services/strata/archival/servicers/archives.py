@@ -9,14 +9,14 @@ from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.api.archival.v1 import archive_service_pb2_grpc as pb_grpc
-from strata.archival import convert
+from strata.archival import convert_archives as convert
 from strata.archival.domain.store import ArchiveStore
 from strata.archival.reindexing import ArchiveModels
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
-from strata.shared.embedding import EmbeddingModels
 from strata.shared.ids import check_id
-from strata.shared.vectors.reindex.index_admin import to_proto
+from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.reindexing.index_admin import to_proto
 
 Context = Any
 MAX_PAGE_SIZE = 500

@@ -11,11 +11,11 @@ from typing import Any
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
 from strata.archival import convert_files as convert
-from strata.archival.convert import refuse
+from strata.archival.convert_archives import refuse
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
-from strata.archival.search import FileChunkSearch
+from strata.archival.passage_search import FileChunkSearch
 from strata.protocol.errors import FieldViolation, StrataError
-from strata.shared.embedding import Embedder
+from strata.shared.search.embedding import Embedder
 
 Context = Any
 # Chunks, or characters, of a file that are buffered before they are stored.

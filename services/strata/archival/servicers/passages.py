@@ -10,18 +10,19 @@ from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
-from strata.archival import convert, convert_passages, convert_search
+from strata.archival import convert_archives as convert
+from strata.archival import convert_passages, convert_search
 from strata.archival.convert_passages import PassageReader
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
-from strata.archival.search import PassageSearch
+from strata.archival.passage_search import PassageSearch
 from strata.archival.servicers.resumable_uploads import ResumableUpload
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
-from strata.shared.embedding import Embedder
 from strata.shared.ids import check_id
+from strata.shared.search.embedding import Embedder
 
 Context = Any
 MAX_PAGE_SIZE = 500

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
 from strata.shared.db import Database
 from strata.shared.project_turns import Turns, projects_in_turn
-from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
+from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 
 # In each project the longest waiting set first. A claim holds an advisory lock until its
 # transaction ends, at the latest with its process; other replicas skip the set. Candidates are

@@ -16,7 +16,7 @@ from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-from strata.shared.vectors.result_merge import DatabaseSnapshot
+from strata.shared.search.result_merge import DatabaseSnapshot
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
 # Only chunks of serving sets are searched.

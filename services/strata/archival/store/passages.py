@@ -45,8 +45,8 @@ from strata.archival.store.words import (
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
-from strata.shared.vectors.result_merge import DatabaseSnapshot
-from strata.shared.vectors.stop_words import without_stop_words
+from strata.shared.search.result_merge import DatabaseSnapshot
+from strata.shared.search.vectors.stop_words import without_stop_words
 
 _GET = text(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"

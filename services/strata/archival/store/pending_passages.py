@@ -12,7 +12,7 @@ from strata.archival.domain.passages import Passage, SuppliedVector
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
 from strata.shared.project_turns import PendingBatch, PendingInTurn
-from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
+from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 
 _LOAD = text(
     f"""

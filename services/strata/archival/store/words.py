@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.shared.vectors.sparse import unspaced_pairs
+from strata.shared.search.vectors.sparse import unspaced_pairs
 
 MOST_RANKED = 1_000
 """Maximum of matches that are ranked, newest first: ranking reads the text of every match."""

@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.recall.domain.messages import Message, Role
-from strata.shared.reranking import Report
-from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
+from strata.shared.search.reranking import Report
+from strata.shared.search.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
+from strata.shared.search.time_expressions import TimeRange
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from strata.api.recall.v1 import message_index_service_pb2 as pb
 from strata.api.recall.v1 import message_index_service_pb2_grpc as pb_grpc
-from strata.shared.vectors.reindex.index_admin import IndexAdmin
+from strata.shared.search.reindexing.index_admin import IndexAdmin
 
 Context = Any
 

@@ -19,8 +19,8 @@ from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.time_expressions import TimeRange
-from strata.shared.vectors.result_merge import DatabaseSnapshot
+from strata.shared.search.result_merge import DatabaseSnapshot
+from strata.shared.search.time_expressions import TimeRange
 
 # Maximum of matches that are ranked, newest first: ranking reads the text of every match.
 RANKED_MATCHES = 1_000

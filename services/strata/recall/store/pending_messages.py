@@ -12,7 +12,7 @@ from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
 from strata.shared.project_turns import PendingBatch, PendingInTurn
-from strata.shared.vectors.indexer import MOST_COUNTED, IndexLag
+from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"

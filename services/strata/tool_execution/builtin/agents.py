@@ -31,9 +31,9 @@ from strata.tool_execution.builtin.agent_definitions import (
     SEND_TO_GROUP,
     SEND_TO_TAGGED,
 )
+from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.clients.peers import LostAnswerError, backoff
 from strata.tool_execution.domain.tools import Call, Caller, CallingGroup, Output, ToolError
-from strata.tool_execution.labels import labels_to_domain, labels_to_proto
-from strata.tool_execution.peers import LostAnswerError, backoff
 
 Arguments = Mapping[str, Any]
 

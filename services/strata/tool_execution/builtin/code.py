@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from strata.tool_execution.domain.sandbox import (
+from strata.shared.sandbox import (
     Answerer,
     Isolation,
     Limits,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from strata.shared.sandbox import Limits, Sandbox
 from strata.tool_execution.builtin.code import output_of, run_of
-from strata.tool_execution.domain.sandbox import Limits, Sandbox
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 
 MAX_CALLS = 100

@@ -9,9 +9,9 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import AbortedError, Reason, StrataError
 from strata.shared.tool_catalogue import FINISH_RETHINKING_MEMORY, RETHINK_USER_MEMORY
+from strata.tool_execution.clients.editors import editor_kind
+from strata.tool_execution.clients.labels import labels_to_proto
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, Output, ToolError
-from strata.tool_execution.editors import editor_kind
-from strata.tool_execution.labels import labels_to_proto
 
 Arguments = dict[str, Any]
 

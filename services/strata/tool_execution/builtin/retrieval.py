@@ -14,9 +14,13 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
 from strata.shared.clock import Clock
+from strata.tool_execution.clients.labels import (
+    labels_to_domain,
+    labels_to_proto,
+    taint_of_messages,
+)
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
-from strata.tool_execution.labels import labels_to_domain, labels_to_proto, taint_of_messages
 
 Arguments = dict[str, Any]
 

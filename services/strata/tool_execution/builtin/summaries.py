@@ -11,9 +11,9 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
+from strata.tool_execution.clients.labels import taint_of_messages
 from strata.tool_execution.domain.dates import start_of, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
-from strata.tool_execution.labels import taint_of_messages
 
 PAGE_CHARS = 4_000
 """Characters of a page. The smallest return limit of the agent loop (5,000) shows it whole."""

@@ -16,9 +16,9 @@ from strata.protocol.errors import (
     passes,
 )
 from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
+from strata.tool_execution.clients.labels import labels_to_proto
+from strata.tool_execution.clients.peers import backoff
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
-from strata.tool_execution.labels import labels_to_proto
-from strata.tool_execution.peers import backoff
 
 _MOST_CHARS = 6_000
 """Characters of the lines of one passage. With its context, a passage stays below 8192 tokens in

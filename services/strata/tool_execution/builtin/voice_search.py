@@ -20,9 +20,9 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
+from strata.tool_execution.clients.labels import labels_to_domain
 from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
-from strata.tool_execution.labels import labels_to_domain
 
 Arguments = dict[str, Any]
 

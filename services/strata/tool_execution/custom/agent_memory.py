@@ -13,10 +13,10 @@ from typing import Any
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import AlreadyExistsError, Reason, StrataError
+from strata.tool_execution.clients.editors import editor_kind
+from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
-from strata.tool_execution.editors import editor_kind
-from strata.tool_execution.labels import labels_to_domain, labels_to_proto
-from strata.tool_execution.peers import LostAnswerError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000

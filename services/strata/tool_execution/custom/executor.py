@@ -20,12 +20,7 @@ from strata.protocol.errors import (
 from strata.shared.context import current
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.redaction import Redactor
-from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
-from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.hosts import NetworkPolicy
-from strata.tool_execution.domain.packages import Packages, PackagesError
-from strata.tool_execution.domain.registry import Runnable, not_built
-from strata.tool_execution.domain.sandbox import (
+from strata.shared.sandbox import (
     CONVERSION_MODULE,
     Isolation,
     Limits,
@@ -34,6 +29,11 @@ from strata.tool_execution.domain.sandbox import (
     RunStatus,
     Sandbox,
 )
+from strata.shared.web.host_patterns import NetworkPolicy
+from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.packages import Packages, PackagesError
+from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,

@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from strata.protocol.images import ImageHeader
+from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
-from strata.tool_execution.domain.sandbox import RunStatus
 
 _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 

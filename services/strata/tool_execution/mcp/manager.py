@@ -22,6 +22,7 @@ from strata.shared.context import Caller, RequestContext, current, current_proje
 from strata.shared.fair_slots import share_of
 from strata.shared.logs import get_logger
 from strata.shared.redaction import Redactor
+from strata.shared.sandbox import RunStatus
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import (
     CHANGED_REASON,
@@ -30,7 +31,6 @@ from strata.tool_execution.domain.mcp import (
     McpStore,
     SyncResult,
 )
-from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import McpOrigin, Output, Tool, ToolError
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
 from strata.tool_execution.mcp.results import MAX_FAILURE, read_result

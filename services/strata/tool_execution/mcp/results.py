@@ -11,7 +11,7 @@ from typing import Any
 from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
 from strata.shared.json_schemas import unstorable
 from strata.shared.json_text import JsonTextError, parse_json
-from strata.tool_execution.domain.sandbox import RunStatus
+from strata.shared.sandbox import RunStatus
 from strata.tool_execution.domain.tools import Image, Output, ToolError
 
 MAX_FAILURE = 4_000

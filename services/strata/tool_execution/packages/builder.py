@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata.shared.sandbox import MIB
 from strata.tool_execution.domain.packages import PackagesError
-from strata.tool_execution.domain.sandbox import MIB
 
 PACKAGES = "packages"
 _CHECK_S = 0.2

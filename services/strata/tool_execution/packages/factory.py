@@ -10,8 +10,8 @@ from uv import find_uv_bin
 
 from strata.tool_execution.packages.builder import Builder, BuildLimits
 from strata.tool_execution.packages.environments import Environments
-from strata.tool_execution.sandbox.forkserver import this_interpreter
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.sandbox.forkserver import this_interpreter
 
 
 async def open_packages(

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.sandbox import Sandbox
 from strata.shared.service import Wiring
-from strata.tool_execution.domain.sandbox import Sandbox
-from strata.tool_execution.egress.factory import ca_file, open_proxies
-from strata.tool_execution.runner.client import RemoteSandbox
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.clients.sandbox import RemoteSandbox
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.egress.factory import ca_file, open_proxies
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 RUNNER = "tool_runner"
 

@@ -11,15 +11,15 @@ from typing import Any
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
+from strata.tool_execution.convert.execution import execution as convert
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
-from strata.tool_execution.engine import Engine, Executor
-from strata.tool_execution.server_tools import ServerToolNames
+from strata.tool_execution.execution.engine import Engine, Executor
+from strata.tool_execution.mcp.server_tools import ServerToolNames
 from strata.tool_execution.servicers.relay import Relay
 
 Context = Any

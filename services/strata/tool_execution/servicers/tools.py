@@ -14,9 +14,11 @@ from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.ids import check_id
+from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
-from strata.tool_execution import convert, convert_registry
+from strata.tool_execution.convert.execution import execution as convert
+from strata.tool_execution.convert.execution import tools as convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import (
     McpRunner,
@@ -34,10 +36,9 @@ from strata.tool_execution.domain.registry import (
     not_built,
     tool_missing,
 )
-from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import Output, ReturnStatus, Tool, ToolError, ToolType
+from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.schema.derive import AGENT_STATE
-from strata.tool_execution.search import ToolSearch
 
 Context = Any
 MAX_PAGE_SIZE = 500

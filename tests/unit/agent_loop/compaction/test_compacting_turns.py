@@ -9,20 +9,20 @@ import pytest
 
 from histories import assert_answered
 from strata.agent_loop.compaction.compactor import MAX_SWAPS
-from strata.agent_loop.domain.agents import CompactionSettings
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.context.token_budget import TokenBudget
+from strata.agent_loop.domain.agent.agents import CompactionSettings
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.model.chat import ModelReply, Usage
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.ports import BoundModel, WindowSwap
+from strata.agent_loop.domain.run.events import (
     ReplyReceived,
     StepRestarted,
     WindowCompacted,
 )
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.loop.ports import BoundModel, WindowSwap
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.loop.token_budget import TokenBudget
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import ModelReply, Usage
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.protocol.errors import AbortedError, Reason, UnavailableError
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink, reply
@@ -62,7 +62,7 @@ def summary_of(world: LoopWorld) -> SummaryPart:
 async def test_summary_is_stored_once_recall_is_available_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.retries._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("strata.agent_loop.domain.retries._FIRST_PAUSE_S", 0.0)
     world = await full()
     failures = iter([UnavailableError("recall is away")] * 3)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from histories import assert_answered, histories, unpinned
 from strata.agent_loop.compaction.plan import MIN_SUMMARY_BYTES, Plan, plan
-from strata.agent_loop.domain.agents import CompactionSettings
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.context.requests import Offer, View, build_request
+from strata.agent_loop.domain.agent.agents import CompactionSettings
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.requests import Offer, View, build_request
-from strata.agent_loop.models.domain import TextPart
 
 VIEW = View(5000)
 SLIDING = CompactionSettings()

@@ -15,18 +15,16 @@ from histories import START, histories
 from strata.agent_loop.compaction import summarizer
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
-from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.loop.ports import BoundModel
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelEvent,
     ModelReply,
@@ -36,7 +34,9 @@ from strata.agent_loop.models.domain import (
     ToolCall,
     Usage,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_PROMPT
 from strata.shared.agent_types import AgentType

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.domain.messages import NestedCall, ToolReturn, ToolStatus
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -20,8 +22,6 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 from unit.agent_loop.loop.ruled import rule
 from unit.agent_loop.loop.world import LoopWorld, Tools, reply

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.domain.approvals import ApprovalRequest, ApprovalResponse, Decision
-from strata.agent_loop.domain.messages import ToolReturn
-from strata.agent_loop.domain.runs import RunRequest
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.domain.conversation.approvals import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Decision,
+)
+from strata.agent_loop.domain.conversation.messages import ToolReturn
+from strata.agent_loop.domain.model.chat import ChatRole
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import ChatRole
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import LoopWorld, Sink
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.models.domain import ModelReply, ToolChoice
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import Agents, LoopWorld, Sink

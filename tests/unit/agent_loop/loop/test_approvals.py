@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.approvals import Decision, arguments_hash
-from strata.agent_loop.domain.events import ApprovalRequested, MessageStored
-from strata.agent_loop.domain.messages import MessageRole, Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.approvals import Decision, arguments_hash
+from strata.agent_loop.domain.conversation.messages import MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.model.chat import ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.domain.run.events import ApprovalRequested, MessageStored
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.loop.approvals import open_requests
-from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
 from strata.protocol.errors import Reason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import (

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.approvals import ApprovalRequest, Decision
-from strata.agent_loop.domain.messages import ToolStatus
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, Decision
+from strata.agent_loop.domain.conversation.messages import ToolStatus
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.loop.approvals import open_requests
 from unit.agent_loop.loop.gated import (
     acts,

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.approvals import Decision
-from strata.agent_loop.domain.messages import Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.approvals import Decision
+from strata.agent_loop.domain.conversation.messages import Provenance, ToolStatus
+from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import coded, coding_world, errors

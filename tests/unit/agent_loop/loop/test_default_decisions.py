@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.messages import Provenance
-from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
+from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, rule_to_json
+from strata.agent_loop.domain.conversation.messages import Provenance
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import (
     acts,

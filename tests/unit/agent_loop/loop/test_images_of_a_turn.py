@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from image_samples import encoded, padded, png
 from strata.agent_loop.clients import ImageCache
-from strata.agent_loop.domain.events import StepRestarted, ToolFinished
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import limit_images
+from strata.agent_loop.context.requests import BLIND_MODEL
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageInput,
     MessagePart,
@@ -21,12 +22,11 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.model.chat import ImageDetail, ImagePart, ModelRequest, TextPart
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.events import StepRestarted, ToolFinished
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.loop.images import GONE, identified
-from strata.agent_loop.loop.packaging import limit_images
-from strata.agent_loop.loop.requests import BLIND_MODEL
-from strata.agent_loop.models.domain import ImageDetail, ImagePart, ModelRequest, TextPart
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.protocol.errors import InvalidArgumentError, StrataError, UnavailableError
 from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from unit.agent_loop.loop.journals import Died

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import Provenance, ToolStatus
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.nested_calls import MAX_NESTED_CALLS

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from strata.agent_loop.domain.messages import MessageRole
-from strata.agent_loop.domain.runs import TranscriptRange
+from strata.agent_loop.domain.conversation.messages import MessageRole
+from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.loop.turn import Turn

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.messages import Message, MessageRole
-from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.context.requests import View
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.model.chat import ReasoningPart, TextPart, ToolCall
 
 SIGNED = ReasoningPart("Let me see.", signature="signed")
 CALL = ToolCall("call-1", "search", "{}")

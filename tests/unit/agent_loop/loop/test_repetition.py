@@ -12,11 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import Message, MessageRole, ToolReturn, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.models.domain import ImagePart, ModelReply, ToolCall, ToolChoice
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageRole,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.domain.model.chat import ImagePart, ModelReply, ToolCall, ToolChoice
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
 from unit.agent_loop.loop.ruled import (
     AUTO,

@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from strata.agent_loop.domain.events import StepRestarted, TextPiece, ToolCallPiece
-from strata.agent_loop.domain.messages import MessageRole
-from strata.agent_loop.domain.response_formats import ResponseFormat, ResponseFormatType
-from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.loop.replies_in_json import checked
-from strata.agent_loop.loop.requests import Offer
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.context.requests import Offer
+from strata.agent_loop.domain.agent.response_formats import ResponseFormat, ResponseFormatType
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import MessageRole
+from strata.agent_loop.domain.model.chat import (
     ChatRole,
     FinishReason,
     ModelEvent,
@@ -27,6 +23,10 @@ from strata.agent_loop.models.domain import (
     ToolCallDelta,
     ToolSchema,
 )
+from strata.agent_loop.domain.run.events import StepRestarted, TextPiece, ToolCallPiece
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.replies_in_json import checked
 from strata.protocol.errors import Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect

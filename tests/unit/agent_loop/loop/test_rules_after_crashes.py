@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.messages import Provenance, ToolStatus
-from strata.agent_loop.domain.runs import RunRequest
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import Provenance, ToolStatus
+from strata.agent_loop.domain.model.chat import ModelReply
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolBatch
-from strata.agent_loop.models.domain import ModelReply
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from unit.agent_loop.loop.journals import Died

@@ -7,12 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.context.exchanges import UnitKind, leaving, units_of
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolStatus,
+)
+from strata.agent_loop.domain.model.chat import FinishReason, ToolCall, ToolChoice
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
-from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.ruled import (

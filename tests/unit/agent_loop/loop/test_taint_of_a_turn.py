@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.approvals import Decision
-from strata.agent_loop.domain.events import StepStarted
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.agent.tool_rules import ToolRule
+from strata.agent_loop.domain.conversation.approvals import Decision
+from strata.agent_loop.domain.conversation.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolStatus,
+)
+from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.run.events import StepStarted
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.models.domain import FinishReason
+from strata.agent_loop.domain.model.chat import FinishReason
+from strata.agent_loop.domain.run.runs import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import Agents, LoopWorld, assert_pairs_are_whole, reply

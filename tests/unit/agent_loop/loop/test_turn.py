@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.events import (
+from strata.agent_loop.context.packaging import CANCELLED
+from strata.agent_loop.domain.conversation.messages import MessageRole, ToolStatus
+from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall, Usage
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.ports import CommittedStep, StepCommit
+from strata.agent_loop.domain.run.events import (
     ModelRequestSent,
     ReplyReceived,
     StepRestarted,
     ToolFinished,
 )
-from strata.agent_loop.domain.journal import JournalKey, StepRecord, key_of
-from strata.agent_loop.domain.messages import MessageRole, ToolStatus
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.run.journal import JournalKey, StepRecord, key_of
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
-from strata.agent_loop.loop.packaging import CANCELLED
-from strata.agent_loop.loop.ports import CommittedStep, StepCommit
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, Usage
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.protocol.errors import (
     AbortedError,

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from strata.agent_loop.domain.journal import JournalKey
-from strata.agent_loop.domain.messages import Message
-from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, StepCommit
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.ports import BegunTurn, CommittedStep, StepCommit
+from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.loop.priority import TurnWork
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from strata.agent_loop.domain.approvals import ApprovalResponse, Decision
-from strata.agent_loop.domain.messages import ToolStatus
-from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
+from strata.agent_loop.domain.conversation.messages import ToolStatus
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.loop.approvals import open_requests
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.protocol.errors import AbortedError, UnavailableError
 from unit.agent_loop.loop.gated import (
     acts,

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.agents import Agent, ModelConfig
-from strata.agent_loop.domain.events import MessageStored, RunEvent, RunFinished
-from strata.agent_loop.domain.journal import JournalKey
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import package
+from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageInput,
     MessagePart,
@@ -24,7 +22,33 @@ from strata.agent_loop.domain.messages import (
     Window,
     without_bytes,
 )
-from strata.agent_loop.domain.runs import (
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ImagePart,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    TextDelta,
+    TextPart,
+    ToolCall,
+    ToolSchema,
+    Usage,
+)
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    MemoryView,
+    Ports,
+    StepCommit,
+    WindowSwap,
+)
+from strata.agent_loop.domain.run.events import MessageStored, RunEvent, RunFinished
+from strata.agent_loop.domain.run.journal import JournalKey
+from strata.agent_loop.domain.run.runs import (
     DocumentLines,
     DocumentRange,
     RunOutcome,
@@ -41,31 +65,7 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.packaging import package
-from strata.agent_loop.loop.ports import (
-    BegunTurn,
-    BoundModel,
-    CommittedStep,
-    MemorySection,
-    MemoryView,
-    Ports,
-    StepCommit,
-    WindowSwap,
-)
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import (
-    FinishReason,
-    ImagePart,
-    ModelEvent,
-    ModelReply,
-    ModelRequest,
-    ModelSettings,
-    TextDelta,
-    TextPart,
-    ToolCall,
-    ToolSchema,
-    Usage,
-)
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
 from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError

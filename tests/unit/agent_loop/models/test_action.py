@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_json import nested
-from strata.agent_loop.models.action import MessageStream, ModelAction, parse
+from strata.agent_loop.models.structured_tools.action import MessageStream, ModelAction, parse
 from strata.shared.json_stream import StringDecoder
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from strata.agent_loop.models.errors import (
+from strata.agent_loop.domain.model.errors import (
     ModelError,
     ModelErrorKind,
     classify,

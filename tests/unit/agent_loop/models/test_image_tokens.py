@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.models.dialects.table import DIALECTS
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatRole,
     EndpointType,
@@ -16,6 +15,7 @@ from strata.agent_loop.models.domain import (
     ModelRequest,
     TextPart,
 )
+from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.image_tokens import image_tokens, shown
 from strata.agent_loop.models.tokens import estimate_usage
 

@@ -20,10 +20,10 @@ class Watch:
         threads.setdefault(name, threading.current_thread())
 
 sys.meta_path.insert(0, Watch)
-from strata.agent_loop.domain.agents import ModelConfig
+from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.agent_loop.providers import ModelProvider
+from strata.agent_loop.models.provider import ModelProvider
 
 async def main():
     address = "http://127.0.0.1:9/v1"
@@ -34,7 +34,7 @@ async def main():
         await asyncio.gather(*(provider.bind(config) for _ in range(3)))
 
 asyncio.run(main())
-print(threads["strata.agent_loop.models.openai"] is threading.main_thread())
+print(threads["strata.agent_loop.models.openai_api.chat_completions"] is threading.main_thread())
 """
 
 

@@ -6,11 +6,11 @@ from datetime import date
 
 import pytest
 
-from strata.agent_loop.domain.agents import ModelConfig
+from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.known_models import AS_OF, known_model
+from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.agent_loop.providers import ModelProvider
 
 OPENAI = ModelEndpoint("openai", "openai", preset="openai")
 LOCAL = ModelEndpoint("mine", "openai", "http://127.0.0.1:1/v1")

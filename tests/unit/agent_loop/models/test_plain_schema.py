@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubles.services import refusal
-from strata.agent_loop.models.plain_schema import to_plain
+from strata.agent_loop.models.openai_api.plain_schema import to_plain
 
 NAMES = st.sampled_from(["a", "b", "type", "enum"])
 LEAVES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strata.agent_loop.models.errors import ModelErrorKind, UnknownModelError
+from strata.agent_loop.domain.model.errors import ModelErrorKind, UnknownModelError
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 
 OPEN = ModelEndpoint("router", "openai", "http://r/v1", "key")

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from doubles import anthropic_dialect, openai_dialect, responses_dialect, services
-from strata.agent_loop.models import anthropic_wire, openai_wire, responses_wire
-from strata.agent_loop.models.closed_schema import to_closed
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     JsonReply,
     ModelRequest,
     ModelSettings,
     ToolSchema,
 )
+from strata.agent_loop.domain.model.quirks import ReplyForm
+from strata.agent_loop.models.anthropic_api import messages_wire as anthropic_wire
+from strata.agent_loop.models.anthropic_api.closed_schema import to_closed
+from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
+from strata.agent_loop.models.openai_api import responses_wire
 from strata.agent_loop.models.presets.table import quirks_of
-from strata.agent_loop.models.quirks import ReplyForm
 from strata.agent_loop.models.reply_forms import ReplyForms, instruction_for
-from strata.agent_loop.models.structured_prompt import allowed, render, reply_schema
+from strata.agent_loop.models.structured_tools.prompt import allowed, render, reply_schema
 
 SCHEMA = {
     "type": "object",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.agent_loop.models.test_wire import CHOICES, CONVERSATIONS, TOOLS
 
 from doubles import openai_dialect, services
-from strata.agent_loop.models import openai_wire
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     ChatRole,
     JsonReply,
@@ -24,10 +24,10 @@ from strata.agent_loop.models.domain import (
     ToolChoice,
     ToolSchema,
 )
+from strata.agent_loop.models.conversation_repair import CONTINUE, repair
+from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.presets.table import PRESETS, preset_of, preset_of_product, quirks_of
-from strata.agent_loop.models.wire import CONTINUE, repair
 from strata.standalone.chat_model.discovery import USUAL_PORTS
-from unit.agent_loop.models.test_wire import CHOICES, CONVERSATIONS, TOOLS
 
 SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "openai"]
 MODELS = ["m", "reasons", "mistralai/m"]

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from strata.agent_loop.models.domain import ModelEvent, TextDelta, Timeouts
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.chat import ModelEvent, TextDelta, Timeouts
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retrying
 
 

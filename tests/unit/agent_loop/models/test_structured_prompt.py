@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from jsonschema import Draft202012Validator
 
-from strata.agent_loop.models.domain import ChatMessage, ToolSchema
-from strata.agent_loop.models.structured_prompt import bound_to, labels, render, reply_schema
+from strata.agent_loop.domain.model.chat import ChatMessage, ToolSchema
+from strata.agent_loop.models.structured_tools.prompt import bound_to, labels, render, reply_schema
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.rendering import Form, render_memory
 

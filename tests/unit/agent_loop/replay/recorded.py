@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from strata.agent_loop.convert.evidence import EvidenceReader
 from strata.agent_loop.convert.recordings import recording_from_json, recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto
-from strata.agent_loop.domain.events import RunEvent, TextPiece
-from strata.agent_loop.domain.runs import RunRequest
+from strata.agent_loop.domain.run.events import RunEvent, TextPiece
+from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.replay.recorder import Recorder
 from strata.agent_loop.replay.recording import Recording
 from strata.api.agent_loop.v1 import recording_pb2

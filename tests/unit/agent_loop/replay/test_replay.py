@@ -11,26 +11,26 @@ import pytest
 
 from image_samples import png
 from strata.agent_loop.convert.recordings import recording_to_json
-from strata.agent_loop.domain.agents import MessagePackaging
-from strata.agent_loop.domain.events import ModelRequestSent
-from strata.agent_loop.domain.groups import GroupMember, GroupTool
-from strata.agent_loop.domain.keys import SealedKey
-from strata.agent_loop.domain.messages import MessageInput, MessageRole
-from strata.agent_loop.domain.response_formats import ResponseFormat
-from strata.agent_loop.domain.runs import StopReason, TranscriptRange
-from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json
-from strata.agent_loop.domain.tools import Tool
-from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.ports import BoundModel
-from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import (
+from strata.agent_loop.domain.agent.agents import MessagePackaging
+from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
+from strata.agent_loop.domain.agent.response_formats import ResponseFormat
+from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json
+from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.model.chat import (
     ImagePart,
     ReasoningPart,
     TextPart,
     ToolCall,
     ToolSchema,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.ports import BoundModel
+from strata.agent_loop.domain.run.events import ModelRequestSent
+from strata.agent_loop.domain.run.runs import StopReason, TranscriptRange
+from strata.agent_loop.domain.tools import Tool
+from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb

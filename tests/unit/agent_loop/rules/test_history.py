@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from strata.agent_loop.domain.messages import (
+from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result, package
+from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     NestedCall,
@@ -16,8 +17,7 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result, package
-from strata.agent_loop.models.domain import TextPart, ToolCall
+from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.rules.history import Called, calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT
 

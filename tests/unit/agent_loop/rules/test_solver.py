@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.tool_rules import ToolRule, base_rules, rules_in_force
+from strata.agent_loop.domain.agent.tool_rules import ToolRule, base_rules, rules_in_force
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.outputs import mapped_tool
 from strata.agent_loop.rules.solver import ToolRulesSolver

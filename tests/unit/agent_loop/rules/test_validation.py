@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from strata.agent_loop.convert.tool_rules import rule_violations, rules_from_proto
+from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.models.domain import ToolSchema
 from strata.agent_loop.rules.validation import MAX_RULES, tool_violations
 from strata.api.common.v1 import tool_pb2 as pb
 from strata.shared.tool_rules import ToolRuleType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.tool_execution.convert_mcp import server_to_proto
+from strata.tool_execution.convert.mcp import server_to_proto
 from strata.tool_execution.domain.mcp import McpServer, Transport
 
 KEY = "k3y-0123456789+abc"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from strata.agent_loop.domain.model.chat import ImagePart
 from strata.agent_loop.models.dialects.base import Dialect
-from strata.agent_loop.models.domain import ImagePart
 
 # The image is fitted to the longer side, and no image takes more tokens than this.
 _PIXELS_PER_TOKEN, _LONG_PIXELS, _MOST_TOKENS = 750, 1568, 1600
@@ -21,7 +21,7 @@ def _image_tokens(image: ImagePart) -> int:
 
 DIALECT = Dialect(
     name="anthropic",
-    adapter="strata.agent_loop.models.anthropic",
+    adapter="strata.agent_loop.models.anthropic_api.messages",
     # The newest tokenizer makes far more tokens than the usual four bytes each would suggest.
     bytes_per_token=1.8,
     image_tokens=_image_tokens,

@@ -79,6 +79,6 @@ def _is_versionless(path: str) -> bool:
 DIALECT = replace(
     openai.DIALECT,
     name="azure",
-    adapter="strata.agent_loop.models.azure",
+    adapter="strata.agent_loop.models.openai_api.azure",
     check_address=_check,
 )

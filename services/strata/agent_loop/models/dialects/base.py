@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ImagePart, ModelSettings
 from strata.agent_loop.models.dialects.key_forms import plain_key
-from strata.agent_loop.models.domain import ChatModel, EndpointType, ImagePart, ModelSettings
 
 if TYPE_CHECKING:
     from strata.agent_loop.models.streaming import RetryPolicy

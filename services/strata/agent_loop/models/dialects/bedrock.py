@@ -54,6 +54,6 @@ def _check(base_url: str) -> None:
 DIALECT = replace(
     anthropic.DIALECT,
     name="bedrock",
-    adapter="strata.agent_loop.models.bedrock",
+    adapter="strata.agent_loop.models.anthropic_api.bedrock",
     check_address=_check,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from strata.agent_loop.domain.model.chat import ImageDetail, ImagePart
 from strata.agent_loop.models.dialects.base import Dialect
-from strata.agent_loop.models.domain import ImageDetail, ImagePart
 
 # The image is fitted into a square, then to the shorter side, and cut into tiles.
 _TILE_BASE, _TILE_TOKENS, _TILE_PIXELS = 85, 170, 512
@@ -24,7 +24,7 @@ def _image_tokens(image: ImagePart) -> int:
 
 DIALECT = Dialect(
     name="openai",
-    adapter="strata.agent_loop.models.openai",
+    adapter="strata.agent_loop.models.openai_api.chat_completions",
     bytes_per_token=3.2,
     image_tokens=_image_tokens,
 )

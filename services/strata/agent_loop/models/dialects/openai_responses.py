@@ -7,5 +7,5 @@ from dataclasses import replace
 from strata.agent_loop.models.dialects import openai
 
 DIALECT = replace(
-    openai.DIALECT, name="openai_responses", adapter="strata.agent_loop.models.responses"
+    openai.DIALECT, name="openai_responses", adapter="strata.agent_loop.models.openai_api.responses"
 )

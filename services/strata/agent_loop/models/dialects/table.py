@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.chat import EndpointType
 from strata.agent_loop.models.dialects import (
     anthropic,
     azure,
@@ -11,7 +12,6 @@ from strata.agent_loop.models.dialects import (
     vertex,
 )
 from strata.agent_loop.models.dialects.base import Dialect
-from strata.agent_loop.models.domain import EndpointType
 
 DIALECTS: dict[EndpointType, Dialect] = {
     dialect.name: dialect

@@ -63,7 +63,7 @@ def _check(base_url: str) -> None:
 DIALECT = replace(
     anthropic.DIALECT,
     name="vertex",
-    adapter="strata.agent_loop.models.vertex",
+    adapter="strata.agent_loop.models.anthropic_api.vertex",
     check_address=_check,
     read_key=plain_or_service_account,
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strata.agent_loop.domain.model.quirks import Quirks, ReplyForm
 from strata.agent_loop.models.dialects.azure import DEFAULT_API_VERSION, with_api_version
 from strata.agent_loop.models.presets.base import AddressOption, Preset
-from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 
 def _address(base_url: str, options: Mapping[str, str]) -> str:

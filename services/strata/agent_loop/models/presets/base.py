@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from strata.agent_loop.models.domain import DEFAULT_ENDPOINT_TYPE, EndpointType
-from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, EndpointType
+from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ If thinking is on and tools are offered, every earlier reply must have its reaso
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.quirks import Quirks, ReplyForm
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="deepseek",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
 
 # Accepted instead of a signature for calls of other models.
 _UNSIGNED = "skip_thought_signature_validator"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.quirks import Quirks, ReplyForm
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks, ReplyForm
 
 PRESET = Preset(
     name="groq",

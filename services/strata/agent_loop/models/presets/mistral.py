@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
 
 ORDER = Quirks(
     call_id_length=9,

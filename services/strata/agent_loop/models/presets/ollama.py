@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import Quirks
 
 PRESET = Preset(
     name="ollama",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.mistral import ORDER
-from strata.agent_loop.models.quirks import Quirks
 
 PRESET = Preset(
     name="openrouter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
 from strata.agent_loop.models.presets import (
     anthropic,
     azure,
@@ -22,7 +23,6 @@ from strata.agent_loop.models.presets import (
     xai,
 )
 from strata.agent_loop.models.presets.base import Preset
-from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
 
 PRESETS: dict[str, Preset] = {
     module.PRESET.name: module.PRESET

@@ -6,7 +6,7 @@ refuse two user messages in a row.
 
 from __future__ import annotations
 
-from strata.agent_loop.models.quirks import Quirks
+from strata.agent_loop.domain.model.quirks import Quirks
 
 TEMPLATES = Quirks(
     limit_name="max_tokens",

@@ -5,7 +5,7 @@ Revision ID: 0004
 
 from alembic import op
 
-from strata.shared.vectors.reindex import schema
+from strata.shared.search.reindexing import schema
 
 revision = "0004"
 down_revision = "0003"

@@ -1,0 +1,107 @@
+"""Computes the next model request of a conversation, without sending or storing anything."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.agent_loop.agents.ports import LifecycleArchival, LifecycleMemory, LifecycleRecall
+from strata.agent_loop.agents.prompt_limits import PromptLimits
+from strata.agent_loop.context.archival_counts import read_counts
+from strata.agent_loop.context.inspection import NextRequest, NextSteps
+from strata.agent_loop.context.memory_view import memory_view
+from strata.agent_loop.context.requests import view_of
+from strata.agent_loop.context.token_budget import TokenBudget, compaction_helps, files_excess
+from strata.agent_loop.context.working_window import WorkingWindow
+from strata.agent_loop.domain.agent.agents import merge_tools
+from strata.agent_loop.domain.agent.store import AgentStore
+from strata.agent_loop.domain.ports import Tools
+from strata.agent_loop.loop.turn_rules import TurnRules
+from strata.agent_loop.models.tokens import tools_bytes
+from strata.shared.clock import Clock
+from strata.shared.tool_catalogue import FILE_TOOLS
+
+
+class NextRequests:
+    """Computes the next model request of a conversation.
+
+    Args:
+        store: Stores the agents.
+        memory: Core memory.
+        recall: Recall memory.
+        archival: Archival memory.
+        tools: The tools.
+        limits: Binds an agent to its model.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        store: AgentStore,
+        memory: LifecycleMemory,
+        recall: LifecycleRecall,
+        archival: LifecycleArchival,
+        tools: Tools,
+        limits: PromptLimits,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._recall = recall
+        self._archival = archival
+        self._tools = tools
+        self._limits = limits
+        self._clock = clock
+
+    async def inspect(self, agent_id: str, conversation_id: str) -> NextRequest:
+        """Returns the content of the next model request of a conversation.
+
+        It holds the stored window, with the system message that a turn would build now from the
+        current blocks, open files, counts and date. The steps that a turn takes to make it fit
+        are not applied; see `next_steps`.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+        """
+        agent = await self._store.load(agent_id, conversation_id)
+        bound = await self._limits.bound(agent)
+        window, section, toolset, stats = await asyncio.gather(
+            self._recall.get_window(conversation_id),
+            self._memory.compile(agent, memory_view(agent, bound)),
+            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
+            read_counts(self._archival, agent.id),
+        )
+        working = WorkingWindow(agent, window, stats, self._clock)
+        working.refresh(section)
+        offered = toolset.offered(agent.tools, folders=section.has_folders)
+        tools = TurnRules(agent, ()).offer(offered).tools
+        return NextRequest(agent, working.stored, working.counted, tools, bound, section)
+
+    async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
+        """Returns what a turn would do now to make its request fit.
+
+        The input message of that turn is unknown and not counted.
+
+        Args:
+            next_request: The request.
+            token_budget: Token budget of its window.
+        """
+        if next_request.bound is None:
+            return NextSteps()
+        view = view_of(next_request.bound.settings, next_request.agent)
+        tools = tools_bytes(next_request.tools.schemas)
+        fixed = view.size(next_request.window.messages[:1]) + tools
+        whole = view.size(next_request.window.messages) + tools
+        closed: list[str] = []
+        excess = files_excess(fixed, token_budget.max_bytes)
+        if excess and next_request.section.has_open_files:
+            closed = await self._memory.files_to_close(
+                next_request.agent,
+                memory_view(next_request.agent, next_request.bound),
+                max(0, next_request.section.size - excess),
+            )
+        if closed:
+            fixed, whole = fixed - excess, whole - excess
+        too_large = whole > token_budget.max_bytes and compaction_helps(
+            fixed, token_budget.max_bytes
+        )
+        return NextSteps(closed, too_large)

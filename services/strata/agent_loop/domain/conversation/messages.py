@@ -1,0 +1,244 @@
+"""Messages of a conversation, as recall stores them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, ApprovalResponse
+from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall, Usage
+
+SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
+"""Id of a message that is shown to the model and never stored."""
+
+
+class MessageRole(StrEnum):
+    """The role of a stored message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    APPROVAL = "approval"
+    SUMMARY = "summary"
+
+
+class ToolStatus(StrEnum):
+    """How a tool call ended; the value is what the model reads."""
+
+    OK = "OK"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class Provenance(StrEnum):
+    """Where a piece of context came from."""
+
+    USER = "user"
+    MODEL = "model"
+    MEMORY = "memory"
+    TOOL = "tool"
+    WEB = "web"
+    MCP = "mcp"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class NestedCall:
+    """A tool call that code made while it ran.
+
+    Attributes:
+        id: Begins with the id of the call that ran the code.
+        arguments: JSON text, truncated if long.
+        status: How it ended; UNKNOWN also if the code did not wait for its end.
+        refused: It was refused before it reached the tool.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    status: ToolStatus
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturn:
+    """The return of one tool call.
+
+    Attributes:
+        tool_call_id: The call that it answers.
+        name: Name of the tool.
+        status: How the call ended.
+        content: JSON text for the model, with status, message and time.
+        stdout: Lines that the tool printed; not shown to the model.
+        stderr: Error lines that the tool printed; not shown to the model.
+        provenance: Where the text came from.
+        taint: Untrusted labels of the memory in it.
+        nested: Calls that its code made, in order; not shown to the model.
+        returned_by: Id of the API key whose approval response carried the return; empty if the
+            tool ran.
+        images: Images beside the text.
+    """
+
+    tool_call_id: str
+    name: str
+    status: ToolStatus
+    content: str
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    taint: tuple[Provenance, ...] = ()
+    nested: tuple[NestedCall, ...] = ()
+    returned_by: str = ""
+    images: tuple[ImagePart, ...] = ()
+
+
+def without_bytes(tool_return: ToolReturn) -> ToolReturn:
+    """Returns a tool return without the bytes of its images, as in stored messages."""
+    if not tool_return.images:
+        return tool_return
+    return replace(
+        tool_return, images=tuple(replace(image, data=b"") for image in tool_return.images)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPart:
+    """A summary that replaces messages which compaction took out of the window.
+
+    Attributes:
+        text: The text of the summary.
+        first_sequence: First sequence of the evicted range.
+        last_sequence: Last sequence of the evicted range.
+        message_count: Number of messages that it replaces, including those of earlier summaries.
+        first_message_id: First message of the evicted range.
+        last_message_id: Last message of it.
+    """
+
+    text: str
+    first_sequence: int = 0
+    last_sequence: int = 0
+    message_count: int = 0
+    first_message_id: str = ""
+    last_message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePart:
+    """A part that this release does not know; kept unread as serialized proto."""
+
+    data: bytes
+
+
+MessagePart: TypeAlias = (
+    TextPart
+    | ReasoningPart
+    | ImagePart
+    | ToolCall
+    | ToolReturn
+    | ApprovalRequest
+    | ApprovalResponse
+    | SummaryPart
+    | OpaquePart
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; the fields are those of the proto.
+
+    Attributes:
+        copied: It is a copy in a forked conversation.
+    """
+
+    id: str
+    role: MessageRole
+    parts: tuple[MessagePart, ...]
+    conversation_id: str = ""
+    agent_id: str = ""
+    sequence: int = 0
+    name: str = ""
+    run_id: str = ""
+    step_id: str = ""
+    group_id: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    provenance: tuple[Provenance, ...] = ()
+    pinned: bool = False
+    client_message_id: str = ""
+    create_time: datetime | None = None
+    copied: bool = False
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it is a system message with the user's role, which clients are not shown."""
+        return self.role is MessageRole.USER and self.provenance == (Provenance.SYSTEM,)
+
+    @property
+    def text(self) -> str:
+        """All visible text, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """All images, including those of tool returns."""
+        own = tuple(part for part in self.parts if isinstance(part, ImagePart))
+        return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of an assistant message."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def approval_request(self) -> ApprovalRequest | None:
+        """The approval request in the message, if any."""
+        return next((part for part in self.parts if isinstance(part, ApprovalRequest)), None)
+
+    @property
+    def approval_response(self) -> ApprovalResponse | None:
+        """The approval response in the message, if any."""
+        return next((part for part in self.parts if isinstance(part, ApprovalResponse)), None)
+
+    @property
+    def tool_returns(self) -> tuple[ToolReturn, ...]:
+        """The returns of a tool message."""
+        return tuple(part for part in self.parts if isinstance(part, ToolReturn))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInput:
+    """An input message for an agent.
+
+    Attributes:
+        taint: Untrusted labels of its content.
+    """
+
+    role: MessageRole
+    parts: tuple[MessagePart, ...]
+    name: str = ""
+    client_message_id: str = ""
+    taint: tuple[Provenance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The context window of a conversation as stored.
+
+    Attributes:
+        conversation_id: The conversation.
+        agent_id: The agent that it belongs to.
+        revision: Rises by one with every change.
+        messages: In order; the first is the system message.
+        message_count: Number of messages stored in the conversation, in the window or not.
+        metadata_stale: The counts in the system message are outdated.
+    """
+
+    conversation_id: str
+    agent_id: str
+    revision: int
+    messages: tuple[Message, ...]
+    message_count: int
+    metadata_stale: bool = False

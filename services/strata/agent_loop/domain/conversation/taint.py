@@ -1,0 +1,115 @@
+"""Taint: tracks untrusted content in the model's context (decision 0080).
+
+Labels of web pages and MCP servers are untrusted. The taint of a model call is the set of untrusted
+labels of everything in its context window. Replies, summaries and memories that are written under
+taint get its labels too, so that repeating untrusted content does not make it trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Provenance
+
+UNTRUSTED = (Provenance.WEB, Provenance.MCP)
+"""Untrusted labels, in the order in which they are listed.
+
+TOOL is trusted: returns of a project's own program are as trusted as the program, and a rule for
+all tool returns would always ask for approval. The executor labels tools with untrusted returns
+as WEB or MCP.
+"""
+
+MAX_SOURCES = 20
+
+Taint: TypeAlias = tuple[Provenance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaintSource:
+    """A place in the context that holds untrusted content.
+
+    Attributes:
+        label: The untrusted label.
+        message_id: The message that holds it; empty for a block or a call that has not run.
+        tool_name: The tool that returned it.
+        tool_call_id: The call that returned it, or will return it.
+        block_label: The memory block that was written under taint.
+    """
+
+    label: Provenance
+    message_id: str = ""
+    tool_name: str = ""
+    tool_call_id: str = ""
+    block_label: str = ""
+
+
+def taint_of(*labels: Iterable[Provenance]) -> Taint:
+    """Returns the untrusted ones among labels, each once, in a fixed order."""
+    distinct = {label for some in labels for label in some}
+    return tuple(label for label in UNTRUSTED if label in distinct)
+
+
+def taint_of_messages(messages: Iterable[Message]) -> Taint:
+    """Returns the taint of messages."""
+    return taint_of(*(labels_of(message) for message in messages))
+
+
+def labels_of(message: Message) -> Iterator[Provenance]:
+    """Yields the labels of a message, including those of its tool returns."""
+    yield from message.provenance
+    for tool_return in message.tool_returns:
+        if tool_return.provenance is not None:
+            yield tool_return.provenance
+        yield from tool_return.taint
+
+
+def sources_of(
+    messages: Sequence[Message], blocks: Mapping[str, Taint], most: int = MAX_SOURCES
+) -> tuple[TaintSource, ...]:
+    """Returns the sources of the taint of a context: messages, newest first, then blocks.
+
+    Replies written under taint are listed only if no other source of their label is left, for
+    example after a message was deleted. Each label has a source, even beyond `most`.
+
+    Args:
+        messages: The window.
+        blocks: Taint of the blocks that are shown, by block label.
+        most: How many sources to return.
+    """
+    sources = [source for message in reversed(messages) for source in _of_message(message)]
+    sources += [
+        TaintSource(label, block_label=name)
+        for name, labels in blocks.items()
+        for label in taint_of(labels)
+    ]
+    named = {source.label for source in sources}
+    derived = (
+        TaintSource(label, message_id=message.id)
+        for message in reversed(messages)
+        for label in taint_of(labels_of(message))
+        if label not in named
+    )
+    return _cut([*sources, *derived], most)
+
+
+# Roles of messages that the model is given; replies and tool returns are handled apart.
+_INPUT_ROLES = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
+
+
+def _of_message(message: Message) -> Iterator[TaintSource]:
+    if message.role in _INPUT_ROLES:
+        yield from (TaintSource(label, message.id) for label in taint_of(message.provenance))
+    for tool_return in message.tool_returns:
+        own = () if tool_return.provenance is None else (tool_return.provenance,)
+        for label in taint_of(own, tool_return.taint):
+            yield TaintSource(label, message.id, tool_return.name, tool_return.tool_call_id)
+
+
+def _cut(sources: Sequence[TaintSource], most: int) -> tuple[TaintSource, ...]:
+    """Returns the first `most` sources, and at least the first source of each label."""
+    first = {source.label: place for place, source in reversed(list(enumerate(sources)))}
+    kept = {*first.values()}
+    kept.update([place for place in range(len(sources)) if place not in kept][: most - len(kept)])
+    return tuple(sources[place] for place in sorted(kept))

@@ -1,0 +1,199 @@
+"""Repairs stored conversations so that every provider accepts them.
+
+Providers refuse a request for a single call without a return, return without a call, repeated call
+id or unpaired surrogate. The store keeps calls and returns together (docs/architecture.md,
+invariant 4); this is the last line of defence, and the place where ids get their form on the wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from strata.agent_loop.domain.model.chat import (
+    ChatMessage,
+    ChatRole,
+    PromptPart,
+    TextPart,
+    ToolCall,
+)
+from strata.shared.blank_text import is_blank
+from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
+
+# Ids are stored whole and truncated on the wire (docs/wire-format.md#times-and-ids).
+CALL_ID_LIMIT = 29
+MISSING_RETURN = "No result of this call was recorded."
+BLANK_MESSAGE = "[This message is blank.]"
+"""Replaces a blank user message, since providers refuse blank text."""
+
+OPENING = "[Earlier messages are not shown.]"
+"""First user message of a request that must not begin with an assistant message."""
+
+CONTINUE = "[Continue.]"
+"""Last user message of a request that must not end with an assistant message."""
+
+_ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_ALPHANUMERIC = string.digits + string.ascii_letters
+
+
+def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[ChatMessage]:
+    """Returns the messages as a sequence that every provider accepts.
+
+    Each assistant message with calls is directly followed by exactly one return per call, in call
+    order. A call without a return gets `MISSING_RETURN`; a return without a call is left out, and
+    so are blank messages. A blank user message becomes `BLANK_MESSAGE`: without it the
+    request could end with an assistant message, which some providers refuse and others continue.
+    Call ids are unique, at most `CALL_ID_LIMIT` characters of [a-zA-Z0-9_-], and stay the same
+    while the conversation only grows at its end.
+
+    Args:
+        messages: The conversation.
+        call_id_length: Length of each call id, letters and digits only; 0 for the form above.
+    """
+    returns = _match_returns(messages)
+    ids = _WireIds(call_id_length)
+    repaired: list[ChatMessage] = []
+    for position, message in enumerate(messages):
+        if message.role is ChatRole.TOOL:
+            continue
+        if not message.tool_calls:
+            if message.images or not is_blank(message.text):
+                repaired.append(_clean(message))
+            elif message.role is ChatRole.USER:
+                repaired.append(ChatMessage.user(BLANK_MESSAGE))
+            continue
+        wire_ids = [ids.assign(call.id) for call in message.tool_calls]
+        calls = zip(message.tool_calls, wire_ids, strict=True)
+        repaired.append(
+            replace(
+                message,
+                content=_clean_parts(message.content),
+                tool_calls=tuple(
+                    ToolCall(wire_id, call.name, encodable_text(call.arguments))
+                    for call, wire_id in calls
+                ),
+            )
+        )
+        for index, wire_id in enumerate(wire_ids):
+            answer = returns.get((position, index))
+            text = encodable_text(answer.text) if answer is not None else MISSING_RETURN
+            images = answer.images if answer is not None else ()
+            repaired.append(ChatMessage(ChatRole.TOOL, (TextPart(text), *images), (), wire_id))
+    return repaired
+
+
+def argument_object(arguments: str) -> dict[str, Any] | None:
+    """Returns the arguments as an object that can be sent; None if they are not an object.
+
+    Never raises: a stored call with unparsable arguments must not make the conversation
+    unusable. Escapes of half a surrogate pair are replaced.
+    """
+    try:
+        value = parse_json(arguments)
+    except JsonTextError:
+        return None
+    return encodable(value) if isinstance(value, dict) else None
+
+
+def legal_arguments(arguments: str) -> str:
+    """Returns arguments that servers can parse: unchanged, or wrapped if they are not an object.
+
+    Local servers render earlier calls through a template that parses them, and respond with 500 to
+    the whole conversation if one cannot be parsed.
+    """
+    value = argument_object(arguments)
+    if value is not None:
+        # Parsers differ in escapes of surrogates; everything else is sent unchanged.
+        halves = "\\ud" in arguments.lower()
+        return json.dumps(value, ensure_ascii=False) if halves else arguments
+    if not arguments.strip():
+        return "{}"
+    return json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
+
+
+def system_as_user(message: ChatMessage) -> ChatMessage:
+    """Returns a system message as a marked user message, for models that accept none here."""
+    return ChatMessage.user(f"<system>\n{message.text}\n</system>")
+
+
+def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:
+    """Splits off the system text that opens the prompt."""
+    count = 0
+    while count < len(messages) and messages[count].role is ChatRole.SYSTEM:
+        count += 1
+    return "\n\n".join(message.text for message in messages[:count]), messages[count:]
+
+
+def _match_returns(
+    messages: Sequence[ChatMessage],
+) -> dict[tuple[int, int], ChatMessage]:
+    """Finds the return of each call: the first unclaimed return after it with its id.
+
+    Some servers number the calls of each reply from the start ("call_0"), so that ids repeat: the
+    latest call without a return wins.
+    """
+    unanswered: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    matched: dict[tuple[int, int], ChatMessage] = {}
+    for position, message in enumerate(messages):
+        if message.role is not ChatRole.TOOL:
+            # Reversed, so that of two calls with one id in a message the first is popped first.
+            for index in reversed(range(len(message.tool_calls))):
+                unanswered[message.tool_calls[index].id].append((position, index))
+        elif unanswered[message.tool_call_id or ""]:
+            matched[unanswered[message.tool_call_id or ""].pop()] = message
+    return matched
+
+
+def _clean(message: ChatMessage) -> ChatMessage:
+    content = _clean_parts(message.content)
+    return message if content == message.content else replace(message, content=content)
+
+
+def _clean_parts(parts: tuple[PromptPart, ...]) -> tuple[PromptPart, ...]:
+    # Reasoning is signed: it is sent back unchanged or not at all.
+    return tuple(TextPart(encodable_text(p.text)) if isinstance(p, TextPart) else p for p in parts)
+
+
+class _WireIds:
+    """Assigns a unique id to every call of a request."""
+
+    def __init__(self, length: int = 0) -> None:
+        self._used: set[str] = set()
+        self._length = length
+
+    def assign(self, call_id: str) -> str:
+        if self._length:
+            return self._assign_exact(call_id)
+        base = _ILLEGAL_IN_ID.sub("_", call_id)[:CALL_ID_LIMIT] or "call"
+        candidate, number = base, 1
+        while candidate in self._used:
+            number += 1
+            suffix = f"_{number}"
+            candidate = base[: CALL_ID_LIMIT - len(suffix)] + suffix
+        self._used.add(candidate)
+        return candidate
+
+    def _assign_exact(self, call_id: str) -> str:
+        fits = len(call_id) == self._length and call_id.isascii() and call_id.isalnum()
+        candidate, number = call_id if fits else _digest(call_id, self._length), 1
+        while candidate in self._used:
+            number += 1
+            candidate = _digest(f"{call_id}#{number}", self._length)
+        self._used.add(candidate)
+        return candidate
+
+
+def _digest(text: str, length: int) -> str:
+    """Returns letters and digits that depend only on the text."""
+    number = int.from_bytes(hashlib.sha256(encodable_text(text).encode()).digest())
+    letters = []
+    for _ in range(length):
+        number, rest = divmod(number, len(_ALPHANUMERIC))
+        letters.append(_ALPHANUMERIC[rest])
+    return "".join(letters)

@@ -1,0 +1,249 @@
+"""Converts execution requests and events between the wire and the domain; checks the requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.protocol.images import image_id
+from strata.shared.ids import check_id
+from strata.shared.sandbox import RunStatus
+from strata.tool_execution.clients.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    CallingGroup,
+    CallOutcome,
+    Effect,
+    Image,
+    OlderLines,
+    ReturnStatus,
+    Tool,
+    ToolType,
+)
+from strata.tool_execution.execution.engine import Started
+
+_TYPES = {
+    ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,
+    ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
+    ToolType.SLEEPTIME: tool_pb2.TOOL_TYPE_SLEEPTIME,
+    ToolType.FILES: tool_pb2.TOOL_TYPE_FILES,
+    ToolType.MULTI_AGENT: tool_pb2.TOOL_TYPE_MULTI_AGENT,
+    ToolType.BUILTIN: tool_pb2.TOOL_TYPE_BUILTIN,
+    ToolType.CUSTOM: tool_pb2.TOOL_TYPE_CUSTOM,
+    ToolType.CLIENT: tool_pb2.TOOL_TYPE_CLIENT,
+    ToolType.MCP: tool_pb2.TOOL_TYPE_MCP,
+}
+EFFECTS = {
+    Effect.UNDECLARED: tool_pb2.TOOL_EFFECT_UNSPECIFIED,
+    Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
+    Effect.IDEMPOTENT: tool_pb2.TOOL_EFFECT_IDEMPOTENT,
+    Effect.SIDE_EFFECT: tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
+}
+STATUSES = {
+    ReturnStatus.OK: common.TOOL_STATUS_OK,
+    ReturnStatus.FAILED: common.TOOL_STATUS_FAILED,
+    ReturnStatus.UNKNOWN: common.TOOL_STATUS_UNKNOWN,
+}
+ENDS = {
+    RunStatus.OK: tool_pb.RUN_TOOL_END_RETURNED,
+    RunStatus.TOOL_ERROR: tool_pb.RUN_TOOL_END_RAISED,
+    RunStatus.TIMEOUT: tool_pb.RUN_TOOL_END_TIMEOUT,
+    RunStatus.CPU: tool_pb.RUN_TOOL_END_CPU,
+    RunStatus.MEMORY: tool_pb.RUN_TOOL_END_MEMORY,
+    RunStatus.PROCESSES: tool_pb.RUN_TOOL_END_PROCESSES,
+    RunStatus.OUTPUT: tool_pb.RUN_TOOL_END_OUTPUT,
+    RunStatus.RESULT_TOO_LARGE: tool_pb.RUN_TOOL_END_RESULT_TOO_LARGE,
+    RunStatus.BAD_RESULT: tool_pb.RUN_TOOL_END_BAD_RESULT,
+    RunStatus.KILLED: tool_pb.RUN_TOOL_END_KILLED,
+    RunStatus.REFUSED: tool_pb.RUN_TOOL_END_REFUSED,
+}
+
+
+def tool_to_proto(tool: Tool) -> tool_pb.Tool:
+    """Returns the wire form of a tool."""
+    wire = tool_pb.Tool(
+        id=tool.id,
+        name=tool.name,
+        description=tool.description,
+        type=_TYPES[tool.type],
+        parameters_json=json.dumps(tool.parameters, ensure_ascii=False),
+        tags=tool.tags,
+        return_char_limit=tool.return_char_limit,
+        enable_parallel_execution=tool.parallel,
+        effect=EFFECTS[tool.effect],
+        version=tool.version,
+        returns_from=returns_from(tool),
+    )
+    own = tool.own
+    if own is not None:
+        wire.source_code = own.source_code
+        wire.default_requires_approval = own.requires_approval
+        wire.pip_requirements.extend(own.pip_requirements)
+        wire.secret_names.extend(own.secret_names)
+        wire.allowed_hosts.extend(own.allowed_hosts)
+        wire.mcp_server_id = own.mcp.server_id if own.mcp is not None else ""
+        if own.create_time is not None and own.update_time is not None:
+            wire.create_time.FromDatetime(own.create_time)
+            wire.update_time.FromDatetime(own.update_time)
+    return wire
+
+
+def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
+    """Returns the domain types of wire values; unknown values are ignored."""
+    wanted = set(values)
+    return frozenset(name for name, value in _TYPES.items() if value in wanted)
+
+
+def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Caller]:
+    """Returns the calls to run, and the caller on whose behalf they run.
+
+    Raises:
+        InvalidArgumentError: An id is malformed, a call has no id or idempotency key, or two calls
+            have the same id.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    check_id(request.run_id, "run", field="run_id")
+    if request.HasField("group"):
+        check_id(request.group.group_id, "group", field="group.group_id")
+        for index, member in enumerate(request.group.members):
+            check_id(member.agent_id, "agent", field=f"group.members[{index}].agent_id")
+    if request.message_id:
+        check_id(request.message_id, "message", field="message_id")
+    violations = []
+    seen: set[str] = set()
+    for index, call in enumerate(request.calls):
+        path = f"calls[{index}]"
+        if not call.tool_call_id or call.tool_call_id in seen:
+            violations.append(FieldViolation(f"{path}.tool_call_id", "must be set and unique"))
+        if not call.idempotency_key:
+            violations.append(FieldViolation(f"{path}.idempotency_key", "must be set"))
+        seen.add(call.tool_call_id)
+    if not request.calls:
+        violations.append(FieldViolation("calls", "must not be empty"))
+    if violations:
+        raise InvalidArgumentError("The calls cannot be run.", violations=violations)
+    calls = [
+        Call(call.tool_call_id, call.name, call.arguments, call.idempotency_key)
+        for call in request.calls
+    ]
+    caller = Caller(
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        step_id=request.step_id,
+        model=request.model,
+        timezone=request.timezone,
+        agent_type=request.agent_type or "letta_v1_agent",
+        block_revisions=dict(request.block_revisions),
+        max_files_open=request.max_files_open,
+        file_view_chars=request.per_file_view_window_char_limit,
+        max_memory_bytes=request.max_memory_bytes,
+        message_id=request.message_id,
+        taint=labels_to_domain(request.taint),
+        older_lines=_older_lines(request),
+        group=CallingGroup(
+            request.group.group_id,
+            tuple(member.agent_id for member in request.group.members),
+            tuple(member.name for member in request.group.members),
+        ),
+    )
+    return calls, caller
+
+
+def _older_lines(request: execution_pb.ExecuteToolsRequest) -> OlderLines | None:
+    if not request.HasField("older_lines"):
+        return None
+    wire = request.older_lines
+    check_id(wire.agent_id, "agent", field="older_lines.agent_id")
+    return OlderLines(wire.agent_id, wire.range_key, tuple(wire.lines))
+
+
+def nested_tools_to_domain(tools: Iterable[execution_pb.NestedTool]) -> dict[str, list[str]]:
+    """Returns the tools that code can call as functions: parameter names by tool name."""
+    return {tool.name: list(tool.parameters) for tool in tools}
+
+
+def event_to_proto(
+    event: Started | CallOutcome, tools: Mapping[str, Tool]
+) -> execution_pb.ExecuteToolsResponse:
+    """Returns the wire form of the start or the end of a call."""
+    if isinstance(event, Started):
+        call = event.call
+        return execution_pb.ExecuteToolsResponse(
+            started=event_pb.ToolStarted(
+                tool_call_id=call.id, name=call.name, arguments=call.arguments
+            )
+        )
+    return execution_pb.ExecuteToolsResponse(finished=_finished(event, tools))
+
+
+def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.FinishedCall:
+    return execution_pb.FinishedCall(
+        tool_return=common.ToolReturnPart(
+            tool_call_id=outcome.call.id,
+            name=outcome.call.name,
+            status=STATUSES[outcome.status],
+            content=outcome.content,
+            provenance=_provenance(outcome, tools),
+            taint=labels_to_proto(outcome.output.taint),
+            images=[image_to_proto(image) for image in outcome.output.images],
+        ),
+        duration_ms=round(outcome.duration * 1000),
+        memory_edits=[
+            event_pb.MemoryEdit(
+                block_id=edit.block_id,
+                label=edit.label,
+                revision=edit.revision,
+                diff=edit.diff,
+                operation=edit.operation,
+            )
+            for edit in outcome.output.memory_edits
+        ],
+        archival_changed=outcome.output.archival_changed,
+        truncated=outcome.truncated,
+        files_changed=outcome.output.files_changed,
+    )
+
+
+def image_to_proto(image: Image) -> common.ImagePart:
+    """Returns the wire form of an image, with its bytes."""
+    return common.ImagePart(
+        media_type=image.header.media_type,
+        data=image.data,
+        image_id=image_id(image.data),
+        width=image.header.width,
+        height=image.header.height,
+        size_bytes=len(image.data),
+    )
+
+
+def _provenance(outcome: CallOutcome, tools: Mapping[str, Tool]) -> common.Provenance.ValueType:
+    """Returns the provenance of a tool return; errors of built-in web tools are our own text."""
+    tool = tools.get(outcome.call.name)
+    if tool is None:
+        return common.PROVENANCE_SYSTEM
+    if tool.own is not None:
+        # Errors are labelled, too: their text comes from the tool.
+        return returns_from(tool) or common.PROVENANCE_TOOL
+    if tool.from_web:
+        return common.PROVENANCE_WEB if outcome.ok else common.PROVENANCE_SYSTEM
+    return common.PROVENANCE_MEMORY
+
+
+def returns_from(tool: Tool) -> common.Provenance.ValueType:
+    """Returns the label of the untrusted content that a tool returns.
+
+    UNSPECIFIED if it returns none, such as a custom tool without network access. No other code
+    decides which tools return untrusted content.
+    """
+    if tool.type is ToolType.MCP:
+        return common.PROVENANCE_MCP
+    return common.PROVENANCE_WEB if tool.reads_web else common.PROVENANCE_UNSPECIFIED

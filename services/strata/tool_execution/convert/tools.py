@@ -1,0 +1,282 @@
+"""Converts requests to the tool registry into the domain, and checks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import new_id
+from strata.shared.json_schemas import UnusableSchemaError, read_schema
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
+from strata.shared.web import host_patterns as hosts
+from strata.tool_execution.convert.execution import EFFECTS
+from strata.tool_execution.domain.registry import MAX_NAME, IdempotentRequest
+from strata.tool_execution.domain.tools import (
+    Effect,
+    OwnDefinition,
+    Tool,
+    ToolType,
+)
+from strata.tool_execution.packages.requirements import package_of, problem_of
+from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
+from strata.tool_execution.schema.derive import AGENT_STATE, MAX_DESCRIPTION_CHARS
+
+MAX_LIST = 32
+MAX_TAG = 64
+MAX_RETURN_CHARS = 1_000_000
+SECRET_CHARS = range(4, 16_385)
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_\-]{{0,{MAX_NAME - 1}}}")
+_SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+# Variables that control how a program starts, and the names of Strata's own.
+_RESERVED = re.compile(r"(LD_|PYTHON|STRATA_|PATH$|HOME$|IFS$|SHELL$)", re.IGNORECASE)
+REQUEST_ID = re.compile(r"[!-~]{0,128}")
+_TYPES = {
+    tool_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM,
+    tool_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
+    tool_pb2.TOOL_TYPE_CLIENT: ToolType.CLIENT,
+}
+# Settings of tools that run on the server. A client decides itself which calls need approval.
+_NOT_FOR_CLIENTS = (
+    "secret_names",
+    "pip_requirements",
+    "allowed_hosts",
+    "default_requires_approval",
+    "enable_parallel_execution",
+)
+_EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
+
+
+def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, IdempotentRequest]:
+    """Returns the tool that a request describes, with a new id.
+
+    Raises:
+        InvalidArgumentError: Fields are wrong. The error names all of them, and the lines of
+            problems in the source.
+    """
+    violations = Violations()
+    kind = _TYPES.get(request.type)
+    violations.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
+    violations.unless(request.effect in _EFFECTS, "effect", "is not a known effect")
+    violations.unless(
+        bool(REQUEST_ID.fullmatch(request.request_id)),
+        "request_id",
+        "must be at most 128 printable ASCII characters",
+    )
+    limit = request.return_char_limit
+    violations.unless(
+        0 <= limit <= MAX_RETURN_CHARS, "return_char_limit", f"must be 0 to {MAX_RETURN_CHARS}"
+    )
+    tags = violations.texts("tags", request.tags, _tag_problem)
+    secrets = violations.texts("secret_names", request.secret_names, secret_name_problem)
+    allowed = violations.texts("allowed_hosts", request.allowed_hosts, hosts.problem_of)
+    requirements = violations.texts("pip_requirements", request.pip_requirements, problem_of)
+    violations.unless(
+        len({package_of(requirement) for requirement in requirements}) == len(requirements),
+        "pip_requirements",
+        "names a package twice",
+    )
+    if kind is ToolType.CLIENT:
+        derived = _client(request, violations)
+    else:
+        derived = _custom(request.source_code, request.name, request.parameters_json, violations)
+    description = request.description or derived.description
+    violations.unless("\0" not in description, "description", "must not contain NUL")
+    violations.unless(
+        len(description.strip()) > 0 and len(description) <= MAX_DESCRIPTION_CHARS,
+        "description",
+        f"must be set, here or as the docstring, with at most {MAX_DESCRIPTION_CHARS} characters",
+    )
+    name = request.name or derived.function
+    violations.unless(
+        bool(_NAME.fullmatch(name)),
+        "name",
+        f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
+    )
+    violations.unless(
+        not (derived.takes_agent_state and request.enable_parallel_execution),
+        "enable_parallel_execution",
+        f"must be false for a tool that takes {AGENT_STATE}: concurrent calls would change the same"
+        " memory",
+    )
+    violations.refuse()
+    own = OwnDefinition(
+        id=new_id("tool"),
+        source_code="" if kind is ToolType.CLIENT else request.source_code,
+        function="" if kind is ToolType.CLIENT else derived.function,
+        requires_approval=request.default_requires_approval,
+        pip_requirements=tuple(requirements),
+        secret_names=tuple(sorted(secrets)),
+        allowed_hosts=tuple(sorted(set(allowed))),
+    )
+    tool = Tool(
+        name=name,
+        description=description,
+        type=kind or ToolType.CUSTOM,
+        parameters=derived.parameters,
+        effect=_EFFECTS.get(request.effect, Effect.UNDECLARED),
+        parallel=request.enable_parallel_execution,
+        return_char_limit=limit or FUNCTION_RETURN_CHAR_LIMIT,
+        tags=tuple(sorted(set(tags))),
+        own=own,
+    )
+    return tool, IdempotentRequest(request.request_id, tool.version)
+
+
+def to_dry_run(source: str, function: str = "") -> Tool:
+    """Returns a tool for source code that is run once and not stored.
+
+    Args:
+        source: Python source.
+        function: Name of the function to run; needed if the source has several.
+
+    Raises:
+        InvalidArgumentError: The source is not a valid tool; the error names each problem.
+    """
+    violations = Violations()
+    derived = _custom(source, function, "", violations)
+    violations.refuse()
+    return Tool(
+        name=derived.function,
+        description=derived.description,
+        type=ToolType.CUSTOM,
+        parameters=derived.parameters,
+        effect=Effect.UNDECLARED,
+        own=OwnDefinition(id=new_id("tool"), source_code=source, function=derived.function),
+    )
+
+
+def check_secret(request: pb.PutSecretRequest) -> None:
+    """Checks a new secret. Errors never contain its value.
+
+    Raises:
+        InvalidArgumentError: The name or the value is not allowed.
+    """
+    violations = Violations()
+    problem = secret_name_problem(request.name)
+    violations.unless(not problem, "name", problem)
+    violations.unless("\0" not in request.value, "value", "must not contain NUL")
+    violations.unless(
+        not request.value or len(request.value) in SECRET_CHARS,
+        "value",
+        f"must have {SECRET_CHARS.start} to {SECRET_CHARS.stop - 1} characters: a shorter one could"
+        " not be recognised in what tools return and redacted",
+    )
+    violations.refuse()
+
+
+def secret_name_problem(name: str) -> str:
+    """Returns why a name is not allowed for a secret; empty if it is allowed."""
+    if not _SECRET.fullmatch(name):
+        return "must be letters, digits and _, at most 64, not beginning with a digit"
+    return "is a name that the sandbox reserves" if _RESERVED.match(name) else ""
+
+
+def _custom(source: str, name: str, parameters: str, violations: Violations) -> DerivedTool:
+    nothing = DerivedTool(name or "_", "_", {})
+    if not source.strip() or "\0" in source:
+        violations.add("source_code", "must be Python source with one public function")
+        return nothing
+    try:
+        derived = derive_tool(source, name)
+    except SourceError as error:
+        for problem in error.problems:
+            violations.add("source_code", str(problem))
+        return nothing
+    if not parameters:
+        return derived
+    schema = _schema_of(parameters, violations)
+    if schema is not None:
+        known, declared = set(derived.parameters["properties"]), set(schema["properties"])
+        left_out = sorted(set(derived.parameters["required"]) - set(schema["required"]))
+        if declared - known or left_out:
+            wrong = sorted(declared - known)
+            what = (
+                f"names {wrong[0]!r}, which" if wrong else f"does not require {left_out[0]!r}, as"
+            )
+            violations.add(
+                "parameters_json", f"{what} the function {derived.function} does not take so"
+            )
+        derived = replace(derived, parameters=schema)
+    return derived
+
+
+def _client(request: pb.UpsertToolRequest, violations: Violations) -> DerivedTool:
+    for field in _NOT_FOR_CLIENTS:
+        violations.unless(
+            not getattr(request, field), field, "must be empty for a tool that the client runs"
+        )
+    if request.source_code:
+        derived = _custom(request.source_code, request.name, request.parameters_json, violations)
+        violations.unless(
+            not derived.takes_agent_state,
+            "source_code",
+            f"takes {AGENT_STATE}, which a tool that the client runs does not get",
+        )
+        return derived
+    for field in ("name", "parameters_json"):
+        violations.unless(
+            bool(getattr(request, field)),
+            field,
+            "must be set for a tool that the client runs, if there is no source_code",
+        )
+    schema = _schema_of(request.parameters_json, violations) if request.parameters_json else None
+    return DerivedTool("", "", schema or {})
+
+
+def _schema_of(text: str, violations: Violations) -> dict[str, Any] | None:
+    try:
+        return read_schema(text)
+    except UnusableSchemaError as error:
+        violations.add("parameters_json", str(error))
+        return None
+
+
+def _tag_problem(tag: str) -> str:
+    if not tag.strip() or len(tag) > MAX_TAG or "\0" in tag:
+        return f"must have 1 to {MAX_TAG} characters, no NUL among them"
+    return ""
+
+
+class Violations:
+    """Collects the violations of a request, so that one error names all of them."""
+
+    def __init__(self) -> None:
+        self._violations: list[FieldViolation] = []
+
+    def add(self, field: str, description: str) -> None:
+        """Adds a violation."""
+        self._violations.append(FieldViolation(field, description))
+
+    def unless(self, valid: bool, field: str, description: str) -> None:
+        """Adds a violation unless the field is valid."""
+        if not valid:
+            self.add(field, description)
+
+    def texts(
+        self, field: str, texts: Iterable[str], problem_of: Callable[[str], str]
+    ) -> list[str]:
+        """Returns the values of a list field; adds a violation for each one with a problem."""
+        values = list(texts)
+        self.unless(len(values) <= MAX_LIST, field, f"has {len(values)}, at most {MAX_LIST}")
+        for index, text in enumerate(values[:MAX_LIST]):
+            problem = problem_of(text)
+            self.unless(not problem, f"{field}[{index}]", problem)
+        return values
+
+    def refuse(self) -> None:
+        """Raises an error if there are violations.
+
+        Raises:
+            InvalidArgumentError: There are violations; the error names all of them.
+        """
+        if self._violations:
+            first = self._violations[0]
+            raise InvalidArgumentError(
+                f"The request cannot be carried out: {first.field} {first.description}.",
+                violations=self._violations,
+            )

@@ -1,0 +1,176 @@
+"""Searches tools by words and by meaning (embeddings)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strata.protocol.errors import StrataError
+from strata.shared.logs import get_logger
+from strata.shared.search.embedding import Embedder
+from strata.tool_execution.domain.registry import StoredVector, ToolStore
+from strata.tool_execution.domain.tools import Tool
+
+# Projects have a few hundred tools. Tools beyond this limit are not searched, only listed.
+MOST_TOOLS = 2_000
+_WORD = re.compile(r"[a-z0-9]+")
+_NAME_WEIGHT = 2.0
+_TAG_WEIGHT = 1.5
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMatch:
+    """A matching tool and its score; scores are comparable within one search."""
+
+    tool: Tool
+    score: float
+
+
+class ToolSearch:
+    """Searches the tools of the calling project and the built-in ones.
+
+    There is no index: all tools of a project are read with one query, together with their vectors.
+    A vector is computed when it is first needed, and again when the text of the tool changes.
+
+    Args:
+        store: The project's tools.
+        builtin: The built-in tools by name.
+        open_embedder: Loads the embedding model; called once, for the first search.
+    """
+
+    def __init__(
+        self,
+        store: ToolStore,
+        builtin: Mapping[str, Tool],
+        open_embedder: Callable[[], Awaitable[Embedder]] | None = None,
+    ) -> None:
+        self._store = store
+        self._builtin = builtin
+        self._open = open_embedder
+        self._embedder: Embedder | None = None
+        self._opening = asyncio.Lock()
+        self._own_vectors: dict[str, bytes] = {}
+
+    async def search(self, query: str, limit: int) -> Sequence[ToolMatch]:
+        """Returns the best matches, best first; tools that do not match at all are left out.
+
+        Without an embedding model, only words are compared.
+        """
+        stored = await self._store.searchable(MOST_TOOLS)
+        known = {tool.name: (tool, vector) for tool, vector in stored}
+        known.update((tool.name, (tool, None)) for tool in self._builtin.values())
+        tools = [tool for tool, _ in known.values()]
+        near = await self._nearness(query, tools, {t.id: v for t, v in stored if v is not None})
+        hits = []
+        for tool in tools:
+            words = _overlap(query, tool)
+            meaning = max(0.0, near.get(tool.id, 0.0))
+            if words or meaning > _UNRELATED:
+                hits.append(ToolMatch(tool, (words + meaning) / 2))
+        hits.sort(key=lambda hit: (-hit.score, hit.tool.name))
+        return hits[:limit]
+
+    async def _nearness(
+        self, query: str, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
+    ) -> dict[str, float]:
+        try:
+            embedder = await self._model()
+            if embedder is None:
+                return {}
+            vectors = await self._vectors(embedder, tools, kept)
+            [query_vector] = await embedder.embed([query], "query")
+        except StrataError as error:
+            _log.warning("tools are searched by words only", reason=error.reason.value)
+            return {}
+        return {key: _cosine(query_vector, _unpacked(vector)) for key, vector in vectors.items()}
+
+    async def _model(self) -> Embedder | None:
+        if self._open is None:
+            return None
+        async with self._opening:
+            if self._embedder is None:
+                self._embedder = await self._open()
+        return self._embedder
+
+    async def _vectors(
+        self, embedder: Embedder, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
+    ) -> dict[str, bytes]:
+        vectors: dict[str, bytes] = {}
+        missing: list[tuple[Tool, str]] = []
+        for tool in tools:
+            name = _hash(embedder.model_id, tool)
+            stored = kept.get(tool.id)
+            if tool.own is None and name in self._own_vectors:
+                vectors[tool.id] = self._own_vectors[name]
+            elif stored is not None and stored.text_hash == name:
+                vectors[tool.id] = stored.vector
+            else:
+                missing.append((tool, name))
+        if missing:
+            made = await embedder.embed([_text(tool) for tool, _ in missing], "document")
+            packed = [_packed(vector) for vector in made]
+            new = list(zip(missing, packed, strict=True))
+            vectors.update((tool.id, vector) for (tool, _), vector in new)
+            self._own_vectors.update((key, v) for (tool, key), v in new if tool.own is None)
+            keep = [StoredVector(t.id, key, v) for (t, key), v in new if t.own is not None]
+            if keep:
+                await self._store.keep_vectors(keep)
+        return vectors
+
+
+# Highest cosine similarity of unrelated texts with the local model.
+_UNRELATED = 0.2
+
+
+def _text(tool: Tool) -> str:
+    words = " ".join(_words(tool.name))
+    arguments = ", ".join(tool.parameters.get("properties", {}))
+    return f"{words}. {tool.description}\n{arguments} {' '.join(tool.tags)}"
+
+
+def _hash(model: str, tool: Tool) -> str:
+    return hashlib.sha256(f"{model}\n{_text(tool)}".encode()).hexdigest()
+
+
+def _overlap(query: str, tool: Tool) -> float:
+    """Returns the weighted share of the query's words that a tool contains; 0 to 1."""
+    wanted = set(_words(query))
+    if not wanted:
+        return 0.0
+    name, tags = set(_words(tool.name)), set(_words(" ".join(tool.tags)))
+    described = set(_words(tool.description))
+    gained = 0.0
+    for word in wanted:
+        if word in name:
+            gained += _NAME_WEIGHT
+        elif word in tags:
+            gained += _TAG_WEIGHT
+        elif word in described or (len(word) > 3 and any(w.startswith(word) for w in described)):
+            gained += 1.0
+    return gained / (_NAME_WEIGHT * len(wanted))
+
+
+def _words(text: str) -> list[str]:
+    # Splits getWeather into two words, like get_weather.
+    return _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower())
+
+
+def _packed(vector: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(vector)}f", *vector)
+
+
+def _unpacked(packed: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(packed) // 4}f", packed)
+
+
+def _cosine(left: Sequence[float], right: Sequence[float]) -> float:
+    if len(left) != len(right):
+        return 0.0
+    size = math.sqrt(sum(a * a for a in left)) * math.sqrt(sum(b * b for b in right))
+    return sum(a * b for a, b in zip(left, right, strict=True)) / size if size else 0.0

@@ -1,0 +1,84 @@
+"""The tool runner: construction of its service, and the entry point of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
+from strata.shared.logs import get_logger
+from strata.shared.server import run_service
+from strata.shared.service import GrpcService, Service, Wiring
+from strata.tool_runner.egress.factory import ca_file, open_proxies
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_runner.servicers.sandbox import SandboxServicer
+from strata.tool_runner.settings import ToolRunnerSettings
+
+NAME = "tool_runner"
+_SERVICE = sandbox_pb.DESCRIPTOR.services_by_name["SandboxService"].full_name
+_CHECK_S = 5.0
+_log = get_logger(__name__)
+
+
+async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the runner. It has no database and no secrets, and calls no other service.
+
+    Args:
+        settings: Settings of the runner.
+        wiring: Resources of the process that the runner runs in.
+        stack: Closes what the runner opens.
+    """
+    sandbox = await JailSandbox.start(
+        JailConfig(
+            minimum=settings.minimum,
+            parallel=settings.parallel_calls,
+            environments=settings.packages_path,
+            proxies=open_proxies(settings, stack),
+            ca_file=ca_file(settings),
+        )
+    )
+    stack.push_async_callback(sandbox.close)
+    _log.info("sandbox started", isolation=sandbox.probe.description())
+    return Service(
+        name=NAME,
+        services=[
+            GrpcService(
+                _SERVICE,
+                sandbox_grpc.add_SandboxServiceServicer_to_server,
+                SandboxServicer(sandbox),
+            )
+        ],
+    )
+
+
+async def is_serving(address: str) -> bool:
+    """Says whether a runner serves at an address, for probes: a kubelet cannot use Unix sockets."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        try:
+            answer = await stub.Check(request, timeout=_CHECK_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def main() -> None:
+    """Runs the runner; with the argument ``check``, exits with 0 if a runner serves."""
+    settings = ToolRunnerSettings()
+    if sys.argv[1:] == ["check"]:
+        sys.exit(0 if asyncio.run(is_serving(settings.host)) else 1)
+    # The service runs as another user of the same group and must open the socket.
+    os.umask(0o007)
+    run_service(NAME, build, settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Opens the embedding models and the vector index that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+
+from strata.shared.search.embedding import CachingEmbedder, Embedder, EmbeddingModels, ModelInfo
+from strata.shared.search.embedding.base import LOCAL_DIM, LOCAL_MODEL
+from strata.shared.search.embedding.query_priority import QueriesFirst
+from strata.shared.search.fusion import FusionConfig
+from strata.shared.search.settings import EmbeddingEndpoint, SearchingServiceSettings
+from strata.shared.search.vectors.index import VectorIndex
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.shared_resources import SharedResources
+
+
+async def open_models(
+    settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
+) -> EmbeddingModels:
+    """Returns the models of the settings; the default one is opened.
+
+    Each has a cache, and the local model gives queries priority.
+
+    Args:
+        settings: The service's settings.
+        shared_resources: Resources of the process.
+        stack: Releases the models.
+
+    Raises:
+        FailedPreconditionError: The weights are missing.
+        DataLossError: The weights are not those of this release.
+    """
+    entries: list[tuple[ModelInfo, Callable[[], Awaitable[Embedder]]]] = []
+    for endpoint in _endpoints(settings):
+        info = ModelInfo(endpoint.name, endpoint.dim, unrelated=endpoint.unrelated_cosine)
+        entries.append((info, partial(_remote, endpoint, settings, shared_resources, stack)))
+    entries.append(
+        (ModelInfo(LOCAL_MODEL, LOCAL_DIM), partial(_local, settings, shared_resources, stack))
+    )
+    models = EmbeddingModels(settings.default_embedding_model, entries)
+    await models.get(models.default.id)
+    return models
+
+
+async def open_embedder(
+    settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
+) -> Embedder:
+    """Returns the default model alone; see `open_models`."""
+    models = await open_models(settings, shared_resources, stack)
+    return await models.get(models.default.id)
+
+
+async def open_vectors(
+    settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
+) -> VectorIndex:
+    """Returns the vector index, which connects at the first call.
+
+    Args:
+        settings: The service's settings.
+        shared_resources: Resources of the process.
+        stack: Releases the index.
+    """
+    address = (
+        settings.qdrant_url,
+        settings.qdrant_api_key or None,
+        settings.qdrant_replication_factor,
+        settings.search_floor,
+    )
+
+    async def make(closing: AsyncExitStack) -> VectorIndex:
+        url, key, replicas, floor = address
+        config = QdrantConfig(replication_factor=replicas, fusion=FusionConfig(floor=floor))
+        index = QdrantIndex(connect(url, key), config)
+        closing.push_async_callback(index.close)
+        return index
+
+    return await shared_resources.share(("vectors", *address), make, stack)
+
+
+def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
+    endpoints = list(settings.embedding_models)
+    if settings.embedding_provider != "minilm":
+        endpoints.append(
+            EmbeddingEndpoint(
+                name=settings.embedding_model,
+                dim=settings.embedding_dim,
+                base_url=settings.embedding_base_url,
+                api_key=settings.embedding_api_key,
+            )
+        )
+    return endpoints
+
+
+async def _local(
+    settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
+) -> Embedder:
+    async def make(closing: AsyncExitStack) -> Embedder:
+        from strata.shared.search.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
+            MiniLmEmbedder,
+        )
+
+        local = await MiniLmEmbedder.load(settings.embedding_model_path)
+        closing.push_async_callback(local.close)
+        return CachingEmbedder(QueriesFirst(local))
+
+    return await shared_resources.share(("embedder", settings.embedding_model_path), make, stack)
+
+
+async def _remote(
+    endpoint: EmbeddingEndpoint,
+    settings: SearchingServiceSettings,
+    shared_resources: SharedResources,
+    stack: AsyncExitStack,
+) -> Embedder:
+    async def make(closing: AsyncExitStack) -> Embedder:
+        from openai import AsyncOpenAI  # noqa: PLC0415 - slow to import, seldom needed
+
+        from strata.shared.search.embedding.openai_compatible import (  # noqa: PLC0415 - needs the SDK
+            OpenAiEmbedder,
+            OpenAiEmbeddingModel,
+        )
+
+        client = AsyncOpenAI(
+            api_key=endpoint.api_key or "none",
+            base_url=endpoint.base_url,
+            timeout=settings.embedding_timeout_s,
+            max_retries=settings.embedding_retries,
+        )
+        closing.push_async_callback(client.close)
+        model = OpenAiEmbeddingModel(
+            name=endpoint.model or endpoint.name,
+            model_id=endpoint.name,
+            dim=endpoint.dim,
+            max_tokens=endpoint.max_tokens,
+            request_dim=endpoint.send_dimensions,
+            query_prefix=endpoint.query_prefix,
+            document_prefix=endpoint.document_prefix,
+        )
+        return CachingEmbedder(OpenAiEmbedder(client, model))
+
+    limits = (settings.embedding_timeout_s, settings.embedding_retries)
+    key = ("embedder", endpoint.model_dump_json(), *limits)
+    return await shared_resources.share(key, make, stack)

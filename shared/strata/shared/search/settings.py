@@ -1,0 +1,147 @@
+"""Settings of a service that searches: the vector index and the embedding models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.fusion import FLOOR
+from strata.shared.search.reindexing.state import ReindexConfig
+from strata.shared.settings import ServiceSettings
+
+
+class EmbeddingEndpoint(BaseModel):
+    """An embedding model behind an OpenAI-compatible endpoint."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=120,
+        description="Id of the model in Strata; stored with every vector.",
+    )
+    model: str = Field(default="", description="Its name at the endpoint; unset means the same.")
+    dim: int = Field(gt=0, le=65_536, description="Dimension of its vectors.")
+    base_url: str | None = Field(
+        default=None, description="Address of the endpoint; unset means OpenAI's own."
+    )
+    api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
+    max_tokens: int = Field(default=8192, gt=0, description="Most tokens of one text.")
+    send_dimensions: bool = Field(
+        default=False, description="Request vectors of `dim`, for models that can shorten them."
+    )
+    query_prefix: str = Field(default="", description='Put before queries (E5: "query: ").')
+    document_prefix: str = Field(
+        default="", description='Put before texts that are searched (E5: "passage: ").'
+    )
+    unrelated_cosine: float = Field(
+        default=0.0, ge=-1, lt=1, description="Cosine of unrelated texts (E5: 0.7)."
+    )
+
+
+class SearchingServiceSettings(ServiceSettings):
+    """Fields of the services that search by meaning.
+
+    Services of one process whose values are equal share one model and one client.
+    """
+
+    qdrant_url: str = Field(
+        default="http://127.0.0.1:6334",
+        description="gRPC address of Qdrant or of the embedded engine.",
+    )
+    qdrant_api_key: str = Field(default="", repr=False, description="Its API key.")
+    qdrant_replication_factor: int = Field(
+        default=1, gt=0, description="Copies of each shard of a new collection."
+    )
+    embedding_provider: Literal["minilm", "openai"] = Field(
+        default="minilm", description="The local model, or an OpenAI-compatible endpoint."
+    )
+    embedding_model_path: Path | None = Field(
+        default=None, description="File of the local model; unset means the packaged one."
+    )
+    embedding_base_url: str | None = Field(
+        default=None, description="Address of the endpoint; unset means OpenAI's own."
+    )
+    embedding_api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
+    embedding_model: str = Field(
+        default="text-embedding-3-small", description="Model at the endpoint."
+    )
+    embedding_dim: int = Field(default=1536, gt=0, description="Dimension of its vectors.")
+    embedding_models: tuple[EmbeddingEndpoint, ...] = Field(
+        default=(),
+        description="Models beside the default one, which archives and reindexing can name.",
+    )
+    embedding_timeout_s: float = Field(
+        default=30.0, gt=0, description="Longest wait for one answer of an endpoint, seconds."
+    )
+    embedding_retries: int = Field(
+        default=4,
+        ge=0,
+        description="Retries after an endpoint fails or limits the rate.",
+    )
+    search_floor: float = Field(
+        default=FLOOR,
+        ge=0,
+        le=2,
+        description=(
+            "Least score of a search result: similarity of meaning (0 to 1) plus match of words "
+            "(0 to 1). Queries of up to three words need three quarters of it. Raise it if "
+            "searches return unrelated texts, lower it if they miss related ones; 0 returns the "
+            "nearest texts, related or not."
+        ),
+    )
+    index_poll_s: float = Field(
+        default=1.0, gt=0, description="Seconds between polls for texts to be indexed."
+    )
+    reindex_batch: int = Field(
+        default=32, gt=0, description="Texts that a reindex embeds at a time, between new ones."
+    )
+    reindex_sample: int = Field(
+        default=64, gt=0, le=1000, description="Stored texts that a new index is checked with."
+    )
+    reindex_share: float = Field(
+        default=0.95,
+        ge=0,
+        le=1,
+        description="Share of the old index's finds that a new index must find to serve.",
+    )
+    reindex_grace_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Seconds for which a replaced index is kept up to date for a rollback.",
+    )
+    reindex_by_key: bool = Field(
+        default=True,
+        description=(
+            "Allow keys with the scope admin to rebuild an index, which all projects share; set it "
+            "to false where projects belong to different owners."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [
+            self.default_embedding_model,
+            *(embedding_model.name for embedding_model in self.embedding_models),
+        ]
+        if self.embedding_provider != "minilm":
+            names.append(LOCAL_MODEL)
+        if len(set(names)) < len(names):
+            raise ValueError("two embedding models have the same name")
+        return self
+
+    @property
+    def reindex_config(self) -> ReindexConfig:
+        """The configuration of index rebuilds."""
+        return ReindexConfig(
+            batch=self.reindex_batch,
+            sample=self.reindex_sample,
+            share=self.reindex_share,
+            grace=self.reindex_grace_s,
+        )
+
+    @property
+    def default_embedding_model(self) -> str:
+        """Id of the default model."""
+        return LOCAL_MODEL if self.embedding_provider == "minilm" else self.embedding_model

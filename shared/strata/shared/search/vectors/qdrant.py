@@ -1,0 +1,497 @@
+"""The vector index on Qdrant: a server, a cluster, or the process of the embedded engine.
+
+The same gRPC client reaches all of them.
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import grpc
+from qdrant_client import AsyncQdrantClient, models
+
+from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
+from strata.shared.search.fusion import FLOOR, FusionConfig, Hit, fuse
+from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
+from strata.shared.search.vectors.filters import (
+    documents_filter,
+    first_chunks,
+    project_filter,
+    tenant_corpus,
+    tenant_filter,
+)
+from strata.shared.search.vectors.index import (
+    DOCUMENT_FIELD,
+    Collection,
+    Document,
+    PayloadValue,
+    Preference,
+    SparseVector,
+    StartGate,
+    Where,
+)
+from strata.shared.search.vectors.lean_client import LeanQdrantClient
+from strata.shared.search.vectors.points import (
+    DENSE,
+    SPARSE,
+    candidates_of,
+    engine_sparse,
+    payload_indexes,
+    payload_of,
+    points_of,
+)
+from strata.shared.search.vectors.qdrant_errors import (
+    CLIENT_ERRORS,
+    EngineDownError,
+    is_cut_connection,
+    status_of,
+    to_strata_error,
+)
+
+_T = TypeVar("_T")
+
+_DEPTH_PER_HIT = 3
+# Building so many points and their messages takes about 6 ms, which blocks the event loop.
+_UPSERT_POINTS = 64
+_DELETE_DOCUMENTS = 512
+_RETRY_AFTER_SECONDS = 0.05
+_GRPC_PORT = 6334
+_CORPUS_SECONDS = 2.0
+_LONGEST_CORPUS_SECONDS = 600.0
+_MAX_CORPORA = 10_000
+_GRPC_OPTIONS = {
+    "grpc.keepalive_time_ms": 30_000,
+    # gRPC's default maximum is two minutes; a restarted engine must be reachable at once.
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QdrantConfig:
+    """How collections are made and requests are sent.
+
+    Attributes:
+        read_timeout: Seconds for a search or count, including a retry.
+        write_timeout: Seconds for a change, including a retry.
+        shard_number: Shards of a new collection; None for the engine's default.
+        replication_factor: Copies of each shard of a new collection.
+        write_consistency_factor: Copies that must confirm a write.
+        fusion: Weights of the two arms of a search.
+    """
+
+    read_timeout: float = 5.0
+    write_timeout: float = 30.0
+    shard_number: int | None = None
+    replication_factor: int = 1
+    write_consistency_factor: int = 1
+    fusion: FusionConfig = field(default_factory=lambda: FusionConfig(floor=FLOOR))
+
+
+def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
+    """Returns a client that uses gRPC and connects at the first call.
+
+    Args:
+        url: ``http://host:port`` or ``https://…``; the port is that of gRPC (6334).
+        api_key: Sent with every request.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("the address of the vector index is http(s)://host:port")
+    return LeanQdrantClient(
+        host=parts.hostname,
+        grpc_port=parts.port or _GRPC_PORT,
+        https=parts.scheme == "https",
+        prefer_grpc=True,
+        # As a header, because the client warns about its own parameter on plain connections.
+        headers={"api-key": api_key} if api_key else None,
+        grpc_options=dict(_GRPC_OPTIONS),
+        check_compatibility=False,
+    )
+
+
+class QdrantIndex:
+    """A `VectorIndex` on Qdrant. It owns the client: `close` closes it."""
+
+    def __init__(
+        self,
+        client: AsyncQdrantClient,
+        config: QdrantConfig | None = None,
+        circuit: CircuitBreaker | None = None,
+    ) -> None:
+        self._client = client
+        self._config = config or QdrantConfig()
+        self._circuit = circuit or CircuitBreaker("the vector index")
+        self._corpora: dict[tuple[str, str], tuple[int, float]] = {}
+
+    async def ensure(
+        self, collection: Collection, model_id: str, dim: int, *, generation: str | None = None
+    ) -> str:
+        """See `VectorIndex.ensure`."""
+        generation = generation or collection.generation(model_id)
+        _check_generation(collection, generation)
+        if not await self._read("exists", lambda: self._client.collection_exists(generation)):
+            await self._create(generation, dim)
+        await self._check_dim(generation, dim)
+        for name, schema in payload_indexes(collection).items():
+            await self._write(
+                "create_index",
+                partial(
+                    self._client.create_payload_index,
+                    generation,
+                    name,
+                    field_schema=schema,
+                    wait=True,
+                ),
+            )
+        if await self.serving(collection) is None:
+            await self._change_aliases(_alias_to(collection, generation))
+        return generation
+
+    async def serving(self, collection: Collection) -> str | None:
+        """See `VectorIndex.serving`."""
+        reply = await self._read("aliases", self._client.get_aliases)
+        for alias in reply.aliases:
+            if alias.alias_name == collection.name:
+                return alias.collection_name
+        return None
+
+    async def generations(self, collection: Collection) -> list[str]:
+        """See `VectorIndex.generations`."""
+        reply = await self._read("collections", self._client.get_collections)
+        prefix = f"{collection.name}__"
+        return sorted(item.name for item in reply.collections if item.name.startswith(prefix))
+
+    async def switch(self, collection: Collection, generation: str) -> None:
+        """See `VectorIndex.switch`."""
+        _check_generation(collection, generation)
+        await self._change_aliases(
+            models.DeleteAliasOperation(
+                delete_alias=models.DeleteAlias(alias_name=collection.name)
+            ),
+            _alias_to(collection, generation),
+        )
+
+    async def drop(self, collection: Collection, generation: str) -> None:
+        """See `VectorIndex.drop`."""
+        _check_generation(collection, generation)
+        if await self.serving(collection) == generation:
+            raise FailedPreconditionError(
+                f"{generation} serves; switch to another generation first",
+                reason=Reason.IN_USE,
+                metadata={"used_by": collection.name},
+            )
+        await self._write("drop", lambda: self._client.delete_collection(generation))
+
+    async def upsert(
+        self,
+        collection: Collection,
+        project_id: str,
+        documents: Sequence[Document],
+        *,
+        generation: str | None = None,
+        replace: bool = False,
+    ) -> None:
+        """See `VectorIndex.upsert`."""
+        tenant_filter(collection, project_id, Where())  # refuses a missing project
+        target = _target(collection, generation)
+        points = points_of(collection, project_id, documents)
+        while batch := list(islice(points, _UPSERT_POINTS)):
+            await self._write("upsert", partial(self._client.upsert, target, batch, wait=True))
+        if replace:
+            await self._delete_surplus_chunks(target, project_id, documents)
+
+    async def set_payload(
+        self,
+        collection: Collection,
+        project_id: str,
+        document_ids: Sequence[str],
+        payload: Mapping[str, PayloadValue],
+        *,
+        generation: str | None = None,
+    ) -> None:
+        """See `VectorIndex.set_payload`."""
+        target = _target(collection, generation)
+        stored = payload_of(collection, payload)
+        for ids in _slices(document_ids):
+            points = documents_filter(project_id, ids)
+            await self._write(
+                "set_payload",
+                partial(self._client.set_payload, target, payload=stored, points=points, wait=True),
+            )
+
+    async def query(
+        self,
+        collection: Collection,
+        project_id: str,
+        *,
+        dense: Sequence[float] | None = None,
+        sparse: SparseVector | None = None,
+        where: Where | None = None,
+        prefer: Sequence[Preference] = (),
+        limit: int = 10,
+        generation: str | None = None,
+        unrelated: float | None = None,
+        dense_weight: float = 1.0,
+        floor_share: float = 1.0,
+        uncut: bool = False,
+        weak: bool = False,
+        after: StartGate | None = None,
+    ) -> list[Hit]:
+        """See `VectorIndex.query`."""
+        where = where or Where()
+        conditions = tenant_filter(collection, project_id, where)
+        if dense is None and sparse is None:
+            raise InternalError("a search needs a dense or a sparse vector")
+        depth = max(collection.depth, limit * _DEPTH_PER_HIT)
+        fields = [DOCUMENT_FIELD, *{preference.field for preference in prefer}]
+        arms: dict[str, models.QueryRequest] = {}
+        if dense is not None:
+            arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)
+        if sparse:
+            corpus = tenant_corpus(project_id)
+            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth, fields, corpus)
+        if where.matches_nothing or not arms or limit < 1:
+            return []
+        target = _target(collection, generation)
+        ask = self._asking(target, list(arms.values()))
+        if after is not None:
+            await after()
+        replies = await self._read("query", ask)
+        scores = {
+            name: candidates_of(reply.points, prefer)
+            for name, reply in zip(arms, replies, strict=True)
+        }
+        return fuse(
+            scores.get(DENSE, []),
+            scores.get(SPARSE, []),
+            limit=len(arms) * depth if uncut else limit,
+            depth=depth,
+            config=self._fusion(unrelated),
+            corpus=await self._corpus_size(target, project_id) if sparse else 1,
+            dense_weight=dense_weight,
+            floor_share=floor_share,
+            weak=weak,
+        )
+
+    def _asking(
+        self, target: str, arms: list[models.QueryRequest]
+    ) -> Callable[[], Awaitable[Sequence[Any]]]:
+        client = self._client
+        if isinstance(client, LeanQdrantClient):
+            return client.prepared(target, arms)
+        return lambda: client.query_batch_points(target, arms)
+
+    async def delete(
+        self,
+        collection: Collection,
+        project_id: str,
+        document_ids: Sequence[str],
+        *,
+        generation: str | None = None,
+    ) -> None:
+        """See `VectorIndex.delete`."""
+        target = _target(collection, generation)
+        for ids in _slices(document_ids):
+            await self._delete_points(target, documents_filter(project_id, ids))
+
+    async def delete_where(
+        self,
+        collection: Collection,
+        project_id: str,
+        where: Where,
+        *,
+        generation: str | None = None,
+    ) -> None:
+        """See `VectorIndex.delete_where`."""
+        conditions = tenant_filter(collection, project_id, where)
+        if not where.matches_nothing:
+            await self._delete_points(_target(collection, generation), conditions)
+
+    async def count(
+        self,
+        collection: Collection,
+        project_id: str,
+        where: Where | None = None,
+        *,
+        generation: str | None = None,
+    ) -> int:
+        """See `VectorIndex.count`."""
+        where = where or Where()
+        conditions = first_chunks(tenant_filter(collection, project_id, where))
+        if where.matches_nothing:
+            return 0
+        target = _target(collection, generation)
+        reply = await self._read(
+            "count", lambda: self._client.count(target, count_filter=conditions, exact=True)
+        )
+        return reply.count
+
+    async def check(self) -> None:
+        """See `VectorIndex.check`."""
+        await self._read("aliases", self._client.get_aliases)
+
+    async def close(self) -> None:
+        """See `VectorIndex.close`."""
+        await self._client.close()
+
+    def _fusion(self, unrelated: float | None) -> FusionConfig:
+        config = self._config.fusion
+        return config if unrelated is None else replace(config, dense_low=unrelated)
+
+    async def _corpus_size(self, target: str, project_id: str) -> int:
+        """Returns the cached number of points of the project; only its logarithm matters."""
+        now = asyncio.get_running_loop().time()
+        count, until = self._corpora.get((target, project_id), (0, 0.0))
+        if now < until:
+            return count
+        conditions = project_filter(project_id)
+        reply = await self._read(
+            "count", lambda: self._client.count(target, count_filter=conditions, exact=False)
+        )
+        if len(self._corpora) >= _MAX_CORPORA:
+            self._corpora.clear()
+        # A large number changes slowly and takes longer to count.
+        seconds = min(_CORPUS_SECONDS * max(1.0, reply.count / 1_000), _LONGEST_CORPUS_SECONDS)
+        self._corpora[(target, project_id)] = (reply.count, now + seconds)
+        return reply.count
+
+    async def _create(self, generation: str, dim: int) -> None:
+        config = self._config
+        try:
+            await self._write(
+                "create",
+                lambda: self._client.create_collection(
+                    generation,
+                    vectors_config={
+                        DENSE: models.VectorParams(size=dim, distance=models.Distance.COSINE)
+                    },
+                    sparse_vectors_config={
+                        SPARSE: models.SparseVectorParams(modifier=models.Modifier.IDF)
+                    },
+                    # One graph per project and no global one: every search is within one project.
+                    hnsw_config=models.HnswConfigDiff(m=0, payload_m=16),
+                    shard_number=config.shard_number,
+                    replication_factor=config.replication_factor,
+                    write_consistency_factor=config.write_consistency_factor,
+                ),
+            )
+        except InternalError as error:
+            # Another replica may have created it.
+            cause = error.__cause__
+            if cause is None or status_of(cause) is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+
+    async def _check_dim(self, generation: str, dim: int) -> None:
+        info = await self._read("info", lambda: self._client.get_collection(generation))
+        vectors = info.config.params.vectors
+        size = vectors[DENSE].size if isinstance(vectors, dict) and DENSE in vectors else None
+        if size != dim:
+            raise FailedPreconditionError(
+                f"the collection {generation} holds vectors of {size} dimensions, not {dim}",
+                reason=Reason.MODEL_NOT_CONFIGURED,
+                metadata={"collection": generation, "expected": dim, "found": size},
+            )
+
+    async def _change_aliases(self, *operations: models.AliasOperations) -> None:
+        await self._write(
+            "aliases", lambda: self._client.update_collection_aliases(list(operations))
+        )
+
+    async def _delete_surplus_chunks(
+        self, target: str, project_id: str, documents: Sequence[Document]
+    ) -> None:
+        ids_by_length: dict[int, list[str]] = defaultdict(list)
+        for document in documents:
+            ids_by_length[len(document.chunks)].append(document.id)
+        for length, document_ids in ids_by_length.items():
+            for ids in _slices(document_ids):
+                surplus = documents_filter(project_id, ids, from_chunk=length)
+                await self._delete_points(target, surplus)
+
+    async def _delete_points(self, target: str, points: models.Filter) -> None:
+        selector = models.FilterSelector(filter=points)
+        await self._write("delete", lambda: self._client.delete(target, selector, wait=True))
+
+    async def _read(self, operation: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await self._call(operation, call, self._config.read_timeout)
+
+    async def _write(self, operation: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await self._call(operation, call, self._config.write_timeout)
+
+    async def _call(self, operation: str, call: Callable[[], Awaitable[_T]], seconds: float) -> _T:
+        """Runs an operation with a time limit, one retry after a lost connection, and our errors.
+
+        All operations are idempotent.
+        """
+        with self._circuit.guard():
+            try:
+                async with asyncio.timeout(seconds):
+                    return await _again_if_cut(call)
+            except CLIENT_ERRORS as error:
+                cause: Exception = error
+                failure = to_strata_error(error, operation)
+                if isinstance(failure, EngineDownError):
+                    raise failure from error
+        raise failure from cause
+
+
+async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
+    try:
+        return await call()
+    except CLIENT_ERRORS as error:
+        if not is_cut_connection(error):
+            raise
+    await asyncio.sleep(_RETRY_AFTER_SECONDS)
+    return await call()
+
+
+def _arm(
+    name: str,
+    vector: Any,
+    conditions: models.Filter,
+    depth: int,
+    fields: list[str],
+    params: models.SearchParams | None = None,
+) -> models.QueryRequest:
+    # Without validation: checking each number of a vector takes longer than sending it.
+    return models.QueryRequest.model_construct(
+        query=vector,
+        using=name,
+        filter=conditions,
+        limit=depth,
+        with_payload=fields,
+        params=params,
+    )
+
+
+def _alias_to(collection: Collection, generation: str) -> models.CreateAliasOperation:
+    return models.CreateAliasOperation(
+        create_alias=models.CreateAlias(collection_name=generation, alias_name=collection.name)
+    )
+
+
+def _target(collection: Collection, generation: str | None) -> str:
+    if generation is None:
+        return collection.name
+    _check_generation(collection, generation)
+    return generation
+
+
+def _check_generation(collection: Collection, generation: str) -> None:
+    if not generation.startswith(f"{collection.name}__"):
+        raise InternalError(f"{generation} is not a generation of {collection.name}")
+
+
+def _slices(document_ids: Sequence[str]) -> list[Sequence[str]]:
+    count = math.ceil(len(document_ids) / _DELETE_DOCUMENTS)
+    return [
+        document_ids[number * _DELETE_DOCUMENTS : (number + 1) * _DELETE_DOCUMENTS]
+        for number in range(count)
+    ]

@@ -1,0 +1,175 @@
+"""The real local model: same vectors always, meaning near meaning, nothing else let in."""
+
+import asyncio
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
+from strata.shared.search.embedding import Embedder, embed_chunked
+from strata.shared.search.embedding.minilm import MiniLmEmbedder, find_weights
+
+TEXTS = [
+    "",
+    "My sister lives in Lisbon.",
+    "The quarterly report is due on Friday. " * 20,
+    "私は寿司が好きです",
+    "emoji 😀 and \x00 control \ud800 characters",
+    "x" * 500,
+]
+
+
+def cosine(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+async def test_describes_itself(minilm: MiniLmEmbedder) -> None:
+    assert isinstance(minilm, Embedder)
+    assert (minilm.dim, minilm.max_tokens, minilm.normalized) == (384, 256, True)
+    assert minilm.count_tokens("Hello, world!") == 6
+
+
+async def test_a_batch_gives_what_single_texts_give(minilm: MiniLmEmbedder) -> None:
+    together = await minilm.embed(TEXTS * 2, "document")
+    alone = [(await minilm.embed([text], "query"))[0] for text in TEXTS]
+    assert together == alone * 2
+
+
+async def test_vectors_have_unit_length(minilm: MiniLmEmbedder) -> None:
+    for vector in await minilm.embed(TEXTS, "document"):
+        assert len(vector) == 384
+        assert math.isclose(cosine(vector, vector), 1.0, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("query", "answer", "other"),
+    [
+        (
+            "Where does my sister live?",
+            "My sister moved to Lisbon last year.",
+            "I am allergic to peanuts.",
+        ),
+        (
+            "What food must I avoid?",
+            "The user has a severe peanut allergy.",
+            "The user plays chess on Sundays.",
+        ),
+        ("car", "automobile", "banana"),
+    ],
+)
+async def test_a_paraphrase_is_nearer_than_another_fact(
+    minilm: MiniLmEmbedder, query: str, answer: str, other: str
+) -> None:
+    asked, right, wrong = await minilm.embed([query, answer, other], "query")
+    assert cosine(asked, right) > cosine(asked, wrong) + 0.15
+
+
+async def test_known_similarity_of_the_reference_model(minilm: MiniLmEmbedder) -> None:
+    """The model card's example; fp32 gives 0.6660, 0.1411 and so on for its three texts."""
+    first, second, third = await minilm.embed(
+        [
+            "The weather is lovely today.",
+            "It's so sunny outside!",
+            "He drove to the stadium.",
+        ],
+        "document",
+    )
+    assert cosine(first, second) == pytest.approx(0.6660, abs=0.01)
+    assert cosine(first, third) == pytest.approx(0.1046, abs=0.01)
+    assert cosine(second, third) == pytest.approx(0.1411, abs=0.01)
+
+
+async def test_the_end_of_a_long_text_is_found_through_its_chunks(minilm: MiniLmEmbedder) -> None:
+    filler = "The committee discussed the budget for road maintenance at length. " * 40
+    text = filler + "By the way, the password of the safe is written under the piano."
+    [chunks] = await embed_chunked(minilm, [text])
+    [query] = await minilm.embed(["Where is the password for the safe?"], "query")
+    assert len(chunks) > 1
+    scores = [cosine(query, chunk.vector) for chunk in chunks]
+    assert scores[-1] == max(scores)
+    [whole] = await minilm.embed([text], "document")
+    assert scores[-1] > cosine(query, whole) + 0.1
+
+
+async def test_embedding_does_not_block_the_event_loop(minilm: MiniLmEmbedder) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.001)
+
+    ticking = asyncio.create_task(tick())
+    await minilm.embed(["a long text about many things " * 40] * 8, "document")
+    ticking.cancel()
+    assert ticks > 8
+
+
+async def test_a_query_does_not_wait_for_a_whole_bulk(minilm: MiniLmEmbedder) -> None:
+    bulk = asyncio.create_task(minilm.embed(["bulk text " * 50] * 64, "document"))
+    await asyncio.sleep(0)
+    await minilm.embed(["query"], "query")
+    assert not bulk.done()
+    assert len(await bulk) == 64
+
+
+async def test_other_weights_are_refused(tmp_path: Path) -> None:
+    damaged = tmp_path / "model.onnx"
+    content = bytearray(find_weights().read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(DataLossError, match="sha256") as caught:
+        await MiniLmEmbedder.load(damaged)
+    assert caught.value.metadata["path"] == str(damaged)
+
+
+async def test_the_error_for_missing_weights_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(FailedPreconditionError, match="no-such-file") as caught:
+        await MiniLmEmbedder.load(tmp_path / "no-such-file")
+    assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
+
+
+async def test_weights_are_taken_from_a_given_path(tmp_path: Path, minilm: MiniLmEmbedder) -> None:
+    copy = tmp_path / "elsewhere.onnx"
+    copy.write_bytes(find_weights().read_bytes())
+    other = await MiniLmEmbedder.load(copy)
+    try:
+        assert await other.embed(["same"], "query") == await minilm.embed(["same"], "query")
+    finally:
+        await other.close()
+
+
+# In a process of its own: of this one's memory the other tests have their part.
+_LONG_TEXTS = """
+import asyncio, os
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
+
+def resident():
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+async def main():
+    model = await MiniLmEmbedder.load()
+    await model.embed(["short"], "document")
+    # What a server has beside it, so that blocks that are freed do not lie at the top.
+    held = [bytes(700 + number % 900) for number in range(50_000)]
+    before = resident()
+    texts = [" ".join(f"word{n * m % 997}" for n in range(200)) for m in range(8)]
+    await model.embed(texts, "document")
+    await asyncio.sleep(1.5)
+    await model.close()
+    print(resident() - before)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc on Linux")
+def test_memory_of_long_texts_is_returned_to_the_system() -> None:
+    command = [sys.executable, "-c", _LONG_TEXTS]
+    grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(grown) < 30, "60 and more, unless the heap is told to give it back"

@@ -1,0 +1,191 @@
+"""No request on documents leaves without its project, and no project sees another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qdrant_client import AsyncQdrantClient, models
+
+from strata.protocol.errors import InternalError, Reason
+from strata.shared.search.vectors import Collection, SparseVector, Where
+from strata.shared.search.vectors.points import point_id
+from strata.shared.search.vectors.qdrant import QdrantIndex
+
+from .conftest import DIM, ENCODER, EPOCH, FIELDS, MODEL, document, vector
+
+EAST = vector(1.0)
+
+# What touches no document: collections and aliases hold no tenant's data.
+ADMINISTRATION = {
+    "collection_exists",
+    "create_collection",
+    "get_collection",
+    "get_collections",
+    "create_payload_index",
+    "get_aliases",
+    "update_collection_aliases",
+    "close",
+}
+
+
+class RecordingClient:
+    """Passes every call on, and keeps it."""
+
+    def __init__(self, client: AsyncQdrantClient) -> None:
+        self._client = client
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append((name, args, kwargs))
+            return await method(*args, **kwargs)
+
+        return call
+
+
+def tenants_of(condition: models.Filter | None) -> set[object]:
+    """The projects that a filter is bound to, by a condition that MUST hold."""
+    assert condition is not None
+    assert isinstance(condition.must, list)
+    return {
+        part.match.value
+        for part in condition.must
+        if isinstance(part, models.FieldCondition)
+        and part.key == "project_id"
+        and isinstance(part.match, models.MatchValue)
+    }
+
+
+def projects_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> set[object]:
+    """The projects that a request reaches; fails on a kind of request not known here."""
+    match name:
+        case "query_batch_points":
+            tenants = [tenants_of(request.filter) for request in args[1]]
+            tenants += [
+                tenants_of(request.params.idf.corpus)
+                for request in args[1]
+                if request.params is not None
+            ]
+            return set.union(*tenants) if all(len(one) == 1 for one in tenants) else set()
+        case "count":
+            return tenants_of(kwargs["count_filter"])
+        case "delete":
+            return tenants_of(args[1].filter)
+        case "set_payload":
+            return tenants_of(kwargs["points"])
+        case "upsert":
+            return {point.payload["project_id"] for point in args[1]}
+    raise AssertionError(f"a request of a kind not known here: {name}")
+
+
+VALUES = st.lists(st.text(max_size=3), max_size=3)
+CONDITIONS = st.dictionaries(st.sampled_from(["archive_id", "tags"]), VALUES, max_size=2)
+WHERES = st.builds(
+    Where,
+    eq=st.dictionaries(st.sampled_from(["archive_id", "tags"]), st.text(max_size=3), max_size=2),
+    any_of=CONDITIONS,
+    all_of=CONDITIONS,
+    none_of=CONDITIONS,
+    since=st.none() | st.just(EPOCH),
+    until=st.none() | st.just(EPOCH),
+)
+CHUNKS = st.integers(0, 3)
+PROJECTS = st.text(min_size=1, max_size=12).filter(str.strip)
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
+@settings(max_examples=60, deadline=None)
+@given(project=PROJECTS, where=WHERES, both=st.booleans(), ids=VALUES, replace=st.booleans())
+async def test_every_request_carries_the_tenant(
+    project: str, where: Where, both: bool, ids: list[str], replace: bool
+) -> None:
+    client = RecordingClient(AsyncQdrantClient(":memory:"))
+    index = QdrantIndex(client)  # type: ignore[arg-type]
+    collection = Collection("things", FIELDS)
+    sparse = SparseVector((1, 2), (1.0, 1.0)) if both else None
+    await index.ensure(collection, MODEL, DIM)
+    await index.upsert(collection, project, [document("a", tags=["x"])], replace=replace)
+    await index.set_payload(collection, project, ids, {"tags": ["y"]})
+    await index.query(collection, project, dense=EAST, sparse=sparse, where=where)
+    await index.count(collection, project, where)
+    await index.delete(collection, project, ids)
+    await index.delete_where(collection, project, where)
+    await index.close()
+    on_documents = [call for call in client.calls if call[0] not in ADMINISTRATION]
+    assert len(on_documents) >= 1
+    assert [projects_of(*call) for call in on_documents] == [{project}] * len(on_documents)
+
+
+@pytest.mark.parametrize("project", ["", "  "])
+async def test_without_a_project_nothing_is_sent(
+    index: QdrantIndex, collection: Collection, project: str
+) -> None:
+    attempts = [
+        index.query(collection, project, dense=EAST),
+        index.upsert(collection, project, [document("a")]),
+        index.upsert(collection, project, []),
+        index.set_payload(collection, project, ["a"], {"tags": ["x"]}),
+        index.delete(collection, project, ["a"]),
+        index.delete_where(collection, project, Where()),
+        index.count(collection, project),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InternalError) as caught:
+            await attempt
+        assert caught.value.reason is Reason.TENANT_MISSING
+
+
+async def test_equal_document_ids_of_projects_are_separate(
+    index: QdrantIndex, collection: Collection
+) -> None:
+    for project, tag in (("one", "mine"), ("two", "theirs")):
+        documents = [document("a", text="secret", tags=[tag]), document("b", tags=[tag])]
+        await index.upsert(collection, project, documents)
+
+    async def seen(project: str) -> tuple[int, int, int]:
+        hits = await index.query(
+            collection, project, dense=EAST, sparse=ENCODER.query("secret"), limit=50
+        )
+        mine = await index.count(collection, project, Where(any_of={"tags": ["mine"]}))
+        return len(hits), await index.count(collection, project), mine
+
+    assert await seen("one") == (2, 2, 2)
+    assert await seen("two") == (2, 2, 0)
+    assert await seen("three") == (0, 0, 0)
+    await index.set_payload(collection, "two", ["a"], {"tags": ["mine"]})
+    assert await seen("one") == (2, 2, 2)
+    await index.delete(collection, "two", ["a"])
+    assert await seen("one") == (2, 2, 2)
+    await index.upsert(collection, "two", [document("b")], replace=True)
+    await index.delete_where(collection, "two", Where())
+    assert await seen("one") == (2, 2, 2)
+    assert await seen("two") == (0, 0, 0)
+
+
+async def test_scores_do_not_depend_on_words_of_other_projects(
+    index: QdrantIndex, collection: Collection
+) -> None:
+    mine = [document("a", text="merger talks"), document("b", text="lunch menu")]
+    await index.upsert(collection, "one", mine)
+    before = await index.query(collection, "one", sparse=ENCODER.query("merger lunch"))
+    others = [document(f"o{number}", text="merger") for number in range(30)]
+    await index.upsert(collection, "two", others)
+    after = await index.query(collection, "one", sparse=ENCODER.query("merger lunch"))
+    assert [hit.fts_score for hit in after] == pytest.approx([hit.fts_score for hit in before])
+
+
+@given(
+    st.tuples(PROJECTS, PROJECTS),
+    st.tuples(st.text(), st.text()),
+    st.tuples(CHUNKS, CHUNKS),
+)
+def test_points_of_two_documents_never_have_one_id(
+    projects: tuple[str, str], documents: tuple[str, str], chunks: tuple[int, int]
+) -> None:
+    left = (projects[0].replace("\0", ""), documents[0].replace("\0", ""), chunks[0])
+    right = (projects[1].replace("\0", ""), documents[1].replace("\0", ""), chunks[1])
+    assert (point_id(*left) == point_id(*right)) == (left == right)

@@ -1,0 +1,313 @@
+"""Any conversation becomes a legal request, judged by the strict rules of the doubles."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doubles import anthropic_dialect, openai_dialect, responses_dialect
+from doubles.script import ModelCall
+from hostile_json import HOSTILE_ARGUMENTS
+from image_samples import png
+from strata.agent_loop.domain.model.chat import (
+    ChatMessage,
+    ChatRole,
+    EndpointType,
+    ImageDetail,
+    ImagePart,
+    ModelRequest,
+    ModelSettings,
+    PromptPart,
+    ReasoningPart,
+    ShownImage,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+    ToolSchema,
+)
+from strata.agent_loop.models.anthropic_api import messages_wire as anthropic_wire
+from strata.agent_loop.models.conversation_repair import (
+    BLANK_MESSAGE,
+    CALL_ID_LIMIT,
+    CONTINUE,
+    MISSING_RETURN,
+    legal_arguments,
+    repair,
+)
+from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
+from strata.agent_loop.models.openai_api import responses_wire
+from strata.agent_loop.models.structured_tools.prompt import render
+from strata.shared.json_text import encodable, parse_json
+
+IDS = st.sampled_from(["call_0", "call_0", "toolu:ü", "", "x" * 29 + "1", "x" * 29 + "2"])
+TEXTS = st.sampled_from(["", "  ", "\u200b", "hello", "\ud800", "ünï\x00", '{"a": 1}'])
+ARGUMENTS = st.sampled_from(
+    ["{}", '{"a": [1]}', "", "null", "[1]", '{"a":', '{"a": NaN}', *HOSTILE_ARGUMENTS.values()]
+)
+CALLS = st.builds(ToolCall, IDS, st.sampled_from(["a", "b"]), ARGUMENTS)
+THOUGHTS = st.sampled_from(
+    [
+        ReasoningPart("hm", anthropic_dialect.signature("hm")),
+        ReasoningPart("unsigned"),
+        ReasoningPart("", redacted="opaque"),
+        *(
+            responses_wire.reasoning_part(text, responses_dialect.encrypted(text, ""), before)
+            for text, before in (("", 0), ("hm", 0), ("well", 1), ("so", 5))
+        ),
+    ]
+)
+
+
+IMAGES = st.builds(
+    lambda shade, detail: ShownImage(
+        ImagePart("image/png", detail=detail, data=png(2, 2, shade)), weight=10
+    ),
+    st.integers(0, 255),
+    st.sampled_from(ImageDetail),
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> ChatMessage:
+    role = draw(st.sampled_from(ChatRole))
+    content: list[PromptPart] = [TextPart(draw(TEXTS))]
+    if role in (ChatRole.TOOL, ChatRole.USER):
+        content += draw(st.lists(IMAGES, max_size=2))
+    if role is ChatRole.TOOL:
+        return ChatMessage(role, tuple(content), tool_call_id=draw(IDS))
+    if role is not ChatRole.ASSISTANT:
+        return ChatMessage(role, tuple(content))
+    thoughts = draw(st.lists(THOUGHTS, max_size=2))
+    calls = draw(st.lists(CALLS, max_size=3))
+    return ChatMessage(role, (*thoughts, *content), tuple(calls))
+
+
+CONVERSATIONS = st.lists(messages(), max_size=12)
+TOOLS = [ToolSchema("a", "A.", {"type": "object", "properties": {"x": {"type": "string"}}})]
+CHOICES = st.sampled_from(
+    [ToolChoice(), ToolChoice.required(), ToolChoice.none(), ToolChoice.named("a")]
+)
+
+
+def settings(kind: EndpointType, thinking: int = 0) -> ModelSettings:
+    return ModelSettings("t/m", kind, "claude-haiku-4-5", max_reasoning_tokens=thinking)
+
+
+@given(CONVERSATIONS)
+def test_every_call_is_followed_by_its_return(conversation: Sequence[ChatMessage]) -> None:
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in repair(conversation):
+        if message.role is ChatRole.TOOL:
+            assert message.tool_call_id == waiting.pop(0)
+            continue
+        assert not waiting
+        waiting = [call.id for call in message.tool_calls]
+        assert len(set(waiting)) == len(waiting)
+        assert not seen.intersection(waiting)
+        assert all(0 < len(call_id) <= CALL_ID_LIMIT for call_id in waiting)
+        seen.update(waiting)
+    assert not waiting
+
+
+@given(CONVERSATIONS, CONVERSATIONS)
+def test_what_was_sent_stays_the_same_when_messages_are_added(
+    before: list[ChatMessage], after: list[ChatMessage]
+) -> None:
+    """The provider's prompt cache depends on it. Unanswered calls at the end may be answered."""
+    first = [m for m in repair(before) if m.role is not ChatRole.TOOL]
+    second = [m for m in repair([*before, *after]) if m.role is not ChatRole.TOOL]
+    assert second[: len(first)] == first
+
+
+@given(CONVERSATIONS)
+def test_every_image_is_sent_once_in_order_by_both_dialects(
+    conversation: Sequence[ChatMessage],
+) -> None:
+    asked = ModelRequest([ChatMessage.user("first"), *conversation])
+    expected = [
+        (part.image.media_type, part.image.data)
+        for message in repair(asked.messages)
+        for part in message.images
+    ]
+    openai = openai_wire.build(asked, settings("openai"), official=True)
+    assert ModelCall("openai", "", {}, openai).images == expected
+    anthropic = anthropic_wire.build(asked, settings("anthropic"))
+    assert ModelCall("anthropic", "", {}, anthropic).images == expected
+    rendered = render([ChatMessage.system("s"), *asked.messages], TOOLS)
+    sent = [(p.image.media_type, p.image.data) for m in rendered for p in m.images]
+    assert sent == expected
+
+
+def test_image_without_text_is_a_message() -> None:
+    image = ShownImage(ImagePart("image/png", data=png()), 1)
+    sent = repair([ChatMessage(ChatRole.USER, (TextPart(" "), image))])
+    assert [message.images for message in sent] == [(image,)]
+
+
+def test_openai_gets_images_of_returns_after_all_returns_of_the_reply() -> None:
+    image = ShownImage(ImagePart("image/png", data=png(), detail=ImageDetail.LOW), 1)
+    calls = [ToolCall("1", "a", "{}"), ToolCall("2", "a", "{}")]
+    conversation = [
+        ChatMessage.user("u"),
+        ChatMessage.assistant("", calls),
+        ChatMessage(ChatRole.TOOL, (TextPart("r"), image), tool_call_id="1"),
+        ChatMessage.tool("2", "s"),
+        ChatMessage.assistant("I see."),
+    ]
+    body = openai_wire.build(ModelRequest(conversation), settings("openai"), official=True)
+    roles = [message["role"] for message in body["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool", "user", "assistant"]
+    note, shown = body["messages"][4]["content"]
+    assert note["text"] == "[Returned by the tool call 1:]"
+    assert shown["image_url"]["detail"] == "low"
+
+
+@given(CONVERSATIONS)
+def test_repair_is_stable(conversation: Sequence[ChatMessage]) -> None:
+    once = repair(conversation)
+    assert repair(once) == once
+
+
+@given(CONVERSATIONS, CHOICES)
+def test_openai_accepts_any_conversation(
+    conversation: Sequence[ChatMessage], choice: ToolChoice
+) -> None:
+    asked = ModelRequest([ChatMessage.user("first"), *conversation], TOOLS, choice)
+    for official in (True, False):
+        body = openai_wire.build(asked, settings("openai"), official=official)
+        openai_dialect.check(body)
+        assert_sendable(body)
+        for message in body["messages"]:
+            for call in message.get("tool_calls", ()):
+                parsed = parse_json(call["function"]["arguments"])
+                assert isinstance(parsed, dict)
+                assert encodable(parsed) == parsed
+
+
+@given(CONVERSATIONS, CHOICES, st.sampled_from([0, 500, 2000]))
+def test_anthropic_accepts_any_conversation(
+    conversation: Sequence[ChatMessage], choice: ToolChoice, thinking: int
+) -> None:
+    asked = ModelRequest(conversation, TOOLS, choice)
+    body = anthropic_wire.build(asked, settings("anthropic", thinking))
+    anthropic_dialect.check(body, {"anthropic-version": "2026-10-21"})
+    assert_sendable(body)
+
+
+@given(CONVERSATIONS, CHOICES)
+def test_responses_accept_any_conversation(
+    conversation: Sequence[ChatMessage], choice: ToolChoice
+) -> None:
+    asked = ModelRequest(conversation, TOOLS, choice)
+    for official in (True, False):
+        body = responses_wire.build(
+            asked, settings("openai_responses"), responses_wire.Learnt(), official=official
+        )
+        responses_dialect.check(body)
+        assert_sendable(body)
+
+
+@given(CONVERSATIONS)
+def test_every_dialect_sends_the_same_calls_and_returns(
+    conversation: Sequence[ChatMessage],
+) -> None:
+    asked = ModelRequest(conversation, TOOLS)
+    chat = openai_wire.build(asked, settings("openai"), official=False)["messages"]
+    body = responses_wire.build(
+        asked, settings("openai_responses"), responses_wire.Learnt(), official=False
+    )
+    calls = [call["id"] for message in chat for call in message.get("tool_calls", ())]
+    returns = [message["tool_call_id"] for message in chat if message["role"] == "tool"]
+    items = body["input"]
+    assert [i["call_id"] for i in items if i.get("type") == "function_call"] == calls
+    assert [i["call_id"] for i in items if i.get("type") == "function_call_output"] == returns
+
+
+@given(CONVERSATIONS, CHOICES)
+def test_the_structured_mode_writes_alternating_text(
+    conversation: Sequence[ChatMessage], choice: ToolChoice
+) -> None:
+    rendered = render([ChatMessage.system("s"), ChatMessage.user("u"), *conversation], TOOLS)
+    assert rendered[0].role is ChatRole.SYSTEM
+    assert {message.role for message in rendered[1:]} <= {ChatRole.USER, ChatRole.ASSISTANT}
+    assert not any(message.tool_calls for message in rendered)
+    assert_sendable([message.text for message in rendered])
+
+
+def assert_sendable(body: object) -> None:
+    """What the providers' SDKs do with a request."""
+    json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_return_matches_the_latest_call_with_its_id() -> None:
+    call = ToolCall("call_0", "a", "{}")
+    sent = repair(
+        [
+            ChatMessage.assistant("", [call]),
+            ChatMessage.tool("call_0", "first"),
+            ChatMessage.assistant("", [call]),
+            ChatMessage.tool("call_0", "second"),
+        ]
+    )
+    assert [m.text for m in sent if m.role is ChatRole.TOOL] == ["first", "second"]
+    assert [m.tool_call_id for m in sent if m.role is ChatRole.TOOL] == ["call_0", "call_0_2"]
+
+
+def test_call_without_return_gets_a_placeholder_return() -> None:
+    sent = repair([ChatMessage.assistant("", [ToolCall("1", "a", "{}")])])
+    assert sent[-1] == ChatMessage.tool("1", MISSING_RETURN)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t", "\u3000\u200b\ufeff"])
+def test_blank_user_message_keeps_its_place_as_placeholder(text: str) -> None:
+    sent = repair(
+        [ChatMessage.user("Hi."), ChatMessage.assistant("Hello."), ChatMessage.user(text)]
+    )
+    assert [message.role for message in sent] == [ChatRole.USER, ChatRole.ASSISTANT, ChatRole.USER]
+    assert sent[-1].text == BLANK_MESSAGE
+
+
+@given(CONVERSATIONS, TEXTS)
+def test_request_does_not_end_with_the_assistant_when_the_user_wrote_last(
+    conversation: list[ChatMessage], text: str
+) -> None:
+    asked = ModelRequest([*conversation, ChatMessage.user(text)])
+    body = openai_wire.build(asked, settings("openai"), official=True)
+    assert body["messages"][-1]["role"] == "user"
+    body = anthropic_wire.build(asked, settings("anthropic"))
+    assert body["messages"][-1]["role"] == "user"
+    assert body["messages"][-1]["content"][-1].get("text") != CONTINUE
+
+
+def test_valid_arguments_are_sent_as_they_are() -> None:
+    assert legal_arguments('{"a":   1}') == '{"a":   1}'
+    assert legal_arguments("") == "{}"
+    assert legal_arguments("[1]") == '{"invalid_arguments": "[1]"}'
+
+
+def test_thinking_is_left_out_if_earlier_calls_had_none() -> None:
+    conversation = [
+        ChatMessage.user("u"),
+        ChatMessage.assistant("", [ToolCall("1", "a", "{}")]),
+        ChatMessage.tool("1", "r"),
+    ]
+    anthropic = settings("anthropic", 2000)
+    assert "thinking" not in anthropic_wire.build(ModelRequest(conversation), anthropic)
+    conversation.append(ChatMessage.user("next"))
+    assert "thinking" in anthropic_wire.build(ModelRequest(conversation), anthropic)
+
+
+def test_older_models_take_a_thinking_budget() -> None:
+    old = ["claude-3-7-sonnet-20250219", "claude-sonnet-4-20250514", "claude-haiku-4-5", "kimi-k3"]
+    new = ["claude-opus-4-6", "claude-sonnet-5", "claude-opus-5-5", "claude-mythos-preview"]
+    assert all(anthropic_wire.takes_thinking_budget(name) for name in old)
+    assert not any(anthropic_wire.takes_thinking_budget(name) for name in new)
+
+
+def test_the_reply_has_space_beside_the_thinking() -> None:
+    asked = ModelRequest([ChatMessage.user("u")], max_tokens=100)
+    body = anthropic_wire.build(asked, settings("anthropic", 2000))
+    assert body["max_tokens"] == 2100

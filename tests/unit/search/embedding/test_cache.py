@@ -1,0 +1,78 @@
+"""The cache answers what the embedder would, asks it less, and stays small."""
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.search.embedding import CachingEmbedder, Embedder, Kind
+
+
+class CountingEmbedder:
+    """Vectors that depend on text and kind; counts what it is asked."""
+
+    model_id = "counting"
+    dim = 2
+    max_tokens = 8
+    normalized = False
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        self.asked += texts
+        return [[len(text) / 3, 1.0 if kind == "query" else 0.0] for text in texts]
+
+    def known_share(self, text: str) -> float:
+        return 1.0
+
+    def limit_tokens(self, text: str) -> int:
+        return self.count_tokens(text)
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+
+async def test_second_time_is_from_the_cache_and_equal() -> None:
+    inner = CountingEmbedder()
+    cache = CachingEmbedder(inner)
+    assert isinstance(cache, Embedder)
+    first = await cache.embed(["a", "bb", "a"], "document")
+    second = await cache.embed(["bb", "a"], "document")
+    assert inner.asked == ["a", "bb"]
+    assert second == [first[1], first[0]]
+    assert (cache.hits, cache.misses) == (3, 2)
+
+
+async def test_query_and_document_are_kept_apart() -> None:
+    cache = CachingEmbedder(CountingEmbedder())
+    assert await cache.embed(["a"], "query") != await cache.embed(["a"], "document")
+
+
+async def test_least_recently_used_goes_first() -> None:
+    inner = CountingEmbedder()
+    cache = CachingEmbedder(inner, max_entries=2)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        await cache.embed([text], "query")
+    assert inner.asked == ["a", "b", "c", "b"]
+
+
+async def test_callers_cannot_change_what_is_kept() -> None:
+    cache = CachingEmbedder(CountingEmbedder())
+    (await cache.embed(["a"], "query"))[0][0] = 99.0
+    assert (await cache.embed(["a"], "query"))[0][0] != 99.0
+
+
+@given(st.lists(st.lists(st.text(max_size=3), max_size=6), max_size=8), st.integers(1, 4))
+async def test_answers_are_those_of_the_embedder(batches: list[list[str]], size: int) -> None:
+    cache = CachingEmbedder(CountingEmbedder(), max_entries=size)
+    for batch in batches:
+        expected = await CountingEmbedder().embed(batch, "query")
+        assert await cache.embed(batch, "query") == [array("f", one).tolist() for one in expected]
+
+
+def test_a_cache_without_space_is_refused() -> None:
+    with pytest.raises(ValueError, match="space"):
+        CachingEmbedder(CountingEmbedder(), max_entries=0)

@@ -1,0 +1,266 @@
+"""The fusion of two rankings: pure, stable, and monotonic."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from strata.shared.search.fusion import (
+    SHORT_QUERY_SHARE,
+    Candidate,
+    FusionConfig,
+    Hit,
+    floor_share,
+    fuse,
+    merge_rankings,
+    rarest_word_score,
+)
+
+CONFIG = FusionConfig()
+SCORES = st.floats(min_value=-1, max_value=1, allow_nan=False)
+BM25 = st.floats(min_value=0, max_value=40, allow_nan=False)
+
+
+def candidates(scores: st.SearchStrategy[float]) -> st.SearchStrategy[list[Candidate]]:
+    one = st.builds(Candidate, st.sampled_from("abcdefghij"), scores, st.just(0.0))
+    return st.lists(one, max_size=20)
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12), data=st.data())
+def test_the_order_of_the_input_makes_no_difference(
+    dense: list[Candidate], sparse: list[Candidate], limit: int, data: st.DataObject
+) -> None:
+    hits = fuse(dense, sparse, limit=limit, depth=20, config=CONFIG, corpus=1_000)
+    again = fuse(
+        data.draw(st.permutations(dense)),
+        data.draw(st.permutations(sparse)),
+        limit=limit,
+        depth=20,
+        config=CONFIG,
+        corpus=1_000,
+    )
+    assert hits == again
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25))
+def test_every_found_document_is_there_once_with_its_ranks(
+    dense: list[Candidate], sparse: list[Candidate]
+) -> None:
+    hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
+    words = {hit.document_id for hit in sparse if hit.score > 0}
+    meaning = {hit.document_id for hit in dense}
+    assert sorted(hit.document_id for hit in hits) == sorted(words | meaning)
+    vector_ranks = sorted(hit.vector_rank for hit in hits if hit.vector_rank is not None)
+    fts_ranks = sorted(hit.fts_rank for hit in hits if hit.fts_rank is not None)
+    assert vector_ranks == list(range(1, len(meaning) + 1))
+    assert fts_ranks == list(range(1, len(words) + 1))
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert all(0 <= hit.score <= 1 + CONFIG.sparse_weight + 1e-9 for hit in hits)
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12))
+def test_the_limit_only_cuts(dense: list[Candidate], sparse: list[Candidate], limit: int) -> None:
+    everything = fuse(dense, sparse, limit=100, depth=20, config=CONFIG, corpus=1_000)
+    some = fuse(dense, sparse, limit=limit, depth=20, config=CONFIG, corpus=1_000)
+    assert some == everything[:limit]
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25))
+def test_better_by_both_is_never_placed_lower(
+    dense: list[Candidate], sparse: list[Candidate]
+) -> None:
+    hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
+    place = {hit.document_id: number for number, hit in enumerate(hits)}
+    for left in hits:
+        for right in hits:
+            both = (left.vector_score, left.fts_score, right.vector_score, right.fts_score)
+            if None in both:
+                continue
+            by_meaning = left.vector_score > right.vector_score  # type: ignore[operator]
+            by_words = left.fts_score > right.fts_score  # type: ignore[operator]
+            if by_meaning and by_words:
+                assert place[left.document_id] < place[right.document_id]
+
+
+@given(candidates(BM25))
+@example([Candidate("a", 39.99999999999999), Candidate("b", 40.0)])
+def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
+    hits = fuse([], sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
+    assert [hit.fts_rank for hit in hits] == list(range(1, len(hits) + 1))
+    assert all(0 <= hit.score <= 1 for hit in hits)
+
+
+def test_weights_are_added_up() -> None:
+    three_rare_words = 3 * rarest_word_score(1_000)
+    dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
+    sparse = [Candidate("b", three_rare_words), Candidate("c", three_rare_words / 3)]
+    hits = fuse(
+        dense,
+        sparse,
+        limit=3,
+        depth=10,
+        config=FusionConfig(sparse_weight=0.6, half_words=3),
+        corpus=1_000,
+    )
+    assert [(hit.document_id, round(hit.score, 6)) for hit in hits] == [
+        ("b", 0.9),
+        ("a", 0.8),
+        ("c", 0.15),
+    ]
+
+
+def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
+    dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
+    sparse = [Candidate("c", 3 * rarest_word_score(50))]
+    config = FusionConfig(sparse_weight=0.2)
+    [_, second, _] = fuse(dense, sparse, limit=3, depth=2, config=config, corpus=50)
+    assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
+
+
+def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
+    scores = [
+        fuse([], [Candidate("a", rarest_word_score(n))], limit=1, depth=9, config=CONFIG, corpus=n)[
+            0
+        ].score
+        for n in (1, 3, 1_000, 10_000_000)
+    ]
+    assert scores == pytest.approx([0.25] * 4)
+
+
+def test_a_bonus_is_added_to_what_was_found_and_finds_nothing_by_itself() -> None:
+    dense = [Candidate("a", 0.6, bonus=0.15), Candidate("b", 0.7)]
+    hits = fuse(dense, [], limit=3, depth=10, config=CONFIG, corpus=1)
+    assert [(hit.document_id, round(hit.score, 6), hit.bonus) for hit in hits] == [
+        ("a", 0.75, 0.15),
+        ("b", 0.7, 0.0),
+    ]
+
+
+def test_documents_without_a_word_of_the_query_are_dropped() -> None:
+    hits = fuse([], [Candidate("a", 0.0)], limit=5, depth=5, config=CONFIG, corpus=1_000)
+    assert hits == []
+
+
+def test_a_narrow_range_of_cosines_is_stretched() -> None:
+    config = FusionConfig(sparse_weight=0.1, dense_low=0.7, dense_high=0.9)
+    dense = [Candidate("a", 0.86), Candidate("b", 0.80)]
+    words = [Candidate("b", 3.0)]
+    hits = fuse(dense, words, limit=2, depth=10, config=config, corpus=1_000)
+    assert [hit.document_id for hit in hits] == ["a", "b"]
+    assert hits[0].score == pytest.approx(0.8)
+
+
+def test_rrf_score_is_made_of_the_ranks() -> None:
+    dense, sparse = [Candidate("a", 0.5)], [Candidate("a", 2.0)]
+    [hit] = fuse(dense, sparse, limit=1, depth=9, config=CONFIG, corpus=9)
+    assert hit.rrf_score == pytest.approx(2 / 61)
+
+
+def found_by(
+    model: str, dense: list[Candidate], sparse: list[Candidate], config: FusionConfig = CONFIG
+) -> list[Hit]:
+    """All that a model has found, in documents of its own."""
+    theirs = [
+        [candidate._replace(document_id=f"{candidate.document_id} {model}") for candidate in arm]
+        for arm in (dense, sparse)
+    ]
+    return fuse(*theirs, limit=100, depth=100, config=config, corpus=1_000)
+
+
+ARMS = st.tuples(candidates(SCORES), candidates(BM25))
+
+
+@given(arms=st.lists(ARMS, max_size=4), limit=st.integers(0, 30), data=st.data())
+def test_hits_of_several_models_have_each_rank_once(
+    arms: list[tuple[list[Candidate], list[Candidate]]], limit: int, data: st.DataObject
+) -> None:
+    groups = [found_by(str(number), *both) for number, both in enumerate(arms)]
+    whole = merge_rankings(groups, 1_000)
+    assert sorted(h.document_id for h in whole) == sorted(h.document_id for g in groups for h in g)
+    vector_ranks = [hit.vector_rank for hit in whole if hit.vector_rank is not None]
+    fts_ranks = [hit.fts_rank for hit in whole if hit.fts_rank is not None]
+    assert sorted(vector_ranks) == list(range(1, len(vector_ranks) + 1))
+    assert sorted(fts_ranks) == list(range(1, len(fts_ranks) + 1))
+    assert [hit.score for hit in whole] == sorted((hit.score for hit in whole), reverse=True)
+    # Who is above whom by one arm stays so, within a model and between them.
+    ranked = [hit for hit in whole if hit.vector_rank is not None]
+    for left in ranked:
+        for right in ranked:
+            if left.meaning > right.meaning:
+                assert left.vector_rank < right.vector_rank  # type: ignore[operator]
+    for group in groups:
+        ranks = {hit.document_id: hit for hit in whole}
+        order = sorted((h for h in group if h.vector_rank), key=lambda h: h.vector_rank or 0)
+        joint = [ranks[hit.document_id].vector_rank or 0 for hit in order]
+        assert joint == sorted(joint)
+    # Neither the limit nor the order of the models changes what a hit is told.
+    assert merge_rankings(groups, limit) == whole[:limit]
+    assert merge_rankings(data.draw(st.permutations(groups)), 1_000) == whole
+
+
+def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
+    wide = found_by("wide", [Candidate("a", 0.6), Candidate("b", 0.3)], [])
+    narrow = FusionConfig(dense_low=0.7)
+    tight = found_by("tight", [Candidate("a", 0.85), Candidate("b", 0.73)], [], narrow)
+    ranks = {hit.document_id: hit.vector_rank for hit in merge_rankings([wide, tight], 9)}
+    assert ranks == {"a wide": 1, "a tight": 2, "b wide": 3, "b tight": 4}
+
+
+@pytest.mark.parametrize(("weight", "low", "high"), [(-0.1, 0, 1), (0.3, 1, 1), (0.3, 0.9, 0.7)])
+def test_impossible_weights_are_refused(weight: float, low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        FusionConfig(weight, 3.0, low, high)
+
+
+def test_what_is_below_the_floor_is_left_out_unless_it_is_asked_for() -> None:
+    config = FusionConfig(floor=0.3)
+    dense = [Candidate("near", 0.4), Candidate("far", 0.2), Candidate("preferred", 0.1, bonus=0.5)]
+    hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
+    assert [(hit.document_id, hit.weak) for hit in hits] == [("near", False)]
+    hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9, weak=True)
+    assert {hit.document_id: hit.weak for hit in hits} == {
+        "near": False,
+        "far": True,
+        "preferred": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "share"),
+    [
+        ("city", SHORT_QUERY_SHARE),
+        ("trip  to\nPorto", SHORT_QUERY_SHARE),
+        ("", SHORT_QUERY_SHARE),
+        ("\u6211\u7684\u8f66\u662f\u4e00\u8f86\u65e7\u6c83\u5c14\u6c83", SHORT_QUERY_SHARE),
+        ("where is she going", 1),
+    ],
+)
+def test_short_queries_have_a_lower_floor(query: str, share: float) -> None:
+    assert floor_share(query) == share
+
+
+def test_a_share_of_the_floor_applies_to_what_is_left_out_and_to_what_is_weak() -> None:
+    config = FusionConfig(floor=0.2)
+    dense = [Candidate("near", 0.25), Candidate("topic", 0.16), Candidate("far", 0.1)]
+
+    def weak_of(share: float, *, weak: bool = False) -> dict[str, bool]:
+        hits = fuse(
+            dense, [], limit=9, depth=9, config=config, corpus=9, floor_share=share, weak=weak
+        )
+        return {hit.document_id: hit.weak for hit in hits}
+
+    assert weak_of(1.0) == {"near": False}
+    assert weak_of(0.75) == {"near": False, "topic": False}
+    assert weak_of(0.75, weak=True) == {"near": False, "topic": False, "far": True}
+
+
+def test_words_lift_a_document_over_the_floor() -> None:
+    config = FusionConfig(floor=0.3)
+    dense = [Candidate("both", 0.2), Candidate("meaning", 0.2)]
+    hits = fuse(dense, [Candidate("both", 9.0)], limit=9, depth=9, config=config, corpus=9)
+    assert [hit.document_id for hit in hits] == ["both"]
+
+
+def test_meaning_counts_as_much_as_the_model_knows_of_the_query() -> None:
+    dense = [Candidate("a", 0.8)]
+    [hit] = fuse(dense, [], limit=9, depth=9, config=FusionConfig(), corpus=9, dense_weight=0.5)
+    assert hit.score == pytest.approx(0.4)

@@ -1,0 +1,67 @@
+"""What a rebuild waits for: until nothing new waits for the index."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.shared.search.indexing.indexer import Indexer
+
+
+class Work:
+    """So many batches."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    async def ensure(self) -> None: ...
+
+    async def advance(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+async def test_a_rebuild_waits_while_new_texts_wait() -> None:
+    indexer = Indexer([Work(2)], poll=1)
+    await indexer.quiet(60)
+    assert await indexer.index_pending()
+    waits = asyncio.create_task(indexer.quiet(60))
+    await asyncio.sleep(0)
+    assert await indexer.index_pending()
+    await asyncio.sleep(0)
+    assert not waits.done()
+    assert not await indexer.index_pending()
+    await waits
+
+
+async def test_a_rebuild_does_not_wait_for_ever() -> None:
+    indexer = Indexer([Work(1)], poll=1)
+    assert await indexer.index_pending()
+    await indexer.quiet(0.01)
+
+
+class CountedBacklog:
+    """A backlog without work that counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def ensure(self) -> None: ...
+
+    async def advance(self) -> bool:
+        self.looks += 1
+        return False
+
+
+async def test_a_commit_wakes_the_backlogs_and_not_those_that_are_polled() -> None:
+    often, rare = CountedBacklog(), CountedBacklog()
+    indexer = Indexer([often], poll=60, polled=[rare])
+    running = asyncio.create_task(indexer.run())
+    try:
+        await asyncio.sleep(0)
+        assert (often.looks, rare.looks) == (1, 1)
+        for _ in range(3):
+            indexer.wake()
+            await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+    assert (often.looks, rare.looks) == (4, 1)

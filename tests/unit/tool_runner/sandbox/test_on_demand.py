@@ -1,0 +1,119 @@
+"""A sandbox that is started when it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from strata.protocol.errors import UnavailableError
+from strata.shared.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.shared.telemetry import Telemetry
+from strata.tool_runner.sandbox.on_demand import CALLS, ISOLATION, SandboxOnDemand
+
+RUN = Run(source="def f(): pass", function="f")
+
+
+class Machine:
+    """Starts sandboxes when the test lets it, and counts."""
+
+    isolation = Isolation.NAMESPACES
+
+    def __init__(self) -> None:
+        self.starts = self.runs = self.closed = 0
+        self.gate = asyncio.Event()
+        self.broken = False
+
+    async def start(self) -> Machine:
+        self.starts += 1
+        await self.gate.wait()
+        if self.broken:
+            raise OSError("no processes left")
+        return self
+
+    async def run(self, run: Run) -> RunResult:
+        self.runs += 1
+        return RunResult(RunStatus.OK, isolation=self.isolation)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_first_call_starts_the_sandbox_once() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    assert (machine.starts, sandbox.isolation) == (0, Isolation.NONE)
+    sandbox.prepare()
+    calls = [asyncio.create_task(sandbox.run(RUN)) for _ in range(3)]
+    await asyncio.sleep(0)
+    machine.gate.set()
+    assert [(await call).status for call in calls] == [RunStatus.OK] * 3
+    sandbox.prepare()
+    await sandbox.run(RUN)
+    assert (machine.starts, machine.runs) == (1, 4)
+    assert sandbox.isolation is Isolation.NAMESPACES
+    await sandbox.close()
+    assert machine.closed == 1
+
+
+async def test_what_is_in_force_and_how_calls_ended_can_be_measured() -> None:
+    machine, telemetry = Machine(), Telemetry()
+    sandbox = SandboxOnDemand(machine.start, telemetry)
+    machine.gate.set()
+    for _ in range(2):
+        await sandbox.run(RUN)
+    in_force = {
+        level: telemetry.gauge(ISOLATION, isolation=level.label).value for level in Isolation
+    }
+    assert {level for level, value in in_force.items() if value} == {Isolation.NAMESPACES}
+    assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
+
+
+async def test_cancelled_call_does_not_cancel_the_start() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    impatient = asyncio.create_task(sandbox.run(RUN))
+    patient = asyncio.create_task(sandbox.run(RUN))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with suppress(asyncio.CancelledError):
+        await impatient
+    machine.gate.set()
+    assert (await patient).status is RunStatus.OK
+    assert machine.starts == 1
+
+
+async def test_a_start_that_failed_is_tried_again() -> None:
+    machine = Machine()
+    machine.gate.set()
+    machine.broken = True
+    sandbox = SandboxOnDemand(machine.start)
+    with pytest.raises(UnavailableError):
+        await sandbox.run(RUN)
+    assert sandbox.isolation is Isolation.NONE
+    machine.broken = False
+    assert (await sandbox.run(RUN)).status is RunStatus.OK
+    assert machine.starts == 2
+
+
+async def test_closed_sandbox_is_never_started() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    await sandbox.close()
+    sandbox.prepare()
+    with pytest.raises(UnavailableError):
+        await sandbox.run(RUN)
+    assert (machine.starts, machine.closed) == (0, 0)
+
+
+async def test_closed_while_it_starts_it_is_closed_when_it_has() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    sandbox.prepare()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    machine.gate.set()
+    await closing
+    assert machine.closed == 1

@@ -1,0 +1,86 @@
+"""Answers of a jailed process, which may be anything."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.json_text import MAX_JSON_DEPTH
+from strata.shared.sandbox import Limits, RunStatus
+from strata.tool_runner.sandbox import outcome
+from strata.tool_runner.sandbox.forkserver import Exit
+
+LIMITS = Limits(result_bytes=1_000)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=30)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_judged(frame: bytes) -> None:
+    assert outcome.verdict_of(frame, LIMITS).status in {RunStatus.BAD_RESULT, RunStatus.OK}
+
+
+@given(st.dictionaries(st.sampled_from(["value", "error", "bad", "large", "x"]), JSON, max_size=2))
+def test_any_json_is_judged_and_what_comes_out_is_text(answer: dict[str, object]) -> None:
+    verdict = outcome.verdict_of(json.dumps(answer).encode(), LIMITS)
+    verdict.value_json.encode()
+    verdict.detail.encode()
+    assert (verdict.value_json != "") == (verdict.status is RunStatus.OK)
+    if verdict.failure:
+        assert verdict.failure.type
+
+
+@given(JSON)
+def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
+    verdict = outcome.verdict_of(json.dumps({"value": value}).encode(), LIMITS)
+    if verdict.status is RunStatus.OK:
+        assert json.loads(verdict.value_json) == value
+        assert len(verdict.value_json.encode()) <= LIMITS.result_bytes
+    else:
+        assert verdict.status is RunStatus.RESULT_TOO_LARGE
+        assert len(json.dumps(value, ensure_ascii=False).encode()) > LIMITS.result_bytes
+
+
+@given(st.integers(1, 300))
+def test_depth_is_limited(depth: int) -> None:
+    frame = b'{"value":' + b"[" * depth + b"]" * depth + b"}"
+    status = outcome.verdict_of(frame, LIMITS).status
+    assert status is (RunStatus.OK if depth <= MAX_JSON_DEPTH else RunStatus.BAD_RESULT)
+
+
+def test_ends_are_named() -> None:
+    def status(*args: object, **more: object) -> RunStatus:
+        return outcome.ended(Exit(*args, **more), LIMITS).status  # type: ignore[arg-type]
+
+    assert status(-9, cpu_seconds=20.0) is RunStatus.CPU
+    assert status(-9, cpu_seconds=1.0) is RunStatus.KILLED
+    assert status(-11, cpu_seconds=20.0) is RunStatus.KILLED
+    assert status(-9, over="memory") is RunStatus.MEMORY
+    assert status(-9, over="processes") is RunStatus.PROCESSES
+    assert status(-9, over="disk") is RunStatus.KILLED
+    assert status(-40) is RunStatus.KILLED
+    assert "lost" in outcome.ended(Exit(-9, reason="the fork server ended"), LIMITS).detail
+
+
+@given(TEXT, st.integers(0, 40))
+def test_output_that_was_cut_anywhere_is_text(text: str, at: int) -> None:
+    assert text.startswith(outcome.decode(text.encode()[:at]))
+
+
+def test_a_failure_of_half_pairs_and_other_types_is_text() -> None:
+    answer = {"error": {"type": "\ud800", "message": ["x"], "traceback": "t" * 10_000}}
+    failure = outcome.verdict_of(json.dumps(answer).encode(), LIMITS).failure
+    assert failure
+    failure.type.encode()
+    assert failure.message == ""
+    assert len(failure.traceback) < 5_000

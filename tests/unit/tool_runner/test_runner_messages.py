@@ -1,0 +1,103 @@
+"""Messages between service and tool runner keep every value unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError
+from strata.shared.sandbox import (
+    Failure,
+    Isolation,
+    Limits,
+    Run,
+    RunResult,
+    RunStatus,
+)
+from strata.tool_runner.convert import sandbox as convert
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+WHOLE = st.integers(1, 1 << 40)
+SECONDS = st.floats(0.001, 1e6)
+# From the fields, so that a new one is asked for, too.
+LIMITS = st.fixed_dictionaries(
+    {field.name: SECONDS if field.type == "float" else WHOLE for field in fields(Limits)}
+).map(lambda limits: Limits(**limits))  # type: ignore[arg-type]
+RUNS = st.builds(
+    Run,
+    source=TEXT,
+    function=TEXT,
+    arguments_json=TEXT,
+    environment=st.dictionaries(TEXT, TEXT, max_size=3),
+    hosts=st.lists(TEXT, max_size=3).map(tuple),
+    packages=st.none() | TEXT,
+    limits=LIMITS,
+    minimum=st.sampled_from(Isolation),
+)
+RESULTS = st.builds(
+    RunResult,
+    status=st.sampled_from(RunStatus),
+    value_json=TEXT,
+    failure=st.none() | st.builds(Failure, TEXT, TEXT, TEXT),
+    detail=TEXT,
+    stdout=TEXT,
+    stderr=TEXT,
+    isolation=st.sampled_from(Isolation),
+    wall_seconds=SECONDS,
+    cpu_seconds=SECONDS,
+    peak_bytes=WHOLE,
+)
+DEFAULTS = Run("def f(): pass", "f")
+
+
+@given(RUNS)
+def test_a_call_arrives_as_it_was_sent(run: Run) -> None:
+    sent = convert.run_to_proto(run).SerializeToString()
+    assert convert.to_run(pb.RunCodeRequest.FromString(sent)) == run
+
+
+@given(RESULTS)
+def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
+    sent = convert.result_to_proto(result).SerializeToString()
+    assert convert.to_result(pb.RunCodeResponse.FromString(sent)) == result
+
+
+def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
+    """So that a field that is added later cannot be forgotten on the wire."""
+    # Whom its code can ask is told by the method that is called.
+    assert {field.name for field in fields(Run)} - {"answerer"} == {
+        *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
+        "minimum",
+    }
+    assert {field.name for field in fields(RunResult)} == {
+        *("status", "value_json", "failure", "detail", "stdout", "stderr", "isolation"),
+        *("wall_seconds", "cpu_seconds", "peak_bytes"),
+    }
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+def test_a_limit_that_is_none_is_refused(name: str) -> None:
+    without = convert.run_to_proto(DEFAULTS)
+    without.limits.ClearField(name)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=f"limits.{name}"):
+        convert.to_run(without)
+
+
+def test_limits_that_are_no_numbers_are_refused() -> None:
+    request = convert.run_to_proto(
+        replace(DEFAULTS, limits=replace(Limits(), wall_seconds=float("nan")))
+    )
+    with pytest.raises(InvalidArgumentError, match="wall_seconds"):
+        convert.to_run(request)
+
+
+def test_levels_of_another_release_are_not_believed() -> None:
+    assert convert.to_isolation(99) is Isolation.NONE
+    request = convert.run_to_proto(DEFAULTS)
+    request.minimum = 99  # type: ignore[assignment]
+    with pytest.raises(InvalidArgumentError, match="minimum"):
+        convert.to_run(request)
