@@ -24,6 +24,8 @@ from strata.standalone.postgres import EmbeddedPostgres
 from strata.tool_execution.main import build
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.main import build_started
+from strata.tool_runner.settings import ToolRunnerSettings
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 # A trivial tool makes no calls to other services.
@@ -88,11 +90,15 @@ async def open_tools_service() -> AsyncIterator[ToolsService]:
         await MIGRATIONS.upgrade(postgres.url(), _PASSWORDS)
         private, public = generate_key_pair()
         roles = MIGRATIONS.roles
+        runner_settings = ToolRunnerSettings(
+            host=f"unix:{folder / 'runner'}", token_public_keys=public, drain_s=0
+        )
+        runner = await stack.enter_async_context(serving(build_started, runner_settings))
         settings = ToolExecutionSettings(
             host=f"unix:{folder / 'socket'}",
             database_url=postgres.url(user=roles.service, password=_PASSWORDS.service),
             token_public_keys=public,
-            targets=_NOBODY,
+            targets={**_NOBODY, "tool_runner": runner.address},
             drain_s=0,
         )
         server = await stack.enter_async_context(serving(build, settings))

@@ -36,7 +36,7 @@ _INTRODUCTION = """\
 
 Everything is set by environment variables, read once at start. Those of a service begin with
 `STRATA_` and the name of the service: `GATEWAY`, `AGENT_LOOP`, `CORE_MEMORY`, `RECALL`, `ARCHIVAL`,
-`TOOL_EXECUTION`, and `TOOL_RUNNER` where code of tools runs beside that service. Two
+`TOOL_EXECUTION` and `TOOL_RUNNER`. Two
 underscores lead into a group or a table
 (`STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`,
 `STRATA_AGENT_LOOP_TARGETS__RECALL=dns:///recall:7603`); lists are JSON. Times are in seconds, sizes

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import search_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.recall.index import MESSAGES
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PendingMessages
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
@@ -125,7 +126,7 @@ class Recall:
         response = await self.reranked.messages.SearchMessages(request)
         seconds = time.perf_counter() - started
         if response.HasField("reranking"):
-            name = message_pb.RerankOutcome.Name(response.reranking.outcome)
+            name = search_pb2.RerankOutcome.Name(response.reranking.outcome)
             self.reranked.outcomes[name.removeprefix("RERANK_OUTCOME_").lower()] += 1
             self.reranked.model = response.reranking.model
         return self._keys_of(response), seconds

@@ -18,7 +18,7 @@ from benchmarks.scale.services import Services, open_services
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as pb
-from strata.recall.index import MESSAGES
+from strata.recall.search.index import MESSAGES
 from strata.shared.context import use
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Document, IndexedChunk

@@ -19,9 +19,9 @@ from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.archival.main import build as build_archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
-from strata.recall.index import MESSAGES
 from strata.recall.main import build as build_recall
 from strata.recall.migrations import MIGRATIONS as RECALL
+from strata.recall.search.index import MESSAGES
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PendingMessages
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair

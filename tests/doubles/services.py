@@ -260,6 +260,7 @@ _RULES: dict[str, Callable[[Body], Fault | None]] = {
     "gemini": _gemini,
     "groq": _groq,
     "together": _takes_all,
+    "fireworks": _takes_all,
     "openrouter": _openrouter,
     "ollama": _takes_all,
     "lmstudio": _lmstudio,

@@ -27,7 +27,7 @@ from faults.live import Live
 from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
 from strata.standalone.compose.local import Local, LocalOptions, open_local
-from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.standalone.compose.split import ServiceProcess
 from strata.standalone.data_folder import DataFolder
 
@@ -128,7 +128,7 @@ async def _serve(folder: DataFolder, skew_s: float) -> None:
     async with AsyncExitStack() as stack:
         local = await open_local(folder, LocalOptions(port=0, split=True), stack)
         taken: set[int] = set()
-        ports = {spec.name: _pick_port(taken) for spec in SERVICES}
+        ports = {spec.name: _pick_port(taken) for spec in ALL_SERVICES}
         targets = {
             name: f"dns://{names.address}/{name.replace('_', '-')}.test:{port}"
             for name, port in ports.items()

@@ -26,6 +26,7 @@ PROCESSES = {
     "recall": "strata.recall.main",
     "archival": "strata.archival.main",
     "tool_execution": "strata.tool_execution.main",
+    "tool_runner": "strata.tool_runner.main",
     "postgres": "postgres",
     "vectors": "strata.standalone.vectors",
 }

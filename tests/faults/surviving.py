@@ -17,11 +17,9 @@ import pytest
 from faults.live import Client, Live, Turn, dialogue
 from faults.load import is_passing
 from strata.api.agent_loop.v1 import agent_service_pb2
-from strata.api.archival.v1 import passage_index_service_pb2 as passage_index
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as passage_index_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
-from strata.api.common.v1 import message_pb2, reindex_pb2
-from strata.api.recall.v1 import message_index_service_pb2 as message_index
+from strata.api.common.v1 import message_pb2, search_pb2
 from strata.api.recall.v1 import message_index_service_pb2_grpc as message_index_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 
@@ -46,9 +44,9 @@ _SUBJECTS = (
     *("pharaoh",),
 )
 _OPEN = {
-    reindex_pb2.REINDEX_PHASE_BUILDING,
-    reindex_pb2.REINDEX_PHASE_CHECKING,
-    reindex_pb2.REINDEX_PHASE_SWITCHED,
+    search_pb2.REINDEX_PHASE_BUILDING,
+    search_pb2.REINDEX_PHASE_CHECKING,
+    search_pb2.REINDEX_PHASE_SWITCHED,
 }
 
 
@@ -201,9 +199,9 @@ class Rebuilder:
     def __init__(self, client: Client) -> None:
         self._client = client
         channel: Any = client.channel
-        self._desks: dict[str, tuple[Any, Any]] = {
-            "messages": (message_index_grpc.MessageIndexServiceStub(channel), message_index),
-            "passages": (passage_index_grpc.PassageIndexServiceStub(channel), passage_index),
+        self._services: dict[str, Any] = {
+            "messages": message_index_grpc.MessageIndexServiceStub(channel),
+            "passages": passage_index_grpc.PassageIndexServiceStub(channel),
         }
         self.ends: Counter[str] = Counter()
         self.notes: list[str] = []
@@ -212,39 +210,42 @@ class Rebuilder:
         """Rebuilds until it is over; leaves no rebuild open."""
         number = 0
         while not over.is_set():
-            for collection in self._desks:
+            for collection in self._services:
                 await self._rebuild(collection, number)
             number += 1
 
-    async def state(self, collection: str) -> reindex_pb2.IndexState:
+    async def state(self, collection: str) -> search_pb2.IndexState:
         """What serves and what waits."""
-        stub, pb = self._desks[collection]
-        request = pb.GetIndexRequest(collection=collection)
+        stub = self._services[collection]
+        request = search_pb2.GetIndexRequest(collection=collection)
         answer = await until_answered(
             lambda: stub.GetIndex(request, **self._client.as_organization)
         )
-        state: reindex_pb2.IndexState = answer.index
+        state: search_pb2.IndexState = answer.index
         return state
 
     async def _rebuild(self, collection: str, number: int) -> None:
-        stub, pb = self._desks[collection]
-        start = pb.StartReindexRequest(collection=collection, request_id=f"{collection}-{number}")
+        stub = self._services[collection]
+        start = search_pb2.StartReindexRequest(
+            collection=collection, request_id=f"{collection}-{number}"
+        )
         begun = await until_answered(
             lambda: stub.StartReindex(start, **self._client.as_organization)
         )
         while True:
             job = (await self.state(collection)).reindex
             assert job.id == begun.reindex.id
-            if job.phase == reindex_pb2.REINDEX_PHASE_SWITCHED:
+            if job.phase == search_pb2.REINDEX_PHASE_SWITCHED:
                 back = number % 2 == 1
                 call = stub.RollBackReindex if back else stub.FinishReindex
-                request = (pb.RollBackReindexRequest if back else pb.FinishReindexRequest)(
-                    collection=collection
+                request_type: Any = (
+                    search_pb2.RollBackReindexRequest if back else search_pb2.FinishReindexRequest
                 )
+                request = request_type(collection=collection)
                 await until_answered(lambda c=call, r=request: c(r, **self._client.as_organization))  # type: ignore[misc]
             elif job.phase not in _OPEN:
-                self.ends[reindex_pb2.ReindexPhase.Name(job.phase)] += 1
-                if job.phase == reindex_pb2.REINDEX_PHASE_FAILED:
+                self.ends[search_pb2.ReindexPhase.Name(job.phase)] += 1
+                if job.phase == search_pb2.REINDEX_PHASE_FAILED:
                     self.notes.append(f"{collection}: {job.note}")
                 return
             await asyncio.sleep(0.3)

@@ -15,7 +15,10 @@ from faults.load import further, talking
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
 
-SERVICES = ("core_memory", "recall", "archival", "tool_execution", "agent_loop", "gateway")
+SERVICES = (
+    *("core_memory", "recall", "archival", "tool_runner", "tool_execution", "agent_loop"),
+    "gateway",
+)
 BOTH = pytest.mark.parametrize(
     "live",
     [

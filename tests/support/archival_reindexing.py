@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from contract.embedding.conftest import EmbeddingServer
-
 from archival_support import NOW, Stores
-from strata.api.common.v1 import reindex_pb2 as pb
+from contract.search.embedding.conftest import EmbeddingServer
+from strata.api.common.v1 import search_pb2 as pb
 from strata.archival.domain.search import Search
-from strata.archival.index import PASSAGES
-from strata.archival.indexes import Indexes, wire
-from strata.archival.passage_search import FileChunkSearch, PassageSearch
-from strata.archival.reindexing import ArchiveModels
+from strata.archival.search.chunk_search import FileChunkSearch
+from strata.archival.search.index import PASSAGES
+from strata.archival.search.indexes import Indexes, wire
+from strata.archival.search.passage_search import PassageSearch
+from strata.archival.search.rebuilds import ArchiveModels
 from strata.archival.settings import ArchivalSettings
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
@@ -80,7 +80,7 @@ class World:
         search = Search(words, limit, agent_id=self.agent, **conditions)
         hits = (await self.search.search(search)).hits
         assert all(hit.mode != "fts" for hit in hits[:1]), "the index was not asked"
-        return [hit.passage.text for hit in hits]
+        return [hit.item.text for hit in hits]
 
     async def held(self, generation: str, collection: Collection = PASSAGES) -> int:
         return await self.vectors.count(collection, self.project, Where(), generation=generation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from strata.archival.convert_archives import new_archive, own_archive
+from strata.archival.convert.archives import new_archive, own_archive
 from strata.archival.domain.chunks import FileChunk, FoundChunk
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import (
@@ -18,8 +18,9 @@ from strata.archival.domain.passages import (
     NewText,
     SuppliedVector,
 )
-from strata.archival.index import ChunkIndex, PassageIndex
-from strata.archival.passage_search import FileChunkSearch, PassageSearch
+from strata.archival.search.chunk_search import FileChunkSearch
+from strata.archival.search.index import ChunkIndex, PassageIndex
+from strata.archival.search.passage_search import PassageSearch
 from strata.archival.store import (
     ChunkQueue,
     PendingPassages,

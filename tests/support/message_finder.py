@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from recall_support import Writer
-from strata.recall.domain.search import SearchQuery, SearchResult
-from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.indexer import DeletedAgentBacklog, MessageBacklog
-from strata.recall.message_search import MessageSearch
+from strata.recall.domain.messages import Message
+from strata.recall.domain.search import SearchQuery
+from strata.recall.search.backlogs import DeletedAgentBacklog, MessageBacklog
+from strata.recall.search.index import MESSAGES, MessageIndex
+from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
@@ -21,6 +22,7 @@ from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.fusion import FLOOR, FusionConfig
 from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.results import SearchResult
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
@@ -49,11 +51,11 @@ class Finder:
         while await self.indexer.index_pending():
             pass
 
-    async def ask(self, text: str, limit: int = 5, **fields: Any) -> SearchResult:
+    async def ask(self, text: str, limit: int = 5, **fields: Any) -> SearchResult[Message]:
         return await self.search.search(SearchQuery(self.agent, text, limit, **fields))
 
     async def ids(self, text: str, limit: int = 5, **fields: Any) -> list[str]:
-        return [hit.message.id for hit in (await self.ask(text, limit, **fields)).hits]
+        return [hit.item.id for hit in (await self.ask(text, limit, **fields)).hits]
 
     async def indexed(self) -> int:
         where = Where(eq={"agent_id": self.agent})

@@ -12,7 +12,7 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from contract.embedding.conftest import EmbeddingServer, Reply
+from contract.search.embedding.conftest import EmbeddingServer, Reply
 
 WORDS, NOISE = "words-model", "noise-model"
 DIM = 256

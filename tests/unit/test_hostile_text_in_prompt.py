@@ -25,14 +25,9 @@ from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import ChatMessage, TextPart, ToolSchema
-from strata.agent_loop.domain.ports import MemorySection
+from strata.agent_loop.domain.ports import ArchivalStats, MemorySection
 from strata.agent_loop.models.structured_tools import prompt as structured_prompt
-from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
-    Metadata,
-    archival_lines,
-    assemble,
-)
+from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.rendering import Form, render_memory

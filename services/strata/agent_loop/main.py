@@ -9,10 +9,13 @@ from strata.agent_loop.agents.groups import GroupLifecycle
 from strata.agent_loop.agents.lifecycle import AgentLifecycle
 from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.agents.prompt_limits import PromptLimits
-from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.clients.archival import ArchivalClient
+from strata.agent_loop.clients.core_memory import CoreMemoryClient
 from strata.agent_loop.clients.image_fetcher import open_image_fetcher
+from strata.agent_loop.clients.recall import RecallClient
+from strata.agent_loop.clients.tool_execution import ToolClient
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
-from strata.agent_loop.domain.ports import Ports
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.keyring import Keyring

@@ -16,10 +16,11 @@ from strata.api.archival.v1 import passage_index_service_pb2 as index_pb
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as index_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.archival.indexes import open_indexes
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.passage_search import FileChunkSearch, PassageSearch
-from strata.archival.reindexing import ArchiveModels
+from strata.archival.search.chunk_search import FileChunkSearch
+from strata.archival.search.indexes import open_indexes
+from strata.archival.search.passage_search import PassageSearch
+from strata.archival.search.rebuilds import ArchiveModels
 from strata.archival.servicers import (
     AgentArchiveServicer,
     ArchiveServicer,

@@ -11,11 +11,12 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.recall.domain.retention_worker import RetentionWorker
-from strata.recall.indexes import open_indexes
-from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.indexes import open_indexes
+from strata.recall.search.message_search import MessageSearch
 from strata.recall.servicers.indexes import MessageIndexServicer
-from strata.recall.servicers.messages import MessageServicer, WindowServicer
+from strata.recall.servicers.messages import MessageServicer
+from strata.recall.servicers.windows import WindowServicer
 from strata.recall.settings import RecallSettings
 from strata.recall.store import (
     PostgresForkStore,

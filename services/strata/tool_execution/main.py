@@ -18,6 +18,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.db import Database
 from strata.shared.db.request_log import RequestLog
 from strata.shared.search.embedding import CachingEmbedder, Embedder
@@ -29,14 +30,15 @@ from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import code_with_tools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS, check_executors
 from strata.tool_execution.builtin.files import FileTools
+from strata.tool_execution.builtin.functions import FunctionTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
-from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_factory import open_web_tools
 from strata.tool_execution.clients.peers import PeerChannel
+from strata.tool_execution.clients.sandbox import SandboxClient
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
@@ -45,7 +47,6 @@ from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
 from strata.tool_execution.registry.search import ToolSearch
-from strata.tool_execution.runner.factory import sandbox_starter
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_execution.store import (
@@ -54,8 +55,6 @@ from strata.tool_execution.store import (
     PostgresSignInStore,
     PostgresToolStore,
 )
-from strata.tool_runner.egress.factory import network_policy
-from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
 NAME = "tool_execution"
 
@@ -85,17 +84,17 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
-    environments = packages.root if packages is not None else None
-    start = sandbox_starter(settings, wiring, environments, stack)
-    sandbox = SandboxOnDemand(start, wiring.telemetry)
+    sandbox = SandboxClient(
+        sandbox_grpc.SandboxServiceStub(wiring.channel("tool_runner")), wiring.telemetry
+    )
     stack.push_async_callback(sandbox.close)
-    runner = SandboxRunner(sandbox, box, packages=packages, network=network_policy(settings))
+    runner = SandboxRunner(sandbox, box, packages=packages, network=settings.network_policy)
     core_memory = PeerChannel(wiring.channel("core_memory"), "core memory")
     recall = PeerChannel(wiring.channel("recall"), "recall")
     archival = PeerChannel(wiring.channel("archival"), "archival memory")
     gateway = PeerChannel(wiring.channel("gateway"), "gateway")
     executors: list[Executor] = [
-        SendMessage(),
+        FunctionTools(wiring.clock),
         MemoryTools(block_grpc.BlockServiceStub(core_memory)),
         FileTools(file_grpc.FileServiceStub(core_memory)),
         ConversationSearch(message_grpc.MessageServiceStub(recall), wiring.clock),

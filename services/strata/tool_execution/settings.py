@@ -8,18 +8,22 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from strata.shared.sandbox import JAIL_UID
 from strata.shared.secrets import Envelope, open_envelope
 from strata.shared.settings import MIB, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
+from strata.shared.web.host_patterns import problem_of
 from strata.shared.web.url_guard import parse_url
+from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.web import ProviderName
-from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS
-from strata.tool_runner.egress.fields import EgressFields
-from strata.tool_runner.sandbox.jail import JAIL_UID
+
+PROGRAM_UID = 64_178
+"""The first user id, next to that of jailed tools and outside of the usual ranges."""
+PROGRAM_UIDS = 1_000
 
 
-class ToolExecutionSettings(EgressFields, ServiceSettings):
+class ToolExecutionSettings(ServiceSettings):
     """Settings of the tool-execution service."""
 
     model_config = settings_config("tool_execution")
@@ -63,6 +67,17 @@ class ToolExecutionSettings(EgressFields, ServiceSettings):
     )
     web_search_url: str = Field(
         default="", description="Root of the search engine's API; needed for SearXNG."
+    )
+
+    egress: bool = Field(
+        default=True,
+        description="Whether tools may have allowed_hosts and reach them. False switches network"
+        " access off for all tools.",
+    )
+    egress_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts that tools may list in allowed_hosts, as a JSON list:"
+        ' ["api.example.com", "*.example.org"]. Empty means every public host.',
     )
 
     packages: bool = Field(
@@ -207,6 +222,19 @@ class ToolExecutionSettings(EgressFields, ServiceSettings):
         if self.mcp_ports is not None:
             return self.mcp_ports
         return range(1, 65_536) if self.mcp_local else (80, 443)
+
+    @property
+    def network_policy(self) -> NetworkPolicy:
+        """The operator's policy for the network access of tools."""
+        return NetworkPolicy(self.egress, self.egress_hosts)
+
+    @field_validator("egress_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if problem := problem_of(host):
+                raise ValueError(f"{host!r} {problem}")
+        return hosts
 
     @field_validator("web_private_networks", "mcp_private_networks")
     @classmethod

@@ -14,10 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.logs import get_logger
+from strata.shared.sandbox import Sandbox
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 from strata.tool_runner.egress.factory import ca_file, open_proxies
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 from strata.tool_runner.servicers.sandbox import SandboxServicer
 from strata.tool_runner.settings import ToolRunnerSettings
 
@@ -30,30 +32,62 @@ _log = get_logger(__name__)
 async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the runner. It has no database and no secrets, and calls no other service.
 
+    The sandbox starts with the first call, since most agents never run code.
+
     Args:
         settings: Settings of the runner.
         wiring: Resources of the process that the runner runs in.
         stack: Closes what the runner opens.
+
+    Raises:
+        ValueError: The CA file of the settings does not exist.
     """
-    sandbox = await JailSandbox.start(
-        JailConfig(
-            minimum=settings.minimum,
-            parallel=settings.parallel_calls,
-            environments=settings.packages_path,
-            proxies=open_proxies(settings, stack),
-            ca_file=ca_file(settings),
-        )
+    return _service(_open_sandbox(settings, stack))
+
+
+async def build_started(
+    settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack
+) -> Service:
+    """Builds the runner as `build` does, and starts its sandbox.
+
+    In a process of its own the runner is ready only when it can run code.
+
+    Raises:
+        UnavailableError: The sandbox cannot be started.
+    """
+    sandbox = _open_sandbox(settings, stack)
+    await sandbox.start()
+    return _service(sandbox)
+
+
+def _open_sandbox(settings: ToolRunnerSettings, stack: AsyncExitStack) -> SandboxOnDemand:
+    config = JailConfig(
+        minimum=settings.minimum,
+        parallel=settings.parallel_calls,
+        environments=settings.packages_path,
+        proxies=open_proxies(settings, stack),
+        ca_file=ca_file(settings),
     )
+
+    async def start() -> Sandbox:
+        if settings.packages_path is not None and not settings.packages_path.is_dir():
+            # Calls see the folder that exists when the sandbox starts.
+            raise NotADirectoryError(f"packages_path: there is no folder {settings.packages_path}")
+        sandbox = await JailSandbox.start(config)
+        _log.info("sandbox started", isolation=sandbox.probe.description())
+        return sandbox
+
+    sandbox = SandboxOnDemand(start)
     stack.push_async_callback(sandbox.close)
-    _log.info("sandbox started", isolation=sandbox.probe.description())
+    return sandbox
+
+
+def _service(sandbox: SandboxOnDemand) -> Service:
+    servicer = SandboxServicer(sandbox)
     return Service(
         name=NAME,
         services=[
-            GrpcService(
-                _SERVICE,
-                sandbox_grpc.add_SandboxServiceServicer_to_server,
-                SandboxServicer(sandbox),
-            )
+            GrpcService(_SERVICE, sandbox_grpc.add_SandboxServiceServicer_to_server, servicer)
         ],
     )
 
@@ -77,7 +111,7 @@ def main() -> None:
         sys.exit(0 if asyncio.run(is_serving(settings.host)) else 1)
     # The service runs as another user of the same group and must open the socket.
     os.umask(0o007)
-    run_service(NAME, build, settings)
+    run_service(NAME, build_started, settings)
 
 
 if __name__ == "__main__":

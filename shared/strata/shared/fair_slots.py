@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
@@ -81,6 +80,9 @@ class FairSlots:
             wanted some in the last ten seconds; None for its share.
         hold_s: Seconds after which a slot counts as free although its block still runs, so that
             work that waits for something else does not block other projects. None for never.
+        give_way_s: A project that has taken more than twice as many slots lately as another one
+            gets no further slot while that one holds any, but waits at most these seconds; None
+            if projects do not give way.
         now: A monotonic clock, in seconds.
     """
 
@@ -93,6 +95,7 @@ class FairSlots:
         queue: int = QUEUE,
         most_beside_others: int | None = None,
         hold_s: float | None = None,
+        give_way_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -101,7 +104,15 @@ class FairSlots:
         self._most_beside_others = most_beside_others or self._most
         self._queue = queue
         self._hold_s = hold_s
+        self._give_way_s = give_way_s
         self._now = now
+        # Slots that projects took in the present period and in the one before.
+        self._taken: Counter[str] = Counter()
+        self._taken_before: Counter[str] = Counter()
+        self._period_end = now() + _RECENT_S
+        # When projects that give way began to wait.
+        self._gave_way: dict[str, float] = {}
+        self._wake: asyncio.TimerHandle | None = None
         # The last two projects that asked for a slot, with the time; the newest comes last.
         self._recent: dict[str, float] = {}
         self._used = 0
@@ -124,8 +135,8 @@ class FairSlots:
         """Returns how many waiters a project has."""
         return len(self._waiting.get(project_id, ()))
 
-    def slot(self, project_id: str | None = None) -> AbstractAsyncContextManager[None]:
-        """Holds a slot while the block lasts; waits for one first.
+    def slot(self, project_id: str | None = None) -> Slot:
+        """Returns a slot, which ``async with`` waits for and holds while the block lasts.
 
         Args:
             project_id: The project; None for that of the call being served.
@@ -133,7 +144,7 @@ class FairSlots:
         Raises:
             ResourceExhaustedError: The queue of the project is full (``OVERLOADED``).
         """
-        return _Slot(self, calling_project() if project_id is None else project_id)
+        return Slot(self, calling_project() if project_id is None else project_id)
 
     @property
     def hold_s(self) -> float | None:
@@ -148,6 +159,14 @@ class FairSlots:
         self._take(project)
         return True
 
+    def take(self, project: str) -> None:
+        """Takes a slot even if none is free, for work that cannot be delayed.
+
+        The project gets no further slot until it holds fewer than it may.
+        """
+        self._note(project)
+        self._take(project)
+
     async def acquire(self, project: str) -> None:
         """Waits for a slot; raises as `slot` does."""
         waiters = self._waiting.setdefault(project, deque())
@@ -161,6 +180,7 @@ class FairSlots:
             )
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
+        self._wake_later()
         try:
             await waiter
         except BaseException:
@@ -179,7 +199,52 @@ class FairSlots:
             del self._recent[next(iter(self._recent))]
 
     def _may_have(self, project: str) -> bool:
-        return self._used < self._slots and self.held(project) < self._limit(project)
+        if self._used >= self._slots or self.held(project) >= self._limit(project):
+            return False
+        return self._give_way_s is None or not self._gives_way(project, self._give_way_s)
+
+    def _gives_way(self, project: str, longest_s: float) -> bool:
+        taken = self._recently_taken(project)
+        if not any(
+            2 * self._recently_taken(other) < taken
+            for other, held in self._held.items()
+            if held and other != project
+        ):
+            self._gave_way.pop(project, None)
+            return False
+        return self._now() < self._gave_way.setdefault(project, self._now()) + longest_s
+
+    def _recently_taken(self, project: str) -> int:
+        return self._taken[project] + self._taken_before[project]
+
+    def _count_taken(self, project: str) -> None:
+        now = self._now()
+        if now >= self._period_end:
+            # Nothing is kept of projects that are not active.
+            missed = now >= self._period_end + _RECENT_S
+            self._taken_before = Counter() if missed else self._taken
+            self._taken = Counter()
+            self._period_end = now + _RECENT_S
+        self._taken[project] += 1
+        self._gave_way.pop(project, None)
+
+    def _wake_later(self) -> None:
+        """Arranges that projects that give way get a slot when they have waited long enough."""
+        if self._wake is not None or self._give_way_s is None:
+            return
+        now = self._now()
+        # Those that have waited long enough wait for something else, and its release wakes them.
+        pauses = [
+            pause
+            for since in self._gave_way.values()
+            if (pause := since + self._give_way_s - now) > 0
+        ]
+        if pauses:
+            self._wake = asyncio.get_running_loop().call_later(min(pauses), self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._wake = None
+        self._hand_out()
 
     def _limit(self, project: str) -> int:
         if self._most_beside_others == self._most:
@@ -193,9 +258,11 @@ class FairSlots:
         self._held[project] = self.held(project) + 1
         self._turn += 1
         self._served[project] = self._turn
+        if self._give_way_s is not None:
+            self._count_taken(project)
 
     def release(self, project: str) -> None:
-        """Gives a slot back that `acquire` or `acquire_now` took."""
+        """Gives a slot back that `acquire`, `acquire_now` or `take` took."""
         self._used -= 1
         self._held[project] -= 1
         if self._waiting:
@@ -206,6 +273,7 @@ class FairSlots:
         while self._used < self._slots:
             able = [key for key in self._waiting if self.waiting(key) and self._may_have(key)]
             if not able:
+                self._wake_later()
                 return
             project = min(able, key=self._claim)
             waiter = self._waiting[project].popleft()
@@ -222,13 +290,14 @@ class FairSlots:
         """Forgets a project that neither holds nor waits: there may be any number of them."""
         if not self.waiting(project):
             self._waiting.pop(project, None)
+            self._gave_way.pop(project, None)
             if not self.held(project):
                 self._held.pop(project, None)
                 self._served.pop(project, None)
 
 
-class _Slot:
-    """One slot, held while the block lasts.
+class Slot:
+    """One slot, which may be held several times in turn.
 
     A class and not a generator: every call of a service takes one, and most at once.
     """
@@ -241,13 +310,41 @@ class _Slot:
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
-    async def __aenter__(self) -> None:
-        if not self._slots.acquire_now(self._project):
+    def acquire_now(self) -> bool:
+        """Takes the slot if it is held already or free; returns whether it is held."""
+        if not self._held and self._slots.acquire_now(self._project):
+            self._hold()
+        return self._held
+
+    async def acquire(self) -> None:
+        """Waits for the slot, unless it is held; raises as `FairSlots.slot` does."""
+        if not self.acquire_now():
             await self._slots.acquire(self._project)
+            self._hold()
+
+    def take(self) -> None:
+        """Takes the slot even if none is free, for work that cannot be delayed."""
+        if not self._held:
+            self._slots.take(self._project)
+            self._hold()
+
+    def release(self) -> None:
+        """Gives the slot back if it is held."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            self._held = False
+            self._slots.release(self._project)
+
+    def _hold(self) -> None:
         self._held = True
         if self._slots.hold_s is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._slots.hold_s, self._release)
+            self._timer = loop.call_later(self._slots.hold_s, self.release)
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
 
     async def __aexit__(
         self,
@@ -255,11 +352,4 @@ class _Slot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._release()
-
-    def _release(self) -> None:
-        if self._held:
-            self._held = False
-            self._slots.release(self._project)
+        self.release()

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 from strata.api.common.v1 import message_pb2
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
-from strata.shared.tool_catalogue import SEND_MESSAGE
-
-MESSAGE = "message"
-"""Name of the argument of ``send_message`` that holds the text."""
+from strata.shared.tool_catalogue import CATALOGUE, TEXT_TOOLS
 
 BETWEEN_TEXTS = "\n\n"
 """Separator between the texts of several calls of ``send_message`` in one message."""
@@ -33,19 +30,19 @@ def words_of(message: message_pb2.Message) -> Sequence[str]:
 
 
 def sent_text(name: str, arguments: str) -> str | None:
-    """Returns the text that a call of ``send_message`` sends; None for other calls.
+    """Returns the text that a call sends to the user; None for calls of tools that send none.
 
     Args:
         name: Name of the tool.
         arguments: The arguments of the call, a JSON object.
     """
-    if name != SEND_MESSAGE:
+    if name not in TEXT_TOOLS:
         return None
     try:
         values = parse_json(arguments)
     except JsonTextError:
         return None
-    text = values.get(MESSAGE) if isinstance(values, dict) else None
+    text = values.get(CATALOGUE[name].text_argument) if isinstance(values, dict) else None
     # An escape can stand for an unpaired surrogate, which a proto string cannot hold.
     return encodable_text(text) if isinstance(text, str) else None
 
@@ -53,7 +50,7 @@ def sent_text(name: str, arguments: str) -> str | None:
 def is_sent(tool_return: message_pb2.ToolReturnPart) -> bool:
     """Returns whether a tool return only confirms that ``send_message`` sent its text."""
     sent = tool_return.status == message_pb2.TOOL_STATUS_OK
-    return sent and tool_return.name == SEND_MESSAGE
+    return sent and tool_return.name in TEXT_TOOLS
 
 
 def as_text(message: message_pb2.Message) -> message_pb2.Message | None:

@@ -1,4 +1,4 @@
-"""Interface of the sandbox, independent of its implementation.
+"""Calls of untrusted code: what tool execution sends to the tool runner, and what comes back.
 
 A function of a custom tool, or a script, runs in a new jail. The jail contains only what the
 request holds, and it is removed after the call.
@@ -6,17 +6,21 @@ request holds, and it is removed after the call.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Protocol
 
 MIB = 1 << 20
 CONVERSION_MODULE = "_strata_fitting"
-"""Name of `strata.protocol.argument_conversion` in calls; service and runner share it."""
+"""Name of `strata.protocol.argument_conversion` in calls of tools; service and runner share it."""
 ASK = "_strata_ask"
 """Global name of the function with which code calls its answerer; see `Run.answerer`."""
+# Unused by distributions: between their ranges for people and for services.
+JAIL_UID = 64_177
+"""User id of code of tools if the tool runner is root. No other process may have it."""
 
 
 class Isolation(IntEnum):
@@ -148,26 +152,6 @@ class RunResult:
     peak_bytes: int = 0
 
 
-class Proxy(Protocol):
-    """The HTTP proxy of one call, through which it reaches its hosts."""
-
-    async def serve(self, listener: socket.socket) -> None:
-        """Starts to serve on a listening socket of the call, and takes ownership of the socket.
-
-        Raises:
-            OSError: The socket cannot be served, or the proxy is closed.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Closes all connections and the socket."""
-        ...
-
-
-# Creates the proxy of a call that may reach the given hosts.
-Proxies = Callable[[Sequence[str]], Proxy]
-
-
 class Sandbox(Protocol):
     """Runs untrusted code."""
 
@@ -187,3 +171,8 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """Kills running calls and stops the sandbox."""
         ...
+
+
+def tool_interpreter() -> str:
+    """Returns the Python interpreter of code of tools: the current one, outside of its venv."""
+    return str(Path(sys.executable).resolve())

@@ -56,8 +56,7 @@ class BuiltinTool:
     Attributes:
         name: The name that the model calls it by. No custom tool can have it.
         effect: Its side effects.
-        schema_module: Module of ``strata.tool_execution.builtin`` that defines its description
-            and JSON schema; empty if this release does not have the tool.
+        built: Whether this release has the tool; the name is reserved in any case.
         keyed: The service that it calls applies its writes once per idempotency key.
         parallel: Calls of one reply may run at the same time.
         default_rule: Rule that ``include_base_tool_rules`` adds: EXIT_LOOP, CONTINUE_LOOP or None.
@@ -69,13 +68,15 @@ class BuiltinTool:
         calls_other_tools: Its code calls the agent's other tools (decision 0086).
         shows_history: It returns messages of recall. Recall does not index its calls and returns,
             or searches would find the results of earlier searches.
+        text_argument: Its argument that clients show as the agent's text; empty for other tools.
+        edits_block: Its argument ``label`` must be the label of a block that exists.
         only_in_groups: It is offered only in a run of the agent's group; it cannot be one of the
             agent's own tools.
     """
 
     name: str
     effect: ToolEffect
-    schema_module: str
+    built: bool = True
     keyed: bool = False
     parallel: bool = False
     default_rule: ToolRuleType | None = None
@@ -85,12 +86,9 @@ class BuiltinTool:
     with_folders: bool = False
     calls_other_tools: bool = False
     shows_history: bool = False
+    text_argument: str = ""
+    edits_block: bool = False
     only_in_groups: bool = False
-
-    @property
-    def built(self) -> bool:
-        """Whether this release has the tool; the name is reserved in any case."""
-        return bool(self.schema_module)
 
 
 _CONTINUE, _EXIT = ToolRuleType.CONTINUE_LOOP, ToolRuleType.EXIT_LOOP
@@ -106,17 +104,16 @@ _ENTRIES = (
     BuiltinTool(
         SEND_MESSAGE,
         _READS,
-        "talk_definitions",
         keyed=True,
         default_rule=_EXIT,
         agent_types=frozenset({_V2, _OLD, _VOICE}),
         # Not letta_v1_agent, because it replies in plain text.
         agent_types_with_sleeptime=frozenset({_V2, _OLD, _VOICE}),
+        text_argument="message",
     ),
     BuiltinTool(
         "conversation_search",
         _READS,
-        "search_definitions",
         keyed=True,
         parallel=True,
         default_rule=_CONTINUE,
@@ -125,29 +122,28 @@ _ENTRIES = (
         shows_history=True,
     ),
     # Not implemented; the name is reserved.
-    BuiltinTool("conversation_search_date", _READS, "", shows_history=True),
+    BuiltinTool("conversation_search_date", _READS, built=False, shows_history=True),
     BuiltinTool(
         "memory_insert",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_V1, _V2}) | _SLEEP,
         agent_types_with_sleeptime=_SLEEP,
+        edits_block=True,
     ),
     BuiltinTool(
         "memory_replace",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_V1, _V2}) | _SLEEP,
         agent_types_with_sleeptime=_SLEEP,
+        edits_block=True,
     ),
     BuiltinTool(
         "memory_rethink",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=_SLEEP,
@@ -156,7 +152,6 @@ _ENTRIES = (
     BuiltinTool(
         "memory_finish_edits",
         _READS,
-        "memory_definitions",
         keyed=True,
         default_rule=_EXIT,
         exits_without_rule=True,
@@ -166,23 +161,22 @@ _ENTRIES = (
     BuiltinTool(
         "core_memory_append",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
+        edits_block=True,
     ),
     BuiltinTool(
         "core_memory_replace",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
+        edits_block=True,
     ),
     BuiltinTool(
         "memory",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
@@ -190,7 +184,6 @@ _ENTRIES = (
     BuiltinTool(
         "memory_apply_patch",
         _ONCE,
-        "memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=frozenset({_OLD}),
@@ -199,7 +192,6 @@ _ENTRIES = (
     BuiltinTool(
         "archival_memory_insert",
         _ONCE,
-        "search_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=_CHAT,
@@ -207,7 +199,6 @@ _ENTRIES = (
     BuiltinTool(
         "archival_memory_search",
         _READS,
-        "search_definitions",
         keyed=True,
         parallel=True,
         default_rule=_CONTINUE,
@@ -217,7 +208,6 @@ _ENTRIES = (
     BuiltinTool(
         "expand_summary",
         _READS,
-        "search_definitions",
         keyed=True,
         parallel=True,
         default_rule=_CONTINUE,
@@ -227,7 +217,6 @@ _ENTRIES = (
     BuiltinTool(
         "search_memory",
         _READS,
-        "search_definitions",
         keyed=True,
         parallel=True,
         default_rule=_CONTINUE,
@@ -238,7 +227,6 @@ _ENTRIES = (
     BuiltinTool(
         STORE_MEMORIES,
         _ONCE,
-        "voice_memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=_VOICE_SLEEP,
@@ -247,7 +235,6 @@ _ENTRIES = (
     BuiltinTool(
         RETHINK_USER_MEMORY,
         _ONCE,
-        "voice_memory_definitions",
         keyed=True,
         default_rule=_CONTINUE,
         agent_types=_VOICE_SLEEP,
@@ -256,54 +243,45 @@ _ENTRIES = (
     BuiltinTool(
         FINISH_RETHINKING_MEMORY,
         _READS,
-        "voice_memory_definitions",
         keyed=True,
         default_rule=_EXIT,
         exits_without_rule=True,
         agent_types=_VOICE_SLEEP,
         agent_types_with_sleeptime=_VOICE_SLEEP,
     ),
-    BuiltinTool("open_files", _ONCE, "file_definitions", keyed=True, with_folders=True),
-    BuiltinTool(
-        "grep_files", _READS, "file_definitions", keyed=True, parallel=True, with_folders=True
-    ),
+    BuiltinTool("open_files", _ONCE, keyed=True, with_folders=True),
+    BuiltinTool("grep_files", _READS, keyed=True, parallel=True, with_folders=True),
     BuiltinTool(
         "semantic_search_files",
         _READS,
-        "file_definitions",
         keyed=True,
         parallel=True,
         with_folders=True,
     ),
-    BuiltinTool("web_search", _READS, "web_definitions", parallel=True),
-    BuiltinTool("fetch_webpage", _READS, "web_definitions", parallel=True),
+    BuiltinTool("web_search", _READS, parallel=True),
+    BuiltinTool("fetch_webpage", _READS, parallel=True),
+    BuiltinTool("current_time", _READS, parallel=True),
     # A call leaves no state behind, so it can be repeated.
-    BuiltinTool("run_code", _READS, "code_definitions", parallel=True),
+    BuiltinTool("run_code", _READS, parallel=True),
     # The tools that it calls can have any effect.
     BuiltinTool(
         "run_code_with_tools",
         ToolEffect.SIDE_EFFECT,
-        "code_definitions",
         calls_other_tools=True,
     ),
     # The idempotency key of the call becomes the id of the run that it starts.
-    BuiltinTool(
-        "send_message_to_agent_and_wait_for_reply", _ONCE, "agent_definitions", parallel=True
-    ),
-    BuiltinTool("send_message_to_agents_matching_tags", _ONCE, "agent_definitions", parallel=True),
+    BuiltinTool("send_message_to_agent_and_wait_for_reply", _ONCE, parallel=True),
+    BuiltinTool("send_message_to_agents_matching_tags", _ONCE, parallel=True),
     BuiltinTool(
         "send_message_to_agent_async",
         _ONCE,
-        "agent_definitions",
         parallel=True,
         default_rule=_EXIT,
     ),
     # Not parallel: each call starts one run per member of the group.
-    BuiltinTool(ASK_MEMBERS, _ONCE, "agent_definitions", only_in_groups=True),
+    BuiltinTool(ASK_MEMBERS, _ONCE, only_in_groups=True),
     # It has no effect of its own: the gateway reads the next speaker from the stored call.
-    BuiltinTool(
-        HAND_OVER, _READS, "agent_definitions", exits_without_rule=True, only_in_groups=True
-    ),
+    BuiltinTool(HAND_OVER, _READS, exits_without_rule=True, only_in_groups=True),
 )
 
 CATALOGUE: Mapping[str, BuiltinTool] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
@@ -336,6 +314,12 @@ EXIT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.exits_without
 
 CODE_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.calls_other_tools))
 """Tools whose code calls the agent's other tools (decision 0086)."""
+
+TEXT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.text_argument))
+"""Tools whose calls are shown as text of the agent."""
+
+BLOCK_EDITS = frozenset(_names(entry for entry in _ENTRIES if entry.edits_block))
+"""Tools that edit a block that must exist."""
 
 GROUP_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.only_in_groups))
 """Tools that an agent is offered only in a run of its group."""

@@ -11,7 +11,8 @@ from sqlalchemy import text
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.messages import ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,

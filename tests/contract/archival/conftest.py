@@ -7,10 +7,11 @@ import pytest
 import pytest_asyncio
 
 from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
-from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
-from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.passage_search import FileChunkSearch, PassageSearch
+from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
+from strata.archival.search.chunk_search import FileChunkSearch
+from strata.archival.search.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
+from strata.archival.search.passage_search import PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id

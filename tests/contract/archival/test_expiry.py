@@ -175,7 +175,7 @@ async def test_expired_passages_are_removed_from_the_index(
     assert len((await world.search.search(search)).hits) == 2
     await live(world.stores, young, HOUR)
     (hit,) = (await world.search.search(search)).hits
-    assert hit.passage.id == young.id
+    assert hit.item.id == young.id
     worker, _ = expiry(world.stores)
     assert await worker.destroy_expired() == 1
     await world.index_all()

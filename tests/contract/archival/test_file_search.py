@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
 from strata.archival.domain.chunks import FoundChunk
-from strata.archival.index import FILE_CHUNKS
+from strata.archival.search.index import FILE_CHUNKS
 from strata.shared import context
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Where

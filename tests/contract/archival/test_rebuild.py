@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from archival_support import Finder
-from strata.archival.index import ChunkIndex, PassageIndex
-from strata.archival.indexer import ChunkBacklog, PassageBacklog
+from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
+from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.vectors.qdrant import connect

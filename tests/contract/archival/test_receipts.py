@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
-from strata.archival.convert_archives import own_archive
+from strata.archival.convert.archives import own_archive
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, RequestKey, UploadCounts
 from strata.archival.store import ReceiptLog
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from contract.embedding.conftest import Reply
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
+from contract.search.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
-from strata.api.common.v1 import reindex_pb2 as pb
-from strata.archival.convert_archives import new_archive
+from strata.api.common.v1 import search_pb2 as pb
+from strata.archival.convert.archives import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
 from strata.archival.domain.search import Search
-from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
-from strata.archival.indexes import wire
+from strata.archival.search.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
+from strata.archival.search.indexes import wire
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import (
     FailedPreconditionError,
@@ -337,7 +337,7 @@ async def test_an_archive_has_a_model_of_its_own(world: World) -> None:
     assert (await world.find("telescope"))[0] == TEXTS[4]
     # Both were asked, each with its own vector, and found by meaning.
     answer = await world.search.search(Search("walrus ice", 20, agent_id=world.agent))
-    ranks = {hit.passage.text: hit.vector_rank for hit in answer.hits}
+    ranks = {hit.item.text: hit.vector_rank for hit in answer.hits}
     assert ranks["A walrus sleeps on the ice."] == 1
     assert len(ranks) == len(TEXTS) + 2
     before = len(world.endpoint.requests)
@@ -369,8 +369,8 @@ async def test_archives_of_several_models_make_one_ranking(world: World) -> None
         assert sorted(by_words) == list(range(1, len(by_words) + 1)), query
         # A page of three tells the same of its hits: places among all, not among the three.
         few = (await world.search.search(replace(search, top_k=3))).hits
-        assert [(h.passage.id, h.vector_rank, h.fts_rank) for h in few] == [
-            (h.passage.id, h.vector_rank, h.fts_rank) for h in hits[:3]
+        assert [(h.item.id, h.vector_rank, h.fts_rank) for h in few] == [
+            (h.item.id, h.vector_rank, h.fts_rank) for h in hits[:3]
         ]
     # The ranks of one model alone are those of its own arm.
     alone = Search("walrus ice", 50, archive_ids=(archive.id,))
@@ -442,7 +442,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) 
     bare = await wire(world.settings, alone, world.vectors, stores.database, stores.worker)
     later = replace(world, indexes=bare, models=alone)
     hits = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
-    assert [(hit.passage.text, hit.mode) for hit in hits] == [(TEXTS[0], "fts")]
+    assert [(hit.item.text, hit.mode) for hit in hits] == [(TEXTS[0], "fts")]
     await bare.admin.start("passages", LOCAL_MODEL, "")
     await later.insert("Stored while there was no index.")
     await later.index_all()
@@ -459,4 +459,4 @@ async def test_a_limited_model_leaves_the_words(world: World) -> None:
         body = {"error": {"message": "no"}}
         world.endpoint.script = lambda request, status=status, body=body: Reply(status, body)  # type: ignore[misc]
         hits = (await world.search.search(Search("violin", 3, agent_id=world.agent))).hits
-        assert [(hit.passage.text, hit.mode) for hit in hits] == [(TEXTS[1], "fts")]
+        assert [(hit.item.text, hit.mode) for hit in hits] == [(TEXTS[1], "fts")]

@@ -13,7 +13,7 @@ import pytest
 from archival_support import NOW, Finder
 from contract.archival.test_search import World, ask, texts
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
-from strata.archival.passage_search import PassageSearch
+from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.search.reranking import Outcome
@@ -81,9 +81,9 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         assert answer.reranking is not None
         assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
         # What the fusion found stays what it is.
-        before = {hit.passage.id: hit for hit in (await ask(plain, agent, QUESTION)).hits}
+        before = {hit.item.id: hit for hit in (await ask(plain, agent, QUESTION)).hits}
         for hit in answer.hits:
-            was = before[hit.passage.id]
+            was = before[hit.item.id]
             assert (hit.mode, hit.vector_rank, hit.fts_rank, hit.score) == (
                 was.mode,
                 was.vector_rank,
@@ -91,7 +91,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
                 was.score,
             )
         for place, hit in enumerate(answer.hits, start=1):
-            was_at = fused.index(hit.passage.text) + 1
+            was_at = fused.index(hit.item.text) + 1
             moved = f"it moved from place {was_at} to place {place}."
             stays = f"it stays at place {place}."
             assert hit.why.endswith(stays if was_at == place else moved)

@@ -13,30 +13,32 @@ import pytest
 
 from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import Filter, TagMatch
-from strata.archival.domain.search import FoundPassage, Search, SearchResult
-from strata.archival.passage_search import FileChunkSearch, PassageSearch
+from strata.archival.domain.passages import Filter, Passage, TagMatch
+from strata.archival.domain.search import Search
+from strata.archival.search.chunk_search import FileChunkSearch
+from strata.archival.search.passage_search import PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
+from strata.shared.search.results import SearchHit, SearchResult
 from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors
 
 World = tuple[Finder, EmbeddedVectors]
 
 
-async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult:
+async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult[Passage]:
     return await finder.search.search(
         Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
     )
 
 
-async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[FoundPassage]:
+async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[SearchHit[Passage]]:
     return list((await ask(finder, agent, query, **fields)).hits)
 
 
-def texts(hits: Iterable[FoundPassage]) -> list[str]:
-    return [item.passage.text for item in hits]
+def texts(hits: Iterable[SearchHit[Passage]]) -> list[str]:
+    return [hit.item.text for hit in hits]
 
 
 async def test_a_passage_is_found_by_what_it_means(finder: World) -> None:
@@ -47,9 +49,9 @@ async def test_a_passage_is_found_by_what_it_means(finder: World) -> None:
     )
     await world.indexer.index_pending()
     best = (await find(world, agent, "Which musical instrument does he know?"))[0]
-    assert best.passage.text == "He plays the violin."
+    assert best.item.text == "He plays the violin."
     assert best.vector_rank == 1
-    assert best.passage.indexed
+    assert best.item.indexed
 
 
 async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> None:
@@ -201,10 +203,9 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
     )
     assert answer.hits == ()
     everything = (await ask(world, agent, asked, explain=True)).hits
-    ids = {hit.passage.text: hit.passage.id for hit in everything}
+    ids = {hit.item.text: hit.item.id for hit in everything}
     left_out = {
-        exclusion.condition: (exclusion.count, exclusion.best_passage_id)
-        for exclusion in answer.exclusions
+        exclusion.condition: (exclusion.count, exclusion.best_id) for exclusion in answer.exclusions
     }
     assert left_out == {
         "tags": (1, ids["The boat is called Nora."]),
@@ -244,10 +245,10 @@ async def test_scripts_without_spaces_are_found_waiting_and_indexed(
     agent = new_id("agent")
     await world.stores.insert(agent, wrong, right)
     (waiting,) = await find(world, agent, query)
-    assert (waiting.passage.text, waiting.mode, waiting.fts_rank) == (right, "fts", 1)
+    assert (waiting.item.text, waiting.mode, waiting.fts_rank) == (right, "fts", 1)
     await world.index_all()
     best = (await find(world, agent, query))[0]
-    assert (best.passage.text, best.fts_rank) == (right, 1)
+    assert (best.item.text, best.fts_rank) == (right, 1)
 
 
 async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: World) -> None:
@@ -281,8 +282,8 @@ async def test_a_long_passage_is_found_by_its_end(finder: World) -> None:
     await world.stores.insert(agent, f"{filler} The spare key lies under the flower pot.", "tea")
     await world.indexer.index_pending()
     hit = await find(world, agent, "Where is the spare key?")
-    assert hit[0].passage.text.endswith("flower pot.")
-    assert len({item.passage.id for item in hit}) == len(hit)
+    assert hit[0].item.text.endswith("flower pot.")
+    assert len({one.item.id for one in hit}) == len(hit)
 
 
 async def test_another_projects_passages_are_never_found(finder: World) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
-from strata.archival.convert_archives import own_archive
+from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter, RequestKey
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason

@@ -352,8 +352,13 @@ async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockSto
         await unit.attach("agent-a", {block.id: "human"}, NOW)
         return True
 
-    gone = deleted_block(block, NOW)
-    attached, _ = await asyncio.gather(once(store, work), write(store, gone))
+    async def delete(unit: Unit) -> None:
+        # As the service does: the lock makes the deletion see an agent that was just attached.
+        locked = await unit.lock_block(block.id)
+        assert locked is not None
+        await unit.update(deleted_block(locked, NOW), AUTHORSHIP, response=b"")
+
+    attached, _ = await asyncio.gather(once(store, work), once(store, delete))
     assert attached in (True, False)
     assert (await store.agent_memory("agent-a", "")).blocks == []
 

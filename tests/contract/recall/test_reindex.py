@@ -13,14 +13,14 @@ import pytest_asyncio
 
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
-from strata.api.common.v1 import reindex_pb2 as pb
+from strata.api.common.v1 import search_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
-from strata.recall.index import MESSAGES
-from strata.recall.indexes import Indexes, open_indexes, wire
-from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES
+from strata.recall.search.indexes import Indexes, open_indexes, wire
+from strata.recall.search.message_search import MessageSearch
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
@@ -82,7 +82,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
 
     async def first(writer: Writer, words: str) -> tuple[str, bool]:
         hit = (await search.search(SearchQuery(writer.agent, words, 3))).hits[0]
-        return hit.message.parts[0]["text"], hit.vector_rank is not None
+        return hit.item.parts[0]["text"], hit.vector_rank is not None
 
     project = new_id("project")
     with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):

@@ -16,7 +16,7 @@ from message_finder import Finder, finder_on
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text
-from strata.recall.message_search import MessageSearch
+from strata.recall.search.message_search import MessageSearch
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.search.embedding import Embedder
@@ -77,7 +77,7 @@ async def stored_messages(finder: Finder) -> list[Message]:
 
 async def search_texts(finder: Finder, text: str, **fields: Any) -> list[str]:
     answer = await finder.ask(text, **fields)
-    return [searchable_text(hit.message) for hit in answer.hits]
+    return [searchable_text(hit.item) for hit in answer.hits]
 
 
 async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
@@ -91,7 +91,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         for mode in (Mode.HYBRID, Mode.SEMANTIC):
             assert (await search_texts(world, QUESTION, mode=mode))[0] == expected[0]
         answer = await world.ask(QUESTION, explain=True)
-        assert [searchable_text(hit.message) for hit in answer.hits] == expected
+        assert [searchable_text(hit.item) for hit in answer.hits] == expected
         assert [hit.rerank_score for hit in answer.hits] == [
             overlap(QUESTION, text) for text in expected
         ]
@@ -99,7 +99,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         assert answer.reranking is not None
         assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
         for place, hit in enumerate(answer.hits, start=1):
-            was_at = fused.index(searchable_text(hit.message)) + 1
+            was_at = fused.index(searchable_text(hit.item)) + 1
             moved = f"it moved from place {was_at} to place {place}."
             stays = f"it stays at place {place}."
             assert hit.why.endswith(stays if was_at == place else moved)
@@ -126,7 +126,7 @@ async def test_what_the_limit_would_cut_is_among_the_candidates(
     folder = export(tmp_path / "two", [QUESTION, *SAID])
     async with reranked(finder, folder, candidates=2) as world:
         answer = await world.ask(QUESTION)
-        texts = [searchable_text(hit.message) for hit in answer.hits]
+        texts = [searchable_text(hit.item) for hit in answer.hits]
         assert sorted(texts[:2]) == sorted(fused[:2])
         assert texts[2:] == fused[2:]
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
@@ -140,7 +140,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
     async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
         only: dict[str, Any] = {"roles": (Role.ASSISTANT,), "explain": True}
         answer = await world.ask(QUESTION, **only)
-        assert [hit.message.id for hit in answer.hits] == [reply.id]
+        assert [hit.item.id for hit in answer.hits] == [reply.id]
         assert answer.exclusions == (await finder.ask(QUESTION, **only)).exclusions != ()
         assert await world.ids('the "called nora"') == [stored_messages[0].id]
         later = await world.ids(
@@ -148,7 +148,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
         )
         assert set(later) == {stored_messages[3].id, stored_messages[4].id}
         around = {
-            hit.message.id: [neighbour.id for neighbour in hit.neighbours]
+            hit.item.id: [neighbour.id for neighbour in hit.neighbours]
             for hit in (await world.ask(QUESTION, neighbours=1)).hits
         }
         assert around[stored_messages[1].id] == [stored_messages[0].id, stored_messages[2].id]

@@ -15,11 +15,11 @@ from sqlalchemy import text as sql
 from contract.recall.test_forks import Talk, ids
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Role, Step
-from strata.recall.domain.retention_worker import DeletedMessageBacklog, RetentionWorker
+from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.domain.search import SearchQuery
-from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.indexer import MessageBacklog
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.backlogs import DeletedMessageBacklog, MessageBacklog
+from strata.recall.search.index import MESSAGES, MessageIndex
 from strata.recall.store import (
     DeletedMessages,
     PendingMessages,

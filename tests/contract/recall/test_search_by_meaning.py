@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
-from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, as_caller, finder_on, until
 from recall_support import START, Writer
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import Mode, SearchQuery
-from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES, MessageIndex
+from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.clock import SystemClock
@@ -75,7 +75,7 @@ async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
     await finder.index_all()
     answer = await finder.ask("Which musical instrument does he know?")
     best = answer.hits[0]
-    assert (best.message.id, best.vector_rank) == (violin.id, 1)
+    assert (best.item.id, best.vector_rank) == (violin.id, 1)
     assert best.mode in {"vector", "hybrid"}
 
 
@@ -85,7 +85,7 @@ async def test_a_message_does_not_wait_for_all_that_others_said_before(finder: F
     message = await finder.writer.say("The wifi password is tulip-42.")
     await finder.indexer.index_pending()
     (hit, *_) = (await finder.ask("wifi password")).hits
-    assert (hit.message.id, hit.mode) == (message.id, "hybrid")
+    assert (hit.item.id, hit.mode) == (message.id, "hybrid")
 
 
 class Overtaken:
@@ -107,7 +107,7 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Find
     message = await finder.writer.say("The wifi password is tulip-42.")
     search = MessageSearch(finder.search._store, cast("Any", Overtaken(finder)), SystemClock())
     answer = await search.search(SearchQuery(finder.agent, "wifi password", 5))
-    assert [hit.message.id for hit in answer.hits] == [message.id]
+    assert [hit.item.id for hit in answer.hits] == [message.id]
 
 
 async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
@@ -122,7 +122,7 @@ async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) ->
     message = await finder.writer.say("The wifi password is tulip-42.")
     for mode in (Mode.HYBRID, Mode.SEMANTIC):
         [hit] = (await finder.ask("what is the wifi password", mode=mode)).hits
-        assert (hit.message.id, hit.mode, hit.fts_rank) == (message.id, "fts", 1)
+        assert (hit.item.id, hit.mode, hit.fts_rank) == (message.id, "fts", 1)
     await finder.index_all()
     [hit] = (await finder.ask("what is the wifi password")).hits
     assert hit.mode == "hybrid"
@@ -169,7 +169,7 @@ async def test_conditions_hold_inside_the_engine_before_the_limit(finder: Finder
     await finder.writer.say("Which peanuts am I allergic to?", run=run)
     await finder.index_all()
     query = SearchQuery(finder.agent, "peanut allergy", 1, roles=(Role.USER,), exclude_run_id=run)
-    assert [hit.message.id for hit in (await finder.search.search(query)).hits] == [wanted.id]
+    assert [hit.item.id for hit in (await finder.search.search(query)).hits] == [wanted.id]
     hits = await finder.index.search(context.current_project(), query, (), 1)
     assert [hit.document_id for hit in hits] == [wanted.id]
     other = Writer(finder.writer.windows._database, finder.agent)
@@ -197,8 +197,8 @@ async def test_messages_of_the_mentioned_time_come_first(finder: Finder) -> None
     answer = await finder.ask(
         "what was it about the boat last March", reference_time=now, explain=True
     )
-    assert answer.hits[0].message.id == by_month[3].id
-    assert {hit.message.id for hit in answer.hits} == {message.id for message in by_month.values()}
+    assert answer.hits[0].item.id == by_month[3].id
+    assert {hit.item.id for hit in answer.hits} == {message.id for message in by_month.values()}
     assert "at the time of 'last March'" in answer.hits[0].why
     assert [spoken_time.words for spoken_time in answer.spoken_times] == ["last March"]
 
@@ -221,7 +221,7 @@ async def test_wording_of_the_question_decides_the_preferred_role(finder: Finder
     yours = await finder.writer.say("The best pizza is at Da Remo.", Role.ASSISTANT)
     await finder.index_all()
     asked = await finder.ask("Where did I say the best pizza is?", explain=True)
-    assert [hit.message.id for hit in asked.hits] == [mine.id, yours.id]
+    assert [hit.item.id for hit in asked.hits] == [mine.id, yours.id]
     assert "about words of the user" in asked.hits[0].why
     assert await finder.ids("Which pizza did you recommend?") == [yours.id, mine.id]
 
@@ -269,7 +269,7 @@ async def test_languages_without_spaces_are_found_before_and_after_indexing(
     assert (await finder.ids(query))[0] == message.id
     await finder.index_all()
     best = (await finder.ask(query)).hits[0]
-    assert (best.message.id, best.fts_rank) == (message.id, 1)
+    assert (best.item.id, best.fts_rank) == (message.id, 1)
 
 
 async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
@@ -291,10 +291,9 @@ async def test_exclusions_count_what_conditions_leave_out(finder: Finder) -> Non
     reply = await finder.writer.say("Bees need little in winter.", Role.ASSISTANT)
     await finder.index_all()
     answer = await finder.ask("bees", roles=(Role.USER,), start_time=START, explain=True)
-    assert [hit.message.id for hit in answer.hits] == [kept.id]
+    assert [hit.item.id for hit in answer.hits] == [kept.id]
     exclusions = {
-        exclusion.condition: (exclusion.count, exclusion.best_message_id)
-        for exclusion in answer.exclusions
+        exclusion.condition: (exclusion.count, exclusion.best_id) for exclusion in answer.exclusions
     }
     assert exclusions == {"roles": (1, reply.id), "start_time": (1, early.id)}
     assert (await finder.ask("bees", roles=(Role.USER,))).exclusions == ()
@@ -305,7 +304,7 @@ async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
     harp = await finder.writer.say("a harp")
     after = await finder.writer.say("the end")
     await finder.index_all()
-    hit = next(h for h in (await finder.ask("harp", neighbours=2)).hits if h.message.id == harp.id)
+    hit = next(h for h in (await finder.ask("harp", neighbours=2)).hits if h.item.id == harp.id)
     assert [neighbour.id for neighbour in hit.neighbours] == [
         messages[1].id,
         messages[2].id,
@@ -454,7 +453,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         engine._supervisor._launch = launch_later
         os.kill(engine.pid, signal.SIGKILL)
         answer = await finder.ask("what is the dog called")
-        assert {hit.message.id for hit in answer.hits} == {cat.id, dog.id}
+        assert {hit.item.id for hit in answer.hits} == {cat.id, dog.id}
         assert {hit.mode for hit in answer.hits} == {"fts"}
         asked.set()
         running = asyncio.create_task(finder.indexer.run())
@@ -467,7 +466,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
                 await client.delete_collection(generation)
             await client.close()
             answer = await finder.ask("what is the dog called")
-            assert {hit.message.id for hit in answer.hits} == {cat.id, dog.id}
+            assert {hit.item.id for hit in answer.hits} == {cat.id, dog.id}
             await until(lambda: _has_caught_up(finder, 2))
         finally:
             running.cancel()

@@ -11,8 +11,8 @@ import pytest
 from recall_support import Writer
 from strata.recall.domain.messages import Role
 from strata.recall.domain.search import SearchQuery
-from strata.recall.message_search import MessageSearch
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
@@ -52,7 +52,7 @@ async def writer(database: Database) -> Writer:
 async def search_texts(search: MessageSearch, text: str, **fields: Any) -> list[str]:
     limit = fields.pop("limit", 10)
     answer = await search.search(SearchQuery(AGENT, text, limit, **fields))
-    return [hit.message.id for hit in answer.hits]
+    return [hit.item.id for hit in answer.hits]
 
 
 async def test_words_need_not_stand_together_nor_all_match(
@@ -147,7 +147,7 @@ async def test_neighbours_come_with_a_hit(search: MessageSearch, writer: Writer)
     hit = await writer.say("saxophone")
     after = await writer.say("three")
     hits = (await search.search(SearchQuery(AGENT, "saxophone", 5, neighbours=1))).hits
-    assert hits[0].message.id == hit.id
+    assert hits[0].item.id == hit.id
     assert [item.id for item in hits[0].neighbours] == [before.id, after.id]
 
 
@@ -165,6 +165,6 @@ async def test_without_an_index_every_hit_says_so(search: MessageSearch, writer:
     message = await writer.say("My harp is blue.")
     answer = await search.search(SearchQuery(AGENT, "blue harp", 5, explain=True))
     [hit] = answer.hits
-    assert (hit.message.id, hit.mode, hit.vector_rank, hit.fts_rank) == (message.id, "fts", None, 1)
+    assert (hit.item.id, hit.mode, hit.vector_rank, hit.fts_rank) == (message.id, "fts", None, 1)
     assert "by its words at rank 1" in hit.why
     assert "Only its words were searched" in hit.why

@@ -25,7 +25,7 @@ from strata.api.archival.v1 import (
     passage_service_pb2,
     passage_service_pb2_grpc,
 )
-from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2, search_pb2, usage_pb2
 from strata.api.core_memory.v1 import block_service_pb2, block_service_pb2_grpc
 from strata.api.gateway.v1 import (
     admin_service_pb2,
@@ -288,7 +288,7 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
 
     async def SearchPassages(self, request: Any, context: Any) -> Any:
         self.searched.append(request)
-        relevance = passage_service_pb2.PassageRelevance(
+        relevance = search_pb2.Relevance(
             explanation="Found by its words at rank 1." if request.explain else ""
         )
         hits = [
@@ -296,7 +296,7 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
         ]
         response = passage_service_pb2.SearchPassagesResponse(hits=hits)
         if request.explain:
-            response.exclusions.add(condition="tags", count=2, best_passage_id="passage-other")
+            response.exclusions.add(condition="tags", count=2, best_id="passage-other")
             response.spoken_times.add(words="last March")
         return response
 

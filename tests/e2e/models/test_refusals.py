@@ -11,7 +11,7 @@ from doubles.bench import Bench, collect, request
 from doubles.script import Fault, ModelCall, say
 from strata.agent_loop.domain.model.chat import JsonReply, ModelSettings, ToolChoice
 from strata.agent_loop.domain.model.errors import ModelError
-from strata.agent_loop.models import refused_parameters as refusals
+from strata.agent_loop.models import refused_parameters
 from strata.agent_loop.models.refused_parameters import RefusalMemory, Refusals
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
@@ -79,7 +79,7 @@ async def test_refused_effort_is_sent_again_after_an_hour(
     ]
     real = memories[0]._clock
     for memory in memories:
-        monkeypatch.setattr(memory, "_clock", lambda: real() + refusals.LIFETIME_S)
+        monkeypatch.setattr(memory, "_clock", lambda: real() + refused_parameters.LIFETIME_S)
     await bench.ask(reasoning_effort="minimal")
     assert len(bench.server.requests) == 4
 
@@ -180,7 +180,7 @@ async def test_schema_that_anthropic_refused_is_sent_by_other_projects_and_again
         return len(bench.server.requests) - before
 
     assert [await ask(name) for name in ("project-a", "project-a", "project-b")] == [2, 1, 2]
-    monkeypatch.setattr(refusals, "LIFETIME_S", 0.0)
+    monkeypatch.setattr(refused_parameters, "LIFETIME_S", 0.0)
     # What is learnt from now on is forgotten at once.
     assert [await ask("project-c"), await ask("project-c")] == [2, 2]
 
@@ -202,11 +202,11 @@ def test_memory_is_bounded_and_one_project_does_not_displace_the_models_of_anoth
 
     quiet = learnt("quiet", "m")
     first = learnt("busy", "m-0")
-    for number in range(1, refusals.MAX_PER_PROJECT + 1):
+    for number in range(1, refused_parameters.MAX_PER_PROJECT + 1):
         learnt("busy", f"m-{number}")
     assert learnt("quiet", "m") is quiet
     assert learnt("busy", "m-0") is not first
-    for number in range(refusals.MAX_PROJECTS):
+    for number in range(refused_parameters.MAX_PROJECTS):
         learnt(f"other-{number}", "m")
     assert learnt("quiet", "m") is not quiet
 
@@ -216,4 +216,4 @@ def test_values_of_a_parameter_are_bounded() -> None:
     for number in range(1000):
         assert known.add("temperature", number, only_value=True)
     assert known.covers("temperature", 999)
-    assert len(known.values) <= refusals._MAX_VALUES
+    assert len(known.values) <= refused_parameters._MAX_VALUES

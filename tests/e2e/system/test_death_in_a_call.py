@@ -24,12 +24,14 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
 from world import Ran, Stream, World, roles
 
-NAP = """
+_NAP_S = 25
+_UNTIL_ASLEEP_S = 1.0
+NAP = f"""
 import time
 def nap() -> str:
     \"\"\"Sleeps.\"\"\"
     print("asleep", flush=True)
-    time.sleep(25)
+    time.sleep({_NAP_S})
     return "awake"
 """
 ASK = "send_message_to_agent_and_wait_for_reply"
@@ -60,6 +62,15 @@ def service(strata: LiveStrata, name: str = "tool_execution") -> int:
         if any(name in part for part in child.cmdline())
     ]
     return process
+
+
+def workers(strata: LiveStrata) -> set[int]:
+    """The processes below the tool runner, each for one call; none while it is restarted."""
+    try:
+        runner = psutil.Process(service(strata, "tool_runner"))
+        return {child.pid for child in runner.children(recursive=True)}
+    except (ValueError, psutil.NoSuchProcess):
+        return set()
 
 
 async def add_program(world: World, folder: Path) -> None:
@@ -114,19 +125,39 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     assert (await world.block(agent, "human")).value.count("Was there.") == 1
     await until(lambda: not any(map(psutil.pid_exists, tree)))
 
-    # The next one is killed in the sandbox; the tool itself is none the worse for it.
+    # The caller of a tool in the sandbox dies: the tool runner kills the call at once.
+    idle = workers(either_live)
     world.model.script(call("nap"), say("Perhaps I slept."))
     stream = world.begin(agent, "Sleep.")
     await stream.until("tool_started")
     second = service(either_live)
     assert second != before
-    await until(lambda: bool(psutil.Process(second).children(recursive=True)))
+    await asyncio.sleep(_UNTIL_ASLEEP_S)
+    assert idle <= workers(either_live)
     os.kill(second, signal.SIGKILL)
+    async with asyncio.timeout(_NAP_S / 2):
+        await until(lambda: not idle <= workers(either_live))
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept."
     tool_returns = returns_of(await world.log(agent))
     assert tool_returns["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
     assert len(world.model.requests) == 4
+
+    # The tool runner itself dies in the middle of a call. Without hosts the tool had no effect
+    # outside of its sandbox, so that the outcome is known.
+    world.model.script(call("nap"), say("Perhaps I slept again."))
+    stream = world.begin(agent, "Sleep again.")
+    await stream.until("tool_started")
+    await asyncio.sleep(_UNTIL_ASLEEP_S)
+    os.kill(service(either_live, "tool_runner"), signal.SIGKILL)
+    ran = await stream.rest()
+    assert ran.text == "Perhaps I slept again."
+    following = returns_of(await world.log(agent))["nap"]
+    assert following.tool_call_id != tool_returns["nap"].tool_call_id
+    assert following.status == message_pb2.TOOL_STATUS_FAILED
+    assert "nothing outside of its sandbox" in following.content
+    assert len(world.model.requests) == 6
+    await until(lambda: bool(workers(either_live)))
 
     # So is code, and what it had called: the mark is made once, and nothing comes after it.
     code = f"""

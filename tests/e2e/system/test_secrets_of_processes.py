@@ -13,7 +13,8 @@ from live import LiveStrata
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 
 PROVIDER = "provider-key-of-this-test"
-ALL = {"gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"}
+STORING = {"gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"}
+ALL = STORING | {"tool_runner"}
 
 # File in the folder of secrets to the services that are given it.
 HOLDERS: Mapping[str, set[str]] = {
@@ -24,8 +25,8 @@ HOLDERS: Mapping[str, set[str]] = {
     "tool-master-key": {"tool_execution"},
     "api-key": set(),
     "organization-key": set(),
-    **{f"postgres-{name}": {name} for name in ALL},
-    **{f"postgres-{name}-worker": {name} for name in ALL},
+    **{f"postgres-{name}": {name} for name in STORING},
+    **{f"postgres-{name}-worker": {name} for name in STORING},
 }
 
 
@@ -70,7 +71,7 @@ async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path
             await strata.close()
     assert {name for name, itself in services.values() if itself} == ALL
     # Programs that a service starts, such as those that run code of tools, get no secret.
-    assert ("tool_execution", False) in services.values()
+    assert ("tool_runner", False) in services.values()
     secrets = {name: (strata.data / "secrets" / name).read_text() for name in HOLDERS}
     for name, holders in HOLDERS.items():
         # Of a PEM text the line that tells it from others.

@@ -267,7 +267,7 @@ async def test_autoclear_of_a_type_cannot_be_turned_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traits = replace(AGENT_TYPES[AgentType.LETTA_V1], autoclears=True)
-    for module in ("convert.agents", "lifecycle"):
+    for module in ("convert.agents", "agents.lifecycle"):
         name = f"strata.agent_loop.{module}.AGENT_TYPES"
         monkeypatch.setattr(name, {AgentType.LETTA_V1: traits})
     agent = (await create(world)).agent

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from histories import assert_answered, histories
 from integration.agent_loop.world import World
-from strata.agent_loop.clients import RecallClient
+from strata.agent_loop.clients.recall import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.plan import plan
 from strata.agent_loop.compaction.summarizer import Summarizer

@@ -9,7 +9,7 @@ import pytest
 
 from integration.agent_loop.world import World, roles
 from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
-from strata.agent_loop.clients import ArchivalClient
+from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

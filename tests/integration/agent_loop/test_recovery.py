@@ -14,15 +14,18 @@ import pytest_asyncio
 
 from doubles.script import Call, Reply, rate_limited, say
 from integration.agent_loop.world import World, roles, user
-from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.clients.archival import ArchivalClient
+from strata.agent_loop.clients.core_memory import CoreMemoryClient
+from strata.agent_loop.clients.recall import RecallClient
+from strata.agent_loop.clients.tool_execution import ToolClient
 from strata.agent_loop.convert.runs import run_from_proto
-from strata.agent_loop.domain.ports import Ports
 from strata.agent_loop.domain.run.events import RunEvent, RunFinished, StepStarted
 from strata.agent_loop.domain.run.journal import key_of
 from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry

@@ -50,6 +50,8 @@ from strata.standalone.vectors import EmbeddedVectors
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner import main as tool_runner
+from strata.tool_runner.settings import ToolRunnerSettings
 
 
 @dataclass
@@ -246,6 +248,8 @@ async def open_world(
                 name="studio", preset="lmstudio", base_url=model.openai_url, models=("test-model",)
             ),
         )
+        packages = tool_settings.get("packages_path")
+        tool_runner_settings = ToolRunnerSettings(packages_path=packages, **common)
         services: list[tuple[Any, Any]] = [
             (
                 recall.build,
@@ -260,6 +264,7 @@ async def open_world(
                 ),
             ),
             (core_memory.build, CoreMemorySettings(**of("core_memory"))),
+            (tool_runner.build, tool_runner_settings),
             (
                 tool_execution.build,
                 ToolExecutionSettings(

@@ -15,8 +15,8 @@ import strata
 from gates import gate
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_files import index, progress, search, until
-from strata.archival.index import FILE_CHUNKS
 from strata.archival.migrations import MIGRATIONS
+from strata.archival.search.index import FILE_CHUNKS
 from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.ids import new_id

@@ -14,6 +14,7 @@ from integration.archival.test_life_of_passages import put
 from integration.archival.test_repeated_requests import made
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.common.v1 import search_pb2
 from strata.archival.main import build
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import FailedPreconditionError, Reason
@@ -60,7 +61,7 @@ async def test_reranker_of_the_settings_orders_the_results(
             assert response.HasField("reranking") == (path is not None)
             assert network.telemetry.total(RERANKS, outcome="done") == (path is not None)
             if path is not None:
-                assert response.reranking.outcome == pb.PASSAGE_RERANK_OUTCOME_DONE
+                assert response.reranking.outcome == search_pb2.RERANK_OUTCOME_DONE
                 assert response.reranking.candidate_count == 2
                 assert hit.relevance.rerank_rank == 1
 

@@ -25,7 +25,7 @@ from strata.agent_loop.domain.agent.store import RequestKey
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
-from strata.archival.convert_archives import own_archive
+from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, Filter, Origin
 from strata.archival.store import (

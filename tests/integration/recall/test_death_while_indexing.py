@@ -23,8 +23,8 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.protocol.errors import StrataError
-from strata.recall.index import MESSAGES
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search.index import MESSAGES
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use

@@ -10,6 +10,7 @@ import pytest
 
 from cross_encoders import export
 from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import search_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
@@ -71,7 +72,7 @@ async def test_reranker_of_the_settings_orders_the_results(databases: Any, tmp_p
             assert response.hits[0].message.parts[0].text.text == first
             assert response.HasField("reranking") == (path is not None)
             if path is not None:
-                assert response.reranking.outcome == message_pb.RERANK_OUTCOME_DONE
+                assert response.reranking.outcome == search_pb2.RERANK_OUTCOME_DONE
                 assert response.hits[0].relevance.rerank_rank == 1
             request.mode = message_pb.SEARCH_MODE_FULL_TEXT
             assert not (await messages.SearchMessages(request)).HasField("reranking")

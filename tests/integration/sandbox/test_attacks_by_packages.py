@@ -17,9 +17,9 @@ from uv import find_uv_bin
 
 from integration.sandbox.attacks import source
 from integration.sandbox.jails import Worker
+from strata.shared.sandbox import tool_interpreter
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, Environments
-from strata.tool_runner.sandbox.forkserver import this_interpreter
 from strata.tool_runner.sandbox.program import landlock
 from wheel_files import make_wheel
 
@@ -34,7 +34,7 @@ def place() -> Iterator[Path]:
 
 
 async def build(place: Path, *names: str) -> Path:
-    builder = Builder(find_uv_bin(), this_interpreter(), wheels=place / "wheels")
+    builder = Builder(find_uv_bin(), tool_interpreter(), wheels=place / "wheels")
     environments = Environments(place / "root", builder, unused=timedelta(days=30))
     try:
         return Path(await environments.folder(names))

@@ -19,10 +19,10 @@ import pytest_asyncio
 from uv import find_uv_bin
 
 from strata.shared.event_loop import loop_factory
+from strata.shared.sandbox import tool_interpreter
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, BuildLimits, Environments
 from strata.tool_execution.packages.requirements import key_of, normal
-from strata.tool_runner.sandbox.forkserver import this_interpreter
 from wheel_files import make_wheel
 
 
@@ -43,7 +43,7 @@ def builder(tmp_path: Path) -> Counting:
     for name in ("alpha", "beta"):
         make_wheel(wheels, name)
     Counting.built = 0
-    return Counting(find_uv_bin(), this_interpreter(), wheels=wheels)
+    return Counting(find_uv_bin(), tool_interpreter(), wheels=wheels)
 
 
 @pytest_asyncio.fixture

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -30,12 +30,8 @@ from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
-from strata.tool_execution.clients.sandbox import RemoteSandbox
-from strata.tool_execution.runner.factory import sandbox_starter
-from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_runner.convert.sandbox import run_to_proto
+from strata.tool_execution.clients.sandbox import SandboxClient, run_to_proto
 from strata.tool_runner.main import is_serving
-from strata.tool_runner.sandbox.jail import JailSandbox
 
 ADD = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
 SPIN = Run("def spin():\n    while True:\n        pass\n", "spin")
@@ -110,11 +106,13 @@ async def stub(runner: Runner, keys: tuple[str, str]) -> AsyncIterator[pb_grpc.S
         await factory.close()
 
 
-async def connected(stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
+async def connected(stub: pb_grpc.SandboxServiceStub) -> SandboxClient:
+    sandbox = SandboxClient(stub)
     async with asyncio.timeout(60):
         while True:
             try:
-                return await RemoteSandbox.connect(stub)
+                await sandbox.connect()
+                return sandbox
             except UnavailableError:
                 await asyncio.sleep(0.05)
 
@@ -331,38 +329,15 @@ async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
         assert (await sandbox.run(ADD)).value_json == "3"
 
 
-class Wired:
-    """The channels of a service that has nothing but a runner."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-
-    def channel(self, service: str) -> Any:
-        assert service == "tool_runner"
-        return self._channel
-
-
-async def test_a_service_with_a_runner_runs_nothing_itself(
+async def test_call_before_the_runner_is_up_fails_and_is_not_lost(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
-    factory, stack = ChannelFactory(), AsyncExitStack()
-    try:
-        wired: Any = Wired(factory.channel(runner.address, services_of("tool_runner")))
-        settings = ToolExecutionSettings(targets={"tool_runner": runner.address})
-        start = sandbox_starter(settings, wired, None, stack)
-        with pytest.raises(UnavailableError):
-            await start()
-        with runner.started():
-            await connected(stub)
-            sandbox = await start()
-            assert isinstance(sandbox, RemoteSandbox)
-            assert (await sandbox.run(ADD)).value_json == "3"
-    finally:
-        await factory.close()
-    alone = await sandbox_starter(ToolExecutionSettings(), wired, None, stack)()
-    assert isinstance(alone, JailSandbox)
-    await alone.close()
-    await stack.aclose()
+    sandbox = SandboxClient(stub)
+    with pytest.raises(UnavailableError):
+        await sandbox.run(ADD)
+    with runner.started():
+        await connected(stub)
+        assert (await sandbox.run(ADD)).value_json == "3"
 
 
 async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:
@@ -397,6 +372,9 @@ class LastSteps(pb_grpc.SandboxServiceServicer):
     def __init__(self) -> None:
         self.ends: list[str] = []
 
+    async def GetIsolation(self, request: Any, context: Any) -> pb.GetIsolationResponse:
+        return pb.GetIsolationResponse(isolation=pb.SANDBOX_ISOLATION_NAMESPACES)
+
     async def RunCode(self, request: Any, context: Any) -> AsyncIterator[pb.RunCodeResponse]:
         try:
             yield pb.RunCodeResponse(status="ok", value_json="3")
@@ -415,7 +393,7 @@ async def test_call_that_has_ended_is_not_cut_off_in_its_last_step() -> None:
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            sandbox = RemoteSandbox(pb_grpc.SandboxServiceStub(channel), Isolation.NAMESPACES)
+            sandbox = SandboxClient(pb_grpc.SandboxServiceStub(channel))
             for _ in range(3):
                 await sandbox.run(ADD)
             async with asyncio.timeout(30):

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strata.shared.sandbox import Isolation, Limits, Proxies, Run
+from strata.shared.sandbox import Isolation, Limits, Run
+from strata.tool_runner.domain.proxy import Proxies
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_runner.sandbox.program import kernel, seccomp, syscalls
 

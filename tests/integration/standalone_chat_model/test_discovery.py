@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from strata.standalone.chat_model.choice import Source, choose
-from strata.standalone.chat_model.discovery import USUAL_PORTS, UsualPort, chat_models, discover
+from strata.standalone.chat_model.discovery import UsualAddress, chat_models, discover
 from strata.standalone.chat_model.settings import LocalDemoMode
+from strata.standalone.compose.model import USUAL_ADDRESSES
 
 PATIENCE = 20.0
 """Seconds for servers that do answer: how fast is nothing that is asked here."""
@@ -20,7 +21,7 @@ PATIENCE = 20.0
 @contextlib.contextmanager
 def serving(
     body: bytes, *, status: int = 200, hangs: bool = False, location: str = ""
-) -> Iterator[UsualPort]:
+) -> Iterator[UsualAddress]:
     left = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -42,7 +43,7 @@ def serving(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield UsualPort("Test", server.server_address[1])
+        yield UsualAddress("Test", f"http://127.0.0.1:{server.server_address[1]}/v1")
         left.set()
         server.shutdown()
         thread.join()
@@ -57,18 +58,18 @@ async def test_finds_servers_in_the_order_of_the_ports() -> None:
     with serving(listing("b")) as first, serving(listing("embed-x", "c", "d")) as second:
         servers = await discover([first, second], PATIENCE)
     assert [(server.base_url, server.models) for server in servers] == [
-        (f"http://127.0.0.1:{first.port}/v1", ("b",)),
-        (f"http://127.0.0.1:{second.port}/v1", ("c", "d")),
+        (first.base_url, ("b",)),
+        (second.base_url, ("c", "d")),
     ]
 
 
 async def test_the_first_server_found_is_chosen() -> None:
     with serving(listing("qwen3:8b")) as port:
-        servers = await discover([UsualPort("Nobody", 1), port], PATIENCE)
+        servers = await discover([UsualAddress("Nobody", "http://127.0.0.1:1/v1"), port], PATIENCE)
         choice = choose([], servers, LocalDemoMode.AUTO)
     assert choice.source is Source.LOCAL_SERVER
     assert choice.model == "qwen3:8b"
-    assert f"http://127.0.0.1:{port.port}/v1" in choice.sentence
+    assert port.base_url in choice.sentence
 
 
 @pytest.mark.parametrize(
@@ -116,12 +117,12 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
         assert len(await discover([port], PATIENCE)) == 1
 
 
-def test_the_usual_ports() -> None:
-    assert [(port.product, port.port) for port in USUAL_PORTS] == [
-        ("Ollama", 11434),
-        ("LM Studio", 1234),
-        ("llama.cpp", 8080),
-        ("vLLM", 8000),
+def test_the_usual_addresses() -> None:
+    assert [(address.product, address.base_url) for address in USUAL_ADDRESSES] == [
+        ("Ollama", "http://127.0.0.1:11434/v1"),
+        ("LM Studio", "http://127.0.0.1:1234/v1"),
+        ("llama.cpp", "http://127.0.0.1:8080/v1"),
+        ("vLLM", "http://127.0.0.1:8000/v1"),
     ]
 
 

@@ -42,12 +42,11 @@ from strata.tool_execution.domain.tools import (
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.program_user import (
-    PROGRAM_UID,
-    PROGRAM_UIDS,
     ProgramUsers,
     open_program_users,
 )
 from strata.tool_execution.mcp.transports import McpTransports
+from strata.tool_execution.settings import PROGRAM_UID, PROGRAM_UIDS
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 

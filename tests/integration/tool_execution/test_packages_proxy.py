@@ -12,11 +12,11 @@ import pytest
 from uv import find_uv_bin
 
 from certificates import issued
+from strata.shared.sandbox import tool_interpreter
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder
 from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
-from strata.tool_runner.sandbox.forkserver import this_interpreter
 from web_servers import Names, ok, raw_server
 from wheel_files import make_wheel
 
@@ -39,7 +39,7 @@ async def test_packages_come_through_the_proxy_and_the_certificate_is_checked(
         listener = socket.create_server(("127.0.0.1", 0))
         builder = Builder(
             find_uv_bin(),
-            this_interpreter(),
+            tool_interpreter(),
             index_url=f"https://index.example.com:{index.port}/simple/",
             proxy=f"http://me:hidden@127.0.0.1:{listener.getsockname()[1]}",
             ca_file=authority,

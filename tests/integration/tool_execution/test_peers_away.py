@@ -117,7 +117,13 @@ async def parts(databases: Any, vectors: Any) -> AsyncIterator[Split]:
         behind = await stack.enter_async_context(serving(archival.build, settings))
         proxy = await stack.enter_async_context(CutProxy(behind.address))
         away = "127.0.0.1:1"
-        targets = {"archival": proxy.address, "core_memory": away, "recall": away, "gateway": away}
+        targets = {
+            "archival": proxy.address,
+            "core_memory": away,
+            "recall": away,
+            "gateway": away,
+            "tool_runner": away,
+        }
         tools = await stack.enter_async_context(
             serving(
                 tool_execution.build,

@@ -20,12 +20,11 @@ from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     NestedCall,
-    Provenance,
     SummaryPart,
     ToolReturn,
     ToolStatus,
 )
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
-    Provenance,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.conversation.taint import (
     UNTRUSTED,
-    TaintSource,
     sources_of,
     taint_of,
     taint_of_messages,

@@ -8,9 +8,10 @@ import pytest
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as file_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival import convert_archives as convert
-from strata.archival import convert_files, convert_passages
-from strata.archival.convert_passages import PassageReader
+from strata.archival.convert import archives as convert
+from strata.archival.convert import files as convert_files
+from strata.archival.convert import passages as convert_passages
+from strata.archival.convert.passages import PassageReader
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.search.embedding.wordpiece import WordPieceTokenizer

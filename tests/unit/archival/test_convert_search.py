@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 
 from archival_support import NOW, new_passage
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.convert_search import answer_to_proto, to_search
+from strata.api.common.v1 import search_pb2
+from strata.archival.convert.search import answer_to_proto, to_search
 from strata.archival.domain.passages import Origin, Passage, TagMatch
-from strata.archival.domain.search import (
-    Exclusion,
-    FoundPassage,
-    Search,
-    SearchResult,
-    exclusions,
-)
+from strata.archival.domain.search import Search
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.result_merge import ResultRank
+from strata.shared.search.results import Exclusion, SearchHit, SearchResult, exclusions
 from strata.shared.search.time_expressions import TimeRange
 
 AGENT = new_id("agent")
@@ -95,7 +91,7 @@ def test_wrong_fields_are_named(fields: dict[str, Any], field: str) -> None:
 
 
 def test_search_result_is_converted_to_proto() -> None:
-    found_passage = FoundPassage(passage(), "hybrid", 0.75, 2, None, "because")
+    found_passage = SearchHit(passage(), "hybrid", 0.75, 2, None, "because")
     answer = SearchResult(
         (found_passage,),
         (Exclusion("tags", 3, "passage-1"),),
@@ -103,13 +99,13 @@ def test_search_result_is_converted_to_proto() -> None:
     )
     response = answer_to_proto(answer)
     (hit,) = response.hits
-    assert hit.passage.id == found_passage.passage.id
+    assert hit.passage.id == found_passage.item.id
     relevance = hit.relevance
     assert (relevance.search_mode, relevance.rrf_score) == ("hybrid", 0.75)
     assert (relevance.vector_rank, relevance.HasField("fts_rank")) == (2, False)
     assert relevance.explanation == "because"
     (exclusion,) = response.exclusions
-    assert (exclusion.condition, exclusion.count, exclusion.best_passage_id) == (
+    assert (exclusion.condition, exclusion.count, exclusion.best_id) == (
         "tags",
         3,
         "passage-1",
@@ -123,13 +119,13 @@ def test_search_result_is_converted_to_proto() -> None:
 def test_reranking_is_converted_to_proto() -> None:
     assert not answer_to_proto(SearchResult()).HasField("reranking")
     hits = (
-        FoundPassage(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
-        FoundPassage(passage(), "hybrid", 0.7, 1, None),
+        SearchHit(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
+        SearchHit(passage(), "hybrid", 0.7, 1, None),
     )
     outcomes = {
-        Outcome.DONE: pb.PASSAGE_RERANK_OUTCOME_DONE,
-        Outcome.OUT_OF_TIME: pb.PASSAGE_RERANK_OUTCOME_OUT_OF_TIME,
-        Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
+        Outcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
+        Outcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
+        Outcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
     }
     for outcome in Outcome:
         answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))
@@ -169,7 +165,8 @@ def test_conditions_that_are_not_met_are_named(
     if end and created >= end:
         expected.add("end_time")
     assert set(search.left_out_by(one)) == expected
-    assert exclusions(search, [(one, ResultRank("fts", 1, None, 1))] * 2) == tuple(
+    matches = [(one, ResultRank("fts", 1, None, 1))] * 2
+    assert exclusions(search.left_out_by, matches, lambda match: match.id) == tuple(
         Exclusion(name, 2, one.id) for name in search.left_out_by(one)
     )
     assert search.has_conditions or not expected

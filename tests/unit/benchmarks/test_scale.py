@@ -8,6 +8,7 @@ from benchmarks.scale.material import questions, texts, vector_of, with_vectors
 from benchmarks.scale.passages import check, total
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.common.v1 import search_pb2
 
 DIM = 16
 
@@ -54,7 +55,7 @@ def test_questions_hold_common_and_rare_words() -> None:
 
 def test_a_search_without_the_index_is_not_measured() -> None:
     def hit(explanation: str) -> pb.PassageHit:
-        return pb.PassageHit(relevance=pb.PassageRelevance(explanation=explanation))
+        return pb.PassageHit(relevance=search_pb2.Relevance(explanation=explanation))
 
     check([hit("Found by meaning at rank 1.")])
     with pytest.raises(RuntimeError):

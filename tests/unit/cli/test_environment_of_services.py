@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.standalone.compose.services import SERVICES
+from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.settings import environment_of_service
 
 SECRETS = {
@@ -15,11 +15,11 @@ SECRETS = {
     "OPENAI_API_KEY": "a provider's key",
     "ANTHROPIC_API_KEY": "another provider's key",
     "AWS_SECRET_ACCESS_KEY": "none of ours",
-    **{f"STRATA_{spec.name.upper()}_SOME_KEY": f"that of {spec.name}" for spec in SERVICES},
+    **{f"STRATA_{spec.name.upper()}_SOME_KEY": f"that of {spec.name}" for spec in ALL_SERVICES},
 }
 
 
-@pytest.mark.parametrize("service", [spec.name for spec in SERVICES])
+@pytest.mark.parametrize("service", [spec.name for spec in ALL_SERVICES])
 def test_a_service_sees_its_own_settings_and_no_others(
     service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

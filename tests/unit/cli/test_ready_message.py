@@ -16,7 +16,7 @@ from strata.cli.commands.up import _ready
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import WrongSettingError
 from strata.standalone.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
-from strata.standalone.compose.services import SERVICES
+from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.data_folder import DataFolder
 
 
@@ -125,4 +125,4 @@ def test_brackets_in_the_path_of_a_data_folder_are_shown(folder_in_brackets: Dat
 
 
 def test_settings_of_all_services_are_checked_before_anything_starts() -> None:
-    assert {service.settings for service in SERVICES} == set(SETTINGS_OF_SERVICES)
+    assert {service.settings for service in ALL_SERVICES} == set(SETTINGS_OF_SERVICES)

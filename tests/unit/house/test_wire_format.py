@@ -16,17 +16,17 @@ from strata.agent_loop.convert import agent_options
 from strata.agent_loop.domain.agent import agents, file_limits, message_buffer
 from strata.agent_loop.domain.agent.groups import DEFAULT_TERMINATION_TOKEN
 from strata.agent_loop.domain.conversation import messages
-from strata.agent_loop.domain.model import chat as models
+from strata.agent_loop.domain.model import chat
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run import runs
 from strata.agent_loop.loop import nested_calls, replies_in_json, strategy, turn_rules
 from strata.agent_loop.memory_inputs import documents, transcripts, voice_transcripts
-from strata.agent_loop.models import conversation_repair as wire
-from strata.agent_loop.models import tokens
+from strata.agent_loop.models import conversation_repair, tokens
 from strata.agent_loop.prompts import library, summary, system_message
 from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.archival import convert_archives as archival
+from strata.archival.convert import archives as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import requests as block_requests
 from strata.core_memory.domain import blocks, editing, patches, rendering, tool_rules
@@ -47,13 +47,13 @@ from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs import convert as run_requests
 from strata.protocol import images
 from strata.protocol.errors import StrataError
-from strata.recall import convert_search as recall
+from strata.recall.convert import search as recall
 from strata.shared import json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution.builtin import agents as agent_tools
 from strata.tool_execution.builtin import code, summaries, voice_memory_definitions
-from strata.tool_execution.convert.execution import tools as convert_registry
+from strata.tool_execution.convert import tools as convert_registry
 from strata.tool_execution.domain import registry
 from unit.house.repository import REPOSITORY, sections
 
@@ -114,7 +114,7 @@ def system_text() -> str:
         last_modified=NOW,
         hidden_messages=12,
         archival=system_message.archival_lines(
-            system_message.ArchivalStats(3, ["boat", "family"], 4), ["persona", "human", "notes"]
+            ArchivalStats(3, ["boat", "family"], 4), ["persona", "human", "notes"]
         ),
     )
     return system_message.assemble("(the system prompt of the agent)", section, metadata)
@@ -130,22 +130,22 @@ def transcript_text() -> str:
     user = messages.Message(
         id="message-1",
         role=messages.MessageRole.USER,
-        parts=(models.TextPart("I moved to Riga."),),
+        parts=(chat.TextPart("I moved to Riga."),),
         conversation_id="conversation-1",
         name="Sam",
     )
-    call = models.ToolCall("call-1", "memory_insert", "{}")
+    call = chat.ToolCall("call-1", "memory_insert", "{}")
     tool_return = messages.ToolReturn("call-1", "memory_insert", messages.ToolStatus.OK, "None")
     reply = replace(
         user,
         role=messages.MessageRole.ASSISTANT,
         name="",
-        parts=(models.TextPart("Since when?\nI shall note it."), call),
+        parts=(chat.TextPart("Since when?\nI shall note it."), call),
     )
     returned = replace(reply, role=messages.MessageRole.TOOL, parts=(tool_return,))
     read = runs.TranscriptRange("agent-1", "conversation-1", -1, 9)
     shown = transcripts.read_transcript([user, reply, returned], read, 10_000).message
-    return "\n".join(part.text for part in shown.parts if isinstance(part, models.TextPart))
+    return "\n".join(part.text for part in shown.parts if isinstance(part, chat.TextPart))
 
 
 def refusal_of(
@@ -219,10 +219,10 @@ TEXTS = (
     transcript.CLIP_MARK,
     transcript._EXTRACT_TAIL,
     summary.SUMMARY_ACKNOWLEDGEMENT,
-    wire.MISSING_RETURN,
-    wire.BLANK_MESSAGE,
-    wire.OPENING,
-    wire.CONTINUE,
+    conversation_repair.MISSING_RETURN,
+    conversation_repair.BLANK_MESSAGE,
+    conversation_repair.OPENING,
+    conversation_repair.CONTINUE,
     requests.BLIND_MODEL,
     requests.TOO_MANY_IMAGES,
     requests.NO_SPACE_FOR_IMAGE,
@@ -295,13 +295,13 @@ LIMITS: dict[str, object] = {
     "Characters of the arguments of a call": tool_arguments.MAX_ARGUMENT_CHARS,
     "Levels of JSON": json_text.MAX_JSON_DEPTH,
     "Characters of the name of a tool": registry.MAX_NAME,
-    "Characters of a call id on the wire": wire.CALL_ID_LIMIT,
+    "Characters of a call id on the wire": conversation_repair.CALL_ID_LIMIT,
     "Calls that code makes": nested_calls.MAX_NESTED_CALLS,
     "Characters of each output of code": code.OUTPUT_CHARS,
     "Agents that one message reaches": agent_tools.MAX_RECIPIENTS,
     "Memories of `store_memories`": voice_memory_definitions.MAX_MEMORIES,
     "Tokens of a context window, at least": agent_options.MIN_CONTEXT_WINDOW,
-    "Tokens of a context window, default": models.DEFAULT_CONTEXT_WINDOW,
+    "Tokens of a context window, default": chat.DEFAULT_CONTEXT_WINDOW,
     "Steps of a run, default": runs.DEFAULT_MAX_STEPS,
     "Steps of a run, most": run_requests.MAX_STEPS,
     "Messages of a request": run_requests.MAX_MESSAGES,

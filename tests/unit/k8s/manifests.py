@@ -28,6 +28,8 @@ COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-eng
 CHANGES = (K8S / "components" / "gvisor",)
 
 NAME = "app.kubernetes.io/name"
+# It runs in the pod of tool execution, which reaches it over a socket: no Deployment, no port.
+TOOL_RUNNER = "tool_runner"
 Object = dict[str, Any]
 
 
@@ -54,7 +56,7 @@ class ServiceFacts:
 
     @property
     def callees(self) -> set[str]:
-        """The services it opens channels to, read from its `main`."""
+        """The services of other pods that it opens channels to, read from its `main`."""
         names = {
             call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             for call in self._calls("channel")
@@ -62,7 +64,7 @@ class ServiceFacts:
         if None in names:
             assert self.name == "gateway", "only the gateway takes services from a list"
             names = (names - {None}) | set(PROXIED_SERVICES)
-        return {str(name) for name in names}
+        return {str(name) for name in names - {TOOL_RUNNER}}
 
     @property
     def databases(self) -> set[str]:
@@ -88,12 +90,12 @@ class ServiceFacts:
 
 @cache
 def services() -> Mapping[str, ServiceFacts]:
-    """Every folder with a `main.py` and a `settings.py` that describes a service."""
+    """Every folder with a `main.py` and a `settings.py` that describes a service with a port."""
     facts = {}
     for root in ("services", "gateway"):
         for main in sorted((REPOSITORY / root / "strata").glob("*/main.py")):
             name = main.parent.name
-            if (
+            if name == TOOL_RUNNER or (
                 not (main.parent / "servicer.py").exists()
                 and not (main.parent / "servicers").is_dir()
             ):

@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 
 from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
-from strata.api.common.v1 import usage_pb2
+from strata.api.common.v1 import search_pb2, usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import InvalidArgumentError
 from strata.protocol.images import image_id
-from strata.recall import convert_messages as convert
-from strata.recall import convert_search
+from strata.recall.convert import messages as convert
+from strata.recall.convert import search as convert_search
 from strata.recall.domain.messages import Message, Role
-from strata.recall.domain.search import Exclusion, Mode, SearchHit, SearchResult
+from strata.recall.domain.search import Mode
 from strata.shared.ids import new_id
 from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.results import Exclusion, SearchHit, SearchResult
 from strata.shared.search.time_expressions import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -286,9 +287,9 @@ def test_an_answer_says_what_the_reranker_did() -> None:
         SearchHit(message, "vector", 0.4, 3, None),
     )
     outcomes = {
-        Outcome.DONE: message_pb.RERANK_OUTCOME_DONE,
-        Outcome.OUT_OF_TIME: message_pb.RERANK_OUTCOME_OUT_OF_TIME,
-        Outcome.FAILED: message_pb.RERANK_OUTCOME_FAILED,
+        Outcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
+        Outcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
+        Outcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
     }
     for outcome in Outcome:
         answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))

@@ -106,6 +106,60 @@ async def test_a_slot_is_free_again_when_its_work_takes_too_long() -> None:
     assert (slots._used, slots._held, slots._waiting) == (0, {}, {})
 
 
+async def test_a_busy_project_gives_way_to_a_quiet_one_that_works_but_not_for_long() -> None:
+    now = 100.0
+    slots = FairSlots(8, "parts", share=1.0, give_way_s=0.01, now=lambda: now)
+    for _ in range(5):
+        async with slots.slot("noisy"):
+            pass
+    async with slots.slot("quiet"):
+        asking = asyncio.create_task(slots.slot("noisy").acquire())
+        await settle()
+        assert slots.held("noisy") == 0
+    await asking
+    async with slots.slot("quiet"):
+        asking = asyncio.create_task(slots.slot("noisy").acquire())
+        await settle()
+        assert slots.held("noisy") == 1, "its first slot only"
+        now += 0.01
+        await asyncio.wait_for(asking, timeout=10)
+    assert slots.held("noisy") == 2
+
+
+async def test_projects_that_take_about_as_many_slots_do_not_give_way() -> None:
+    slots = FairSlots(8, "parts", share=1.0, give_way_s=10)
+    for project in ("one", "one", "two"):
+        async with slots.slot(project):
+            pass
+    async with slots.slot("two"):
+        assert slots.acquire_now("one")
+
+
+async def test_what_a_project_took_long_ago_does_not_count() -> None:
+    now = 100.0
+    slots = FairSlots(8, "parts", share=1.0, give_way_s=10, now=lambda: now)
+    for _ in range(5):
+        async with slots.slot("noisy"):
+            pass
+    now += 21
+    async with slots.slot("quiet"):
+        assert slots.acquire_now("noisy")
+    assert set(slots._taken) | set(slots._taken_before) == {"noisy", "quiet"}
+
+
+async def test_a_slot_that_is_taken_without_waiting_counts() -> None:
+    slots = FairSlots(2, "parts", share=1.0)
+    first, second = slots.slot("noisy"), slots.slot("noisy")
+    await first.acquire()
+    await second.acquire()
+    third, fourth = slots.slot("noisy"), slots.slot("noisy")
+    third.take()
+    first.release()
+    assert not fourth.acquire_now()
+    second.release()
+    assert fourth.acquire_now()
+
+
 async def test_the_project_is_that_of_the_call() -> None:
     slots = FairSlots(2, "calls")
     with use(RequestContext(caller=Caller("org", "project-7", "key"))):
@@ -127,12 +181,13 @@ def test_a_share_is_at_least_one_and_leaves_some_of_many(slots: int) -> None:
 @given(
     count=st.integers(1, 6),
     share=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+    give_way_s=st.sampled_from([None, 0.0005]),
     plan=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.booleans()), max_size=40),
 )
 async def test_never_more_than_there_are_and_nothing_is_lost(
-    count: int, share: float, plan: list[tuple[str, int, bool]]
+    count: int, share: float, give_way_s: float | None, plan: list[tuple[str, int, bool]]
 ) -> None:
-    slots = FairSlots(count, "calls", share=share)
+    slots = FairSlots(count, "calls", share=share, give_way_s=give_way_s)
     now: Counter[str] = Counter()
 
     async def work(project: str, rounds: int) -> None:

@@ -37,6 +37,7 @@ from strata.tool_execution.execution.argument_names import argument_of, in_argum
 
 # These make no request to a service from their arguments.
 WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {
+    "current_time",
     "finish_rethinking_memory",
     "hand_over",
     "memory_finish_edits",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
@@ -21,14 +20,13 @@ from strata.tool_execution.builtin.agents import AgentTools
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS, check_executors
 from strata.tool_execution.builtin.files import FileTools
+from strata.tool_execution.builtin.functions import FunctionTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
-from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_memory import StoreMemories
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web import WebTools
-from strata.tool_execution.domain.tools import Tool
 
 NOT_BUILT = {"conversation_search_date"}
 EXECUTORS: tuple[Any, ...] = (
@@ -40,7 +38,7 @@ EXECUTORS: tuple[Any, ...] = (
     FileTools,
     MemoryTools,
     SearchMemory,
-    SendMessage,
+    FunctionTools,
     StoreMemories,
     WebTools,
 )
@@ -49,13 +47,6 @@ EXECUTORS: tuple[Any, ...] = (
 def test_every_entry_is_defined_or_named_as_not_built_and_the_reverse() -> None:
     assert {name for name, entry in CATALOGUE.items() if not entry.built} == NOT_BUILT
     assert set(BUILTIN_TOOLS) == set(CATALOGUE) - NOT_BUILT
-
-
-@pytest.mark.parametrize("name", sorted(BUILTIN_TOOLS))
-def test_a_schema_is_in_the_module_that_the_catalogue_names(name: str) -> None:
-    entry = CATALOGUE[name]
-    module = importlib.import_module(f"strata.tool_execution.builtin.{entry.schema_module}")
-    assert BUILTIN_TOOLS[name] in [tool for tool in vars(module).values() if isinstance(tool, Tool)]
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN_TOOLS))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strata.shared.sandbox import Failure, Isolation, Run, RunResult, RunStatus
-from strata.shared.web.host_patterns import NetworkPolicy
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.tools import (
     Effect,
     OwnDefinition,

@@ -18,6 +18,7 @@ from strata.shared.sandbox import (
     RunResult,
     RunStatus,
 )
+from strata.tool_execution.clients.sandbox import run_to_proto, to_isolation, to_result
 from strata.tool_runner.convert import sandbox as convert
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -56,14 +57,14 @@ DEFAULTS = Run("def f(): pass", "f")
 
 @given(RUNS)
 def test_a_call_arrives_as_it_was_sent(run: Run) -> None:
-    sent = convert.run_to_proto(run).SerializeToString()
+    sent = run_to_proto(run).SerializeToString()
     assert convert.to_run(pb.RunCodeRequest.FromString(sent)) == run
 
 
 @given(RESULTS)
 def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
     sent = convert.result_to_proto(result).SerializeToString()
-    assert convert.to_result(pb.RunCodeResponse.FromString(sent)) == result
+    assert to_result(pb.RunCodeResponse.FromString(sent)) == result
 
 
 def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
@@ -81,23 +82,21 @@ def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 def test_a_limit_that_is_none_is_refused(name: str) -> None:
-    without = convert.run_to_proto(DEFAULTS)
+    without = run_to_proto(DEFAULTS)
     without.limits.ClearField(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=f"limits.{name}"):
         convert.to_run(without)
 
 
 def test_limits_that_are_no_numbers_are_refused() -> None:
-    request = convert.run_to_proto(
-        replace(DEFAULTS, limits=replace(Limits(), wall_seconds=float("nan")))
-    )
+    request = run_to_proto(replace(DEFAULTS, limits=replace(Limits(), wall_seconds=float("nan"))))
     with pytest.raises(InvalidArgumentError, match="wall_seconds"):
         convert.to_run(request)
 
 
 def test_levels_of_another_release_are_not_believed() -> None:
-    assert convert.to_isolation(99) is Isolation.NONE
-    request = convert.run_to_proto(DEFAULTS)
+    assert to_isolation(99) is Isolation.NONE
+    request = run_to_proto(DEFAULTS)
     request.minimum = 99  # type: ignore[assignment]
     with pytest.raises(InvalidArgumentError, match="minimum"):
         convert.to_run(request)

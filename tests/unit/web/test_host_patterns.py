@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.shared.web.host_patterns import NetworkPolicy, covers, listed, problem_of
+from strata.shared.web.host_patterns import covers, listed, problem_of
 from strata.shared.web.url_guard import parse_url
+from strata.tool_execution.domain.network_policy import NetworkPolicy
 
 LABELS = st.from_regex(r"\A[a-z][a-z0-9]{0,9}\Z")
 NAMES = st.lists(LABELS, min_size=2, max_size=4).map(".".join)

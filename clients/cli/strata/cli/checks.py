@@ -340,6 +340,7 @@ async def local_model_choice() -> Findings:
     from strata.standalone.chat_model.choice import Source, choose  # noqa: PLC0415
     from strata.standalone.chat_model.discovery import discover  # noqa: PLC0415
     from strata.standalone.chat_model.settings import LocalDemoSettings  # noqa: PLC0415
+    from strata.standalone.compose.model import USUAL_ADDRESSES  # noqa: PLC0415
 
     try:
         registry = AgentLoopSettings().registry()
@@ -350,7 +351,7 @@ async def local_model_choice() -> Findings:
         names = ", ".join(endpoint.name for endpoint in registry.endpoints)
         default = registry.default_handle or "its first model"
         return [Finding("chat model", CheckVerdict.OK, f"{default}, of the configured {names}")]
-    choice = choose([], await discover(), demo)
+    choice = choose([], await discover(USUAL_ADDRESSES), demo)
     sentence, _, ways_out = choice.sentence.partition(" Configure a provider")
     if choice.source is Source.LOCAL_SERVER:
         return [Finding("chat model", CheckVerdict.OK, choice.sentence)]

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import archive_service_pb2
-from strata.api.common.v1.reindex_pb2 import IndexState
+from strata.api.common.v1.search_pb2 import IndexState
 from strata.api.core_memory.v1 import block_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.recall.v1 import message_service_pb2

@@ -6,14 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from strata.api.archival.v1 import (
-    archive_service_pb2 as archive_pb,
-)
-from strata.api.archival.v1 import (
-    passage_index_service_pb2 as passage_pb,
-)
-from strata.api.common.v1 import reindex_pb2 as pb
-from strata.api.recall.v1 import message_index_service_pb2 as message_pb
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.common.v1 import search_pb2 as pb
 from strata.cli.archival.references import archive_id
 from strata.cli.client import Client
 from strata.protocol.errors import NotFoundError, Reason
@@ -27,17 +21,15 @@ class WholeIndex:
 
     Attributes:
         stub: Stub of its service.
-        pb: The messages of that service.
         name: Name of the collection.
     """
 
     stub: Any
-    pb: Any
     name: str
 
     async def state(self) -> pb.IndexState:
         """Returns which model serves the index, and how many texts wait for it."""
-        reply = await self.stub.GetIndex(self.pb.GetIndexRequest(collection=self.name))
+        reply = await self.stub.GetIndex(pb.GetIndexRequest(collection=self.name))
         state: pb.IndexState = reply.index
         return state
 
@@ -54,19 +46,19 @@ class WholeIndex:
 
     async def start(self, model: str) -> pb.Reindex:
         """Starts a rebuild."""
-        request = self.pb.StartReindexRequest(
+        request = pb.StartReindexRequest(
             request_id=str(uuid.uuid4()), collection=self.name, embedding_model=model
         )
         return _reindex(await self.stub.StartReindex(request))
 
     async def finish(self) -> pb.Reindex:
         """Drops the old index after a rebuild."""
-        request = self.pb.FinishReindexRequest(collection=self.name)
+        request = pb.FinishReindexRequest(collection=self.name)
         return _reindex(await self.stub.FinishReindex(request))
 
     async def roll_back(self) -> pb.Reindex:
         """Switches back to the old index."""
-        request = self.pb.RollBackReindexRequest(collection=self.name)
+        request = pb.RollBackReindexRequest(collection=self.name)
         return _reindex(await self.stub.RollBackReindex(request))
 
 
@@ -115,10 +107,8 @@ async def index_of(client: Client, name: str) -> WholeIndex | ArchiveIndex:
 
 def whole_index(client: Client, name: str) -> WholeIndex:
     """Returns an index that all projects share."""
-    if name == "messages":
-        stub: Any = client.message_index
-        return WholeIndex(stub, message_pb, name)
-    return WholeIndex(client.passage_index, passage_pb, name)
+    stub: Any = client.message_index if name == "messages" else client.passage_index
+    return WholeIndex(stub, name)
 
 
 def _reindex(reply: Any) -> pb.Reindex:

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from strata.gateway.runs.domain import Dispatch
 from strata.gateway.runs.live_run import LiveRun
+from strata.gateway.runs.run_work import RunWork
 from strata.gateway.runs.states import RunState
 
 
@@ -18,10 +19,11 @@ class StopKind(Enum):
 
 
 class ActiveRun:
-    """A run with its event log, its deadline (monotonic time) and its task."""
+    """A run with its event log, its work, its deadline (monotonic time) and its task."""
 
-    def __init__(self, dispatch: Dispatch, live: LiveRun, deadline: float) -> None:
+    def __init__(self, dispatch: Dispatch, live: LiveRun, work: RunWork, deadline: float) -> None:
         self.dispatch = dispatch
+        self.work = work
         self.deadline = deadline
         self.live = live
         self.stop: StopKind | None = None

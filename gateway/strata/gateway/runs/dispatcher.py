@@ -26,6 +26,7 @@ from strata.gateway.runs.domain import (
     takes_slot,
 )
 from strata.gateway.runs.live_run import LiveRun, RunHub
+from strata.gateway.runs.run_work import RunWork, slots_of_working_runs
 from strata.gateway.runs.slots import RunSlots
 from strata.protocol.errors import (
     AbortedError,
@@ -112,6 +113,7 @@ class Dispatcher:
         self._memory_slots = RunSlots(
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
+        self._working = slots_of_working_runs()
         self._renewed = clock.monotonic()
         self._closing = False
         self._claiming = False
@@ -156,7 +158,10 @@ class Dispatcher:
         """
         run = dispatch.run
         live = LiveRun(dispatch, self._owner, self._store, self._clock)
-        active = ActiveRun(dispatch, live, self._clock.monotonic() + dispatch.remaining_s)
+        # Turns of memory agents have a lower priority in the agent loop.
+        limited = takes_slot(run) and run.kind is not RunKind.SLEEPTIME
+        work = RunWork(self._working if limited else None, run.project_id)
+        active = ActiveRun(dispatch, live, work, self._clock.monotonic() + dispatch.remaining_s)
         self._active[run.id] = active
         self._hub.add(live)
         active.task = asyncio.create_task(self._execute(active), name=f"run {run.id}")
@@ -308,6 +313,7 @@ class Dispatcher:
             # This gateway keeps the run until its lease expires; then the run is claimed again.
             _log.exception("run not carried out", run_id=run.id)
         finally:
+            active.work.pause()
             if self._active.get(run.id) is active:
                 del self._active[run.id]
             self._hub.remove(active.live)
@@ -370,6 +376,7 @@ class Dispatcher:
                 return self._run_finished(active, StopReason.CANCELLED)
             return self._run_failed(active, _holders_lost(active.dispatch.lost_holders))
         while True:
+            await self._begin_work(active)
             if active.abandoned:
                 return None
             cancelled = active.cancelled.is_set()
@@ -387,10 +394,27 @@ class Dispatcher:
             failures.note(error, active.live.progress, broke_off=active.live.has_responded)
             if failures.exhausted(error):
                 return self._run_failed(active, error)
+            active.work.pause()
             await self._pause(active, min(failures.pause(error), max(self._remaining(active), 0.0)))
             if not active.abandoned:
                 _log.warning("turn dispatched again", reason=error.reason, error=repr(error))
                 await self._until_stored(active, active.live.redispatch)
+
+    async def _begin_work(self, active: ActiveRun) -> None:
+        """Waits for a slot to work in, until the run is stopped or its deadline passes."""
+        if active.stop is not None or active.work.begin_now():
+            return
+        waiting = asyncio.create_task(active.work.begin())
+        stopped = asyncio.create_task(active.stopped.wait())
+        try:
+            await asyncio.wait(
+                (waiting, stopped),
+                timeout=max(self._remaining(active), 0.0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waiting.cancel()
+            stopped.cancel()
 
     async def _attempt(self, active: ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
         """Relays one ExecuteRun; returns its end, its error, or None if it was stopped."""
@@ -432,6 +456,7 @@ class Dispatcher:
             async with aclosing(turn) as responses:
                 async for response in responses:
                     live.has_responded = True
+                    active.work.note(response)
                     if response.HasField("reply"):
                         live.note_reply(response.reply)
                     elif response.HasField("request"):

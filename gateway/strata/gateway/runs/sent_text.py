@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent, TextSnapshot, ToolCallDelta
 from strata.shared.json_stream import MemberDecoder
-from strata.shared.replies import BETWEEN_TEXTS, MESSAGE, as_text, is_sent, sent_text
+from strata.shared.replies import BETWEEN_TEXTS, as_text, is_sent, sent_text
 from strata.shared.text_buffer import TextBuffer
-from strata.shared.tool_catalogue import SEND_MESSAGE
+from strata.shared.tool_catalogue import CATALOGUE, TEXT_TOOLS
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class _OpenReply:
     sends: dict[int, MemberDecoder] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
 
-    def start_send(self, index: int) -> None:
+    def start_send(self, index: int, tool: str) -> None:
         """Starts a call of ``send_message``; the text so far becomes reasoning."""
-        self.sends[index] = MemberDecoder(MESSAGE)
+        self.sends[index] = MemberDecoder(CATALOGUE[tool].text_argument)
         self.reasoning.add(self.text.text)
         self.text.clear()
 
@@ -109,9 +109,9 @@ class SentText:
         delta = event.tool_call_delta
         reply = self._reply(event, delta.message_id)
         out: list[RunEvent] = []
-        if delta.name == SEND_MESSAGE and delta.index not in reply.sends:
+        if delta.name in TEXT_TOOLS and delta.index not in reply.sends:
             had_text = bool(reply.text)
-            reply.start_send(delta.index)
+            reply.start_send(delta.index, delta.name)
             if had_text:
                 moved = _empty_copy(event)
                 moved.text_snapshot.message_id = delta.message_id
@@ -131,12 +131,12 @@ class SentText:
         self._replies[snapshot.message_id] = (event.member.run_id, reply)
         reply.text.set(snapshot.text)
         reply.reasoning.set(snapshot.reasoning)
-        sends = [call for call in snapshot.tool_calls if call.name == SEND_MESSAGE]
+        sends = [call for call in snapshot.tool_calls if call.name in TEXT_TOOLS]
         if not sends:
             return event
         texts = []
         for call in sends:
-            reply.start_send(call.index)
+            reply.start_send(call.index, call.name)
             texts.append(reply.sent_piece(call))
         out = _empty_copy(event)
         out.text_snapshot.CopyFrom(
@@ -144,7 +144,7 @@ class SentText:
                 message_id=snapshot.message_id,
                 text="".join(texts),
                 reasoning=reply.reasoning.text,
-                tool_calls=(call for call in snapshot.tool_calls if call.name != SEND_MESSAGE),
+                tool_calls=(call for call in snapshot.tool_calls if call.name not in TEXT_TOOLS),
             )
         )
         return out

@@ -14,10 +14,10 @@ from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessagePart,
     MessageRole,
-    Provenance,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.domain.model.proofs import thought
 from strata.agent_loop.domain.model.quirks import Quirks

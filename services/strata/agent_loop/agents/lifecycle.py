@@ -54,11 +54,13 @@ from strata.agent_loop.domain.agent.commands import (
 )
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.model.keys import ModelKeyStore, SealedKey
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     MemorySection,
     PromptLimit,
     Tools,
@@ -66,12 +68,7 @@ from strata.agent_loop.domain.ports import (
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
-    Metadata,
-    archival_lines,
-    assemble,
-)
+from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.agent_loop.rules.validation import tool_violations
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import (

@@ -16,14 +16,9 @@ from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.file_limits import FileLimits, file_limits_of
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
 from strata.agent_loop.domain.model.chat import ToolSchema
-from strata.agent_loop.domain.ports import BoundModel, PromptLimit
+from strata.agent_loop.domain.ports import ArchivalStats, BoundModel, PromptLimit
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
-    Metadata,
-    archival_lines,
-    assemble,
-)
+from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,

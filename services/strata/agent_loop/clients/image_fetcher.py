@@ -14,7 +14,7 @@ from strata.shared.web.url_guard import Guard, Resolver, parse_url
 
 
 class WebImageFetcher:
-    """Implements `loop.ports.ImageFetcher`."""
+    """Implements `domain.ports.ImageFetcher`."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher

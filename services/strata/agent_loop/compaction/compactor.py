@@ -17,13 +17,8 @@ from strata.agent_loop.compaction.transcript import clip
 from strata.agent_loop.context.packaging import pack_summary
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    SummaryPart,
-    Window,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
 from strata.agent_loop.domain.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.domain.retries import until_available

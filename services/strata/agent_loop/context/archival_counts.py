@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.ports import Archival
-from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.agent_loop.domain.ports import Archival, ArchivalStats
 from strata.protocol.errors import (
     DeadlineExceededError,
     ResourceExhaustedError,

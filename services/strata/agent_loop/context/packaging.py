@@ -12,12 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.conversation.messages import (
-    NestedCall,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.prompts.system_message import format_time

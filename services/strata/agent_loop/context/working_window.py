@@ -7,9 +7,8 @@ from dataclasses import replace
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, MessageRole, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
-from strata.agent_loop.domain.ports import CommittedStep, MemorySection
+from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, MemorySection
 from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
     Metadata,
     archival_lines,
     assemble,

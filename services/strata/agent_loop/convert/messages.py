@@ -17,13 +17,12 @@ from strata.agent_loop.domain.conversation.messages import (
     MessageRole,
     NestedCall,
     OpaquePart,
-    Provenance,
     SummaryPart,
     ToolReturn,
     ToolStatus,
     Window,
 )
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.model.chat import (
     ImageDetail,
     ImagePart,

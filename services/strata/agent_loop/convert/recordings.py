@@ -26,14 +26,14 @@ from strata.agent_loop.convert.runs import (
     digest_to_proto,
     edits_to_proto,
 )
-from strata.agent_loop.domain.conversation.messages import Provenance
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.model.chat import ModelSettings, ToolSchema
 from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, SystemChange
 from strata.agent_loop.domain.run.runs import DEFAULT_MAX_STEPS
 from strata.agent_loop.domain.tools import MemoryEdit, Tool, ToolSet
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.recording import (
     FORMAT,
     MAX_RECORDING_BYTES,

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import datetime
 
 from strata.agent_loop.convert.checks import refuse
-from strata.agent_loop.convert.group_tools import group_tool_from_proto
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
@@ -19,6 +18,7 @@ from strata.agent_loop.convert.messages import (
     usage_to_proto,
 )
 from strata.agent_loop.convert.response_formats import response_format_from_proto
+from strata.agent_loop.domain.agent.groups import GroupMember, GroupTool
 from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole, without_bytes
 from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.run.events import (
@@ -58,6 +58,7 @@ from strata.shared.ids import check_id
 from strata.shared.json_text import encodable_text
 from strata.shared.message_inputs import content_violations
 from strata.shared.response_formats import response_format_violations
+from strata.shared.tool_catalogue import GROUP_TOOLS
 
 _INPUT_ROLES = {
     message_pb2.ROLE_UNSPECIFIED: MessageRole.USER,
@@ -124,7 +125,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
             else None
         ),
         group_tool=(
-            group_tool_from_proto(request.group_tool) if request.HasField("group_tool") else None
+            _group_tool_from_proto(request.group_tool) if request.HasField("group_tool") else None
         ),
     )
 
@@ -340,3 +341,22 @@ def _remaining_s(request: turn_pb.ExecuteRunRequest) -> float | None:
     if not request.HasField("remaining_time"):
         return None
     return request.remaining_time.ToTimedelta().total_seconds()
+
+
+def _group_tool_from_proto(wire: turn_pb.GroupTool) -> GroupTool:
+    """Returns the tool that an agent is offered in a run of its group.
+
+    Raises:
+        InvalidArgumentError: It is not a group tool, or has no members.
+    """
+    if wire.name not in GROUP_TOOLS:
+        problem = f"must be one of: {', '.join(sorted(GROUP_TOOLS))}"
+        refuse([FieldViolation("group_tool.name", problem)])
+    if not wire.members:
+        refuse([FieldViolation("group_tool.members", "must not be empty")])
+    return GroupTool(
+        wire.name,
+        tuple(
+            GroupMember(member.agent_id, member.name, member.description) for member in wire.members
+        ),
+    )

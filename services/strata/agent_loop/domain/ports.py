@@ -20,15 +20,7 @@ from strata.agent_loop.domain.run.events import RunEvent
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
-from strata.agent_loop.loop.priority import TurnWork
-from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.system_message import ArchivalStats
-from strata.shared.clock import Clock
-from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.tool_catalogue import ToolEffect
-
-DEFAULT_APPROVAL_S = 24 * 3600
-_PARTS_AT_ONCE = 64
 
 
 class Agents(Protocol):
@@ -317,6 +309,22 @@ class Tools(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ArchivalStats:
+    """Counts of archival memory.
+
+    Attributes:
+        passage_count: Number of passages in all archives of the agent.
+        tags: The most used tags, most used first.
+        more_tags: Number of other tags; `prompts.system_message.MOST_TAGS_COUNTED` means at least
+            this number.
+    """
+
+    passage_count: int = 0
+    tags: Sequence[str] = ()
+    more_tags: int = 0
+
+
 class Archival(Protocol):
     """Archival memory."""
 
@@ -426,33 +434,3 @@ class EventSink(Protocol):
     async def emit(self, event: RunEvent) -> None:
         """Emits an event; waits while the reader is behind."""
         ...
-
-
-def _turn_work() -> TurnWork:
-    return TurnWork(slots_of_short_work(_PARTS_AT_ONCE, "parts of turns"))
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The services, stores and models that a turn uses.
-
-    Attributes:
-        approval_s: Seconds until an approval request expires, if no rule sets a timeout.
-        images: Fetches images that clients name by URL; None if this server must not.
-        work: Slots for the parts of turns that use this machine's processors: shared fairly by
-            project, memory agents last. No slot is held while a turn waits for its model or
-            tools.
-    """
-
-    agents: Agents
-    memory: Memory
-    recall: Recall
-    tools: Tools
-    archival: Archival
-    journal: Journal
-    models: Models
-    tokens: TokenEstimator
-    clock: Clock
-    approval_s: int = DEFAULT_APPROVAL_S
-    images: ImageFetcher | None = None
-    work: TurnWork = field(default_factory=_turn_work)

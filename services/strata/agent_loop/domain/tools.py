@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from strata.agent_loop.domain.agent.groups import GroupMember
-from strata.agent_loop.domain.conversation.messages import Provenance, ToolReturn
+from strata.agent_loop.domain.conversation.messages import ToolReturn
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
@@ -164,7 +165,7 @@ class PromptSnapshot:
     Attributes:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once; 0 leaves it to core memory.
-        taint: Untrusted labels of the context; see `domain.taint`.
+        taint: Untrusted labels of the context; see `domain.conversation.taint`.
         file_view_chars: Characters of one file that are shown; 0 leaves it to core memory.
         max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
             when files are opened; 0 likewise.

@@ -28,13 +28,14 @@ from strata.agent_loop.context.packaging import (
     own_result,
 )
 from strata.agent_loop.domain.conversation.approvals import (
+    ApprovalBinding,
     ApprovalRequest,
     ApprovalResponse,
     Decision,
-    bindings_of,
+    arguments_hash,
 )
-from strata.agent_loop.domain.conversation.messages import Message, Provenance, ToolStatus
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.messages import Message, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ModelReply,
@@ -284,7 +285,7 @@ def request_for(
     """
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
-    bindings = bindings_of(shown, toolset)
+    bindings = _bindings_of(shown, toolset)
     # A default decision cannot stand in for the return of a client's tool.
     clients = {bound.tool_call_id for bound in bindings if bound.by_client}
     return ApprovalRequest(
@@ -336,3 +337,22 @@ def _by_client(
 
 def _ids(request: ApprovalRequest) -> set[str]:
     return {call.id for call in (*request.tool_calls, *request.waiting_calls)}
+
+
+def _bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBinding, ...]:
+    """Returns the bindings for decisions about calls, one per call.
+
+    Args:
+        calls: The calls of a reply, in its order.
+        toolset: The known tools.
+    """
+    pairs = ((call, toolset.find(call.name)) for call in calls)
+    return tuple(
+        ApprovalBinding(
+            call.id,
+            tool.version if tool is not None else "",
+            arguments_hash(call.arguments),
+            tool is not None and tool.by_client,
+        )
+        for call, tool in pairs
+    )

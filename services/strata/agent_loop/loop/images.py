@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from strata.agent_loop.context.requests import image_note
-from strata.agent_loop.domain.conversation.messages import Message, MessagePart, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessagePart
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImagePart, ModelRequest, PromptPart, ShownImage
 from strata.agent_loop.domain.ports import ImageFetcher, Recall
 from strata.agent_loop.domain.retries import until_available

@@ -13,14 +13,15 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result
-from strata.agent_loop.domain.conversation.messages import NestedCall, Provenance, ToolStatus
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import Taint, taint_of
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.retries import until_available
-from strata.agent_loop.domain.run.journal import NestedRecord, idempotency_key
+from strata.agent_loop.domain.run.journal import NestedRecord, StepRecord, idempotency_key
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CodeAnswer,
@@ -31,15 +32,12 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable, storable
 from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
+from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
 from strata.protocol.errors import StrataError, passes
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.tool_catalogue import ToolEffect
-
-if TYPE_CHECKING:
-    from strata.agent_loop.domain.run.journal import StepRecord
-    from strata.agent_loop.loop.step_calls import ToolContext
 
 MAX_NESTED_CALLS = 50
 """Most tool calls that the code of one call may make, including refused ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strata.agent_loop.context.packaging import (
     NOT_STARTED,
@@ -13,21 +13,17 @@ from strata.agent_loop.context.packaging import (
     own_result,
     with_calls,
 )
-from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import ToolStatus
 from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall
-from strata.agent_loop.domain.ports import EventSink, Journal, Tools
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.events import ToolFinished, ToolStarted
-from strata.agent_loop.domain.run.journal import JournalKey, StepRecord, idempotency_key
+from strata.agent_loop.domain.run.journal import StepRecord, idempotency_key
 from strata.agent_loop.domain.tools import (
-    CallingGroup,
     CallStarted,
     CodeAnswer,
     CodeCall,
     CodeToolAccess,
-    OlderLines,
     ToolBatch,
     ToolResult,
     ToolSet,
@@ -42,31 +38,15 @@ from strata.agent_loop.loop.nested_calls import (
     labels_in,
     recorded,
 )
-from strata.agent_loop.loop.turn_rules import CallVerdict, StepRules
+from strata.agent_loop.loop.tool_context import ToolContext
+from strata.agent_loop.loop.turn_rules import CallVerdict
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.protocol.errors import StrataError, passes
-from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """The ports, tools and rules that the calls of one reply are run with."""
-
-    tools: Tools
-    journal: Journal
-    sink: EventSink
-    clock: Clock
-    agent: Agent
-    key: JournalKey
-    toolset: ToolSet
-    rules: StepRules
-    older_lines: OlderLines | None = None
-    group: CallingGroup | None = None
 
 
 class StepCalls:

@@ -25,12 +25,8 @@ from strata.agent_loop.context.packaging import (
 from strata.agent_loop.context.token_budget import FILES_SHARE
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import Taint, labels_of, sources_of, taint_of
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
@@ -39,11 +35,11 @@ from strata.agent_loop.domain.model.chat import (
     Usage,
 )
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     EventSink,
     MemorySection,
-    Ports,
     StepCommit,
 )
 from strata.agent_loop.domain.retries import until_available
@@ -72,12 +68,13 @@ from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.shield import shielded
-from strata.agent_loop.loop.step_calls import StepCalls, ToolContext, effects
+from strata.agent_loop.loop.step_calls import StepCalls, effects
+from strata.agent_loop.loop.tool_context import ToolContext
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.protocol.errors import StrataError
 from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType

@@ -19,12 +19,8 @@ from strata.agent_loop.context.added_arguments import (
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice, ToolChoiceMode
 from strata.agent_loop.domain.model.proofs import thought
 from strata.agent_loop.domain.run.runs import StopReason
@@ -32,7 +28,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT
 from strata.agent_loop.rules.solver import ToolRulesSolver
-from strata.shared.tool_catalogue import SEND_MESSAGE
+from strata.shared.tool_catalogue import TEXT_TOOLS
 
 REQUIRED_V3 = "ToolRuleViolated: You must call {} at least once to exit the loop."
 REQUIRED_V2 = "Continuing, user expects these tools: [{}] to be called still."
@@ -227,7 +223,7 @@ def heartbeats_of(messages: Sequence[Message]) -> frozenset[str]:
 
 def _terminal(name: str, solver: ToolRulesSolver) -> bool:
     """Says whether a call of a tool ends a turn of the V2 loop."""
-    return solver.ends(name) or (name == SEND_MESSAGE and not solver.continues(name))
+    return solver.ends(name) or (name in TEXT_TOOLS and not solver.continues(name))
 
 
 def _exits(end: StepEnd) -> bool:

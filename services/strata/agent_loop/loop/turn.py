@@ -15,16 +15,18 @@ from typing import TypeAlias
 from strata.agent_loop.context.archival_counts import read_counts
 from strata.agent_loop.context.memory_view import memory_view
 from strata.agent_loop.domain.agent.agents import Agent, merge_tools
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageInput,
-    MessageRole,
-    Provenance,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import Taint, taint_of_messages
 from strata.agent_loop.domain.model.chat import ImagePart, JsonReply, Usage
 from strata.agent_loop.domain.model.errors import ModelError
-from strata.agent_loop.domain.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.domain.ports import (
+    ArchivalStats,
+    BegunTurn,
+    BoundModel,
+    EventSink,
+    MemorySection,
+)
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.events import (
     ApprovalRequested,
@@ -57,12 +59,12 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id

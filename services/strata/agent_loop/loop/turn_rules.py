@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     JsonReply,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole, Provenance
+from strata.agent_loop.domain.conversation.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange
 from strata.agent_loop.memory_inputs.transcripts import reading_mark, without_reminders

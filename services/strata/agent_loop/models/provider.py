@@ -43,7 +43,7 @@ class _Default:
 
 
 class ModelProvider:
-    """Implements `loop.ports.Models`.
+    """Implements `domain.ports.Models`.
 
     If no default model is configured, it is the first model that an endpoint lists; the list is
     requested at most once a minute.

@@ -14,8 +14,8 @@ from strata.agent_loop.domain.model.chat import (
     Timeouts,
 )
 from strata.agent_loop.domain.model.errors import UnknownModelError
-from strata.agent_loop.models.known_models import KnownModel, known_model
-from strata.agent_loop.models.presets.table import quirks_of
+from strata.agent_loop.models.known_models import KnownModel
+from strata.agent_loop.models.presets.table import known_model, quirks_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape
 from strata.shared.tool_returns import TIME_FORMAT
@@ -43,21 +44,6 @@ _LAST_MODIFIED = re.compile(
 _PASSAGES = re.compile(r"^- (\d+) total memories you created", re.MULTILINE)
 _TAGS = re.compile(r"^- Available archival memory tags: (.*)$", re.MULTILINE)
 _MORE_TAGS = re.compile(r"and (more than )?(\d+) more")
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivalStats:
-    """Counts of archival memory.
-
-    Attributes:
-        passage_count: Number of passages in all archives of the agent.
-        tags: The most used tags, most used first.
-        more_tags: Number of other tags; `MOST_TAGS_COUNTED` means at least this number.
-    """
-
-    passage_count: int = 0
-    tags: Sequence[str] = ()
-    more_tags: int = 0
 
 
 @dataclass(frozen=True, slots=True)

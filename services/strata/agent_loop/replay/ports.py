@@ -34,12 +34,12 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     CommittedStep,
     MemorySection,
     MemoryView,
-    Ports,
     StepCommit,
     WindowSwap,
 )
@@ -59,8 +59,8 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.agent_loop.replay.differences import (
     compare_messages,
     compare_requests,
@@ -78,7 +78,7 @@ _PLACEHOLDER = b"\0"
 
 
 class RecordedAgents:
-    """Implements `loop.ports.Agents`."""
+    """Implements `domain.ports.Agents`."""
 
     def __init__(self, script: Script) -> None:
         self._agent = script.recording.agent
@@ -89,7 +89,7 @@ class RecordedAgents:
 
 
 class RecordedMemory:
-    """Implements `loop.ports.Memory`."""
+    """Implements `domain.ports.Memory`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -108,7 +108,7 @@ class RecordedMemory:
 
 
 class RecordedArchival:
-    """Implements `loop.ports.Archival`."""
+    """Implements `domain.ports.Archival`."""
 
     def __init__(self, script: Script) -> None:
         self._stats = script.recording.archival
@@ -119,7 +119,7 @@ class RecordedArchival:
 
 
 class RecordedRecall:
-    """Implements `loop.ports.Recall`: compares new messages, and continues with recorded ones."""
+    """Implements `domain.ports.Recall`: compares new messages, and continues with recorded ones."""
 
     def __init__(self, script: Script) -> None:
         recording = script.recording
@@ -203,7 +203,7 @@ class RecordedRecall:
 
 
 class RecordedTools:
-    """Implements `loop.ports.Tools`: no tool is run."""
+    """Implements `domain.ports.Tools`: no tool is run."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -261,7 +261,7 @@ class RecordedTools:
 
 
 class RecordedJournal:
-    """Implements `loop.ports.Journal`: a replay is a single dispatch and needs no journal."""
+    """Implements `domain.ports.Journal`: a replay is a single dispatch and needs no journal."""
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Returns nothing."""
@@ -371,7 +371,7 @@ class RecordedModel:
 
 
 class RecordedModels:
-    """Implements `loop.ports.Models`."""
+    """Implements `domain.ports.Models`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -427,7 +427,7 @@ class RecordedClock:
 
 
 class OutcomeSink:
-    """Implements `loop.ports.EventSink`: keeps how the run ended."""
+    """Implements `domain.ports.EventSink`: keeps how the run ended."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

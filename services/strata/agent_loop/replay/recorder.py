@@ -22,22 +22,20 @@ from strata.agent_loop.domain.agent.response_formats import (
 from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
-    Provenance,
     SummaryPart,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings, Usage
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.agent_loop.domain.ports import Ports
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, digest_of_text
 from strata.agent_loop.domain.run.runs import StopReason, TranscriptRange
 from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
-from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
-    read_system,
-)
+from strata.agent_loop.loop.turn_ports import Ports
+from strata.agent_loop.prompts.system_message import read_system
 from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence
 from strata.agent_loop.replay.recording import (
     RecordedStep,

@@ -11,6 +11,7 @@ from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.conversation.taint import Taint
 from strata.agent_loop.domain.model.chat import ModelRequest, ModelSettings, Usage
 from strata.agent_loop.domain.model.errors import ModelErrorKind
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import (
     RequestDigest,
     digest_of_messages,
@@ -20,7 +21,6 @@ from strata.agent_loop.domain.run.request_digest import (
 )
 from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import MemoryEdit, ToolSet
-from strata.agent_loop.prompts.system_message import ArchivalStats
 
 FORMAT = "strata-run-recording"
 VERSION = 1
@@ -99,7 +99,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShownMemory:
-    """Core memory as a request showed it; see `loop.ports.MemorySection`."""
+    """Core memory as a request showed it; see `domain.ports.MemorySection`."""
 
     section: str = ""
     last_modified: datetime | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.conversation.taint import taint_of
 from strata.agent_loop.domain.model.errors import ModelError
 from strata.agent_loop.domain.run.runs import RunOutcome, RunRequest, TranscriptRange

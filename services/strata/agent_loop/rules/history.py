@@ -6,12 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.rules.refusals import is_refusal
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 

@@ -11,11 +11,12 @@ from strata.agent_loop.convert.evidence import EvidenceReader
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
 from strata.agent_loop.domain.agent.groups import GroupStore
-from strata.agent_loop.domain.ports import Journal, Ports
+from strata.agent_loop.domain.ports import Journal
 from strata.agent_loop.domain.run.events import RunEvent
 from strata.agent_loop.domain.run.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn, control_of
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.replay.recorder import Recorder, not_recordable
 from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
@@ -34,7 +35,7 @@ _log = get_logger(__name__)
 
 
 class EventQueue:
-    """Implements `loop.ports.EventSink`: passes events from the turn to the stream.
+    """Implements `domain.ports.EventSink`: passes events from the turn to the stream.
 
     A turn that is far ahead of its reader waits. After the reader has gone events are dropped, so
     that the turn can finish its cleanup.

@@ -202,7 +202,7 @@ class LostRaceError(Exception):
 
 
 class PostgresAgentStore:
-    """Implements `domain.store.AgentStore` and `loop.ports.Agents`."""
+    """Implements `domain.agent.store.AgentStore` and `domain.ports.Agents`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -158,7 +158,7 @@ _HAND_OVER = text(
 
 
 class PostgresGroupStore:
-    """Implements `domain.groups.GroupStore`."""
+    """Implements `domain.agent.groups.GroupStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

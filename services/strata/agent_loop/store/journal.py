@@ -145,7 +145,7 @@ _FOR_GOOD = 2**31 - 1
 
 
 class PostgresJournal:
-    """Implements `loop.ports.Journal`."""
+    """Implements `domain.ports.Journal`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

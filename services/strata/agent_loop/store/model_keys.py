@@ -46,7 +46,7 @@ _OF_PROJECT = text(
 
 
 class PostgresModelKeys:
-    """Implements `domain.keys.ModelKeyStore`. Turns load keys together with the agent."""
+    """Implements `domain.model.keys.ModelKeyStore`. Turns load keys together with the agent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -9,9 +9,9 @@ from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.api.archival.v1 import archive_service_pb2_grpc as pb_grpc
-from strata.archival import convert_archives as convert
+from strata.archival.convert import archives as convert
 from strata.archival.domain.store import ArchiveStore
-from strata.archival.reindexing import ArchiveModels
+from strata.archival.search.rebuilds import ArchiveModels
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.ids import check_id

@@ -10,10 +10,10 @@ from typing import Any
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
-from strata.archival import convert_files as convert
-from strata.archival.convert_archives import refuse
+from strata.archival.convert import files as convert
+from strata.archival.convert.archives import refuse
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
-from strata.archival.passage_search import FileChunkSearch
+from strata.archival.search.chunk_search import FileChunkSearch
 from strata.protocol.errors import FieldViolation, StrataError
 from strata.shared.search.embedding import Embedder
 

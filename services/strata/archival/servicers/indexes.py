@@ -1,43 +1,10 @@
-"""Serves the state and rebuilds of the indexes to operators."""
+"""The index service under its name in archival."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from strata.api.archival.v1 import passage_index_service_pb2 as pb
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as pb_grpc
-from strata.shared.search.reindexing.index_admin import IndexAdmin
-
-Context = Any
+from strata.shared.search.reindexing.servicer import IndexServicer
 
 
-class PassageIndexServicer(pb_grpc.PassageIndexServiceServicer):
-    """Shows and rebuilds indexes."""
-
-    def __init__(self, admin: IndexAdmin) -> None:
-        self._admin = admin
-
-    async def GetIndex(self, request: pb.GetIndexRequest, context: Context) -> pb.GetIndexResponse:
-        """Returns the serving generation, its lag and a running rebuild."""
-        return pb.GetIndexResponse(index=await self._admin.state(request.collection))
-
-    async def StartReindex(
-        self, request: pb.StartReindexRequest, context: Context
-    ) -> pb.StartReindexResponse:
-        """Starts the rebuild of an index."""
-        job = await self._admin.start(
-            request.collection, request.embedding_model, request.request_id
-        )
-        return pb.StartReindexResponse(reindex=job)
-
-    async def FinishReindex(
-        self, request: pb.FinishReindexRequest, context: Context
-    ) -> pb.FinishReindexResponse:
-        """Deletes the replaced generation."""
-        return pb.FinishReindexResponse(reindex=await self._admin.finish(request.collection))
-
-    async def RollBackReindex(
-        self, request: pb.RollBackReindexRequest, context: Context
-    ) -> pb.RollBackReindexResponse:
-        """Switches back to the replaced generation."""
-        return pb.RollBackReindexResponse(reindex=await self._admin.roll_back(request.collection))
+class PassageIndexServicer(IndexServicer, pb_grpc.PassageIndexServiceServicer):
+    """See `IndexServicer`."""

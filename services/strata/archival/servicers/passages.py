@@ -10,12 +10,13 @@ from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
-from strata.archival import convert_archives as convert
-from strata.archival import convert_passages, convert_search
-from strata.archival.convert_passages import PassageReader
+from strata.archival.convert import archives as convert
+from strata.archival.convert import passages as convert_passages
+from strata.archival.convert import search as convert_search
+from strata.archival.convert.passages import PassageReader
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
-from strata.archival.passage_search import PassageSearch
+from strata.archival.search.passage_search import PassageSearch
 from strata.archival.servicers.resumable_uploads import ResumableUpload
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival import convert_archives as convert
+from strata.archival.convert import archives as convert
 from strata.archival.domain.passages import (
     Archive,
     ArchiveRef,

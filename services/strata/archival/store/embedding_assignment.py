@@ -15,7 +15,8 @@ from strata.archival.store.archives import missing_archive
 from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.search.reindexing import FoundCounts, Phase, Reindex, Serving
+from strata.shared.search.indexing.generations import Serving
+from strata.shared.search.reindexing import FoundCounts, Phase, Reindex
 from strata.shared.search.reindexing.ledger import (
     insert_reindex,
     move_reindex,

@@ -9,14 +9,11 @@ from datetime import datetime, timedelta
 from strata.protocol.errors import StrataError
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
-from strata.recall.index import MessageIndex
-from strata.recall.store.retention import DeletedMessages
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 
 _PROJECTS = 100
 _AGENTS = 100
-_DELETED_AT_ONCE = 500
 _Sweep = Callable[[str, str, datetime, Cursor | None, int], Awaitable[SweepResult]]
 
 _log = get_logger(__name__)
@@ -92,22 +89,3 @@ class RetentionWorker:
             cursor = swept.cursor
             if cursor is None:
                 return total
-
-
-class DeletedMessageBacklog:
-    """Index entries of deleted messages, to remove; a `Backlog` of the indexer."""
-
-    def __init__(self, deleted: DeletedMessages, index: MessageIndex) -> None:
-        self._deleted = deleted
-        self._index = index
-
-    async def ensure(self) -> None:
-        """Does nothing: `MessageBacklog` creates the collection."""
-
-    async def advance(self) -> bool:
-        """See `Backlog.advance`."""
-        deleted = await self._deleted.find(_DELETED_AT_ONCE)
-        for project_id, ids in deleted.items():
-            await self._index.remove(project_id, ids)
-            await self._deleted.done(project_id, ids)
-        return bool(deleted)

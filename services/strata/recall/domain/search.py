@@ -1,8 +1,8 @@
-"""Searches of messages: queries, results, and the interface of the store."""
+"""Searches of messages: queries, and the interface of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.recall.domain.messages import Message, Role
-from strata.shared.search.reranking import Report
-from strata.shared.search.result_merge import BELOW_FLOOR, DatabaseSnapshot, ResultRank
+from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
@@ -71,63 +70,6 @@ class SearchQuery:
             "exclude_run_id": bool(self.exclude_run_id) and message.run_id == self.exclude_run_id,
         }
         return tuple(name for name, fails in failed.items() if fails)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """A found message.
-
-    Attributes:
-        mode: ``hybrid``, ``vector`` or ``fts``: how it was found.
-        score: The fused score, by which hits are ordered.
-        vector_rank: Rank by meaning, from 1; None if not found by meaning.
-        fts_rank: Rank by words, from 1; None if not found by words.
-        why: An explanation in words, with `explain`.
-        neighbours: The messages around it, in order.
-        rerank_score: The score of the reranker; None if it did not run.
-        rerank_rank: Rank by that score, from 1; None if it did not run.
-    """
-
-    message: Message
-    mode: str
-    score: float
-    vector_rank: int | None
-    fts_rank: int | None
-    why: str = ""
-    neighbours: tuple[Message, ...] = ()
-    rerank_score: float | None = None
-    rerank_rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """A condition, and how many of the best matches it leaves out."""
-
-    condition: str
-    count: int
-    best_message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The result of a search, best hits first."""
-
-    hits: tuple[SearchHit, ...]
-    exclusions: tuple[Exclusion, ...] = ()
-    spoken_times: tuple[TimeRange, ...] = ()
-    reranking: Report | None = None
-
-
-def exclusions(
-    query: SearchQuery, matches: Iterable[tuple[Message, ResultRank]]
-) -> tuple[Exclusion, ...]:
-    """Returns how many matches each condition of a query, and the score floor, leave out."""
-    by_condition: dict[str, Exclusion] = {}
-    for message, place in matches:
-        for name in (*query.left_out_by(message), *((BELOW_FLOOR,) if place.weak else ())):
-            known = by_condition.get(name, Exclusion(name, 0, message.id))
-            by_condition[name] = replace(known, count=known.count + 1)
-    return tuple(by_condition.values())
 
 
 class SearchStore(Protocol):

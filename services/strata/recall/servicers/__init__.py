@@ -1,1 +1,1 @@
-"""Services of recall beside those in `servicer`."""
+"""The gRPC servicers of recall: convert requests, call the store, convert results."""

@@ -12,28 +12,37 @@ from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
 from strata.shared.db import text_with_columns
 
-COLUMNS = (
-    "conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id, step, group_id,"
-    " model, usage, provenance, pinned, client_message_id, create_time, copied_from_id"
-)
+# The columns of `recall.messages` that a message is read from and stored with, with their types.
+_MESSAGE = {
+    "id": "text",
+    "role": "text",
+    "parts": "jsonb",
+    "name": "text",
+    "run_id": "text",
+    "step_id": "text",
+    "step": "integer",
+    "group_id": "text",
+    "model": "text",
+    "usage": "jsonb",
+    "provenance": "text[]",
+    "pinned": "boolean",
+    "client_message_id": "text",
+    "create_time": "timestamptz",
+}
+# What a message is searched by: stored, and not read again.
+_SEARCH = {"search_words": "text", "search_pairs": "text", "index_state": "text"}
+_STORED = _MESSAGE | _SEARCH
+_PLACE = ("conversation_id", "agent_id", "sequence")
 
+COLUMNS = ", ".join((*_PLACE, *_MESSAGE, "copied_from_id"))
+"""The columns of a message for `to_message`."""
 # Rows are bound as one JSON array, so that any number takes one statement.
-RECORD = (
-    "ordinal bigint, id text, role text, parts jsonb, name text, run_id text, step_id text,"
-    " step integer, group_id text, model text, usage jsonb, provenance text[], pinned boolean,"
-    " client_message_id text, create_time timestamptz, search_words text, search_pairs text,"
-    " index_state text"
-)
-INSERT_COLUMNS = (
-    "project_id, conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id,"
-    " step, group_id, model, usage, provenance, pinned, client_message_id, create_time,"
-    " search_words, search_pairs, index_state, search_language"
-)
-RECORD_COLUMNS = (
-    "r.id, r.role, r.parts, r.name, r.run_id, r.step_id, r.step, r.group_id, r.model, r.usage,"
-    " r.provenance, r.pinned, r.client_message_id, r.create_time, r.search_words, r.search_pairs,"
-    " r.index_state"
-)
+RECORD = ", ".join(("ordinal bigint", *(f"{name} {kind}" for name, kind in _STORED.items())))
+"""The columns of the records of `to_records`, with their types."""
+RECORD_COLUMNS = ", ".join(f"r.{name}" for name in _STORED)
+"""The columns of records ``r`` that are stored."""
+INSERT_COLUMNS = ", ".join(("project_id", *_PLACE, *_STORED, "search_language"))
+"""The columns of a new row; `RECORD_COLUMNS` are among them, in the same order."""
 
 
 def named_sql(ids: str) -> str:

@@ -8,16 +8,16 @@ from typing import Protocol
 from strata.tool_execution.builtin.agent_definitions import AGENT_TOOLS
 from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
 from strata.tool_execution.builtin.file_definitions import FILE_TOOLS
+from strata.tool_execution.builtin.functions import FUNCTION_TOOLS
 from strata.tool_execution.builtin.memory_definitions import MEMORY_TOOLS
 from strata.tool_execution.builtin.search_definitions import SEARCH_TOOLS
-from strata.tool_execution.builtin.talk_definitions import TALK_TOOLS
 from strata.tool_execution.builtin.voice_memory_definitions import VOICE_MEMORY_TOOLS
 from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
 
 BUILTIN_TOOLS = {
     tool.name: tool
     for tool in (
-        *TALK_TOOLS,
+        *FUNCTION_TOOLS,
         *SEARCH_TOOLS,
         *MEMORY_TOOLS,
         *VOICE_MEMORY_TOOLS,

@@ -1,9 +1,11 @@
-"""Client of the tool runner: a sandbox in another process."""
+"""Client of the tool runner, and the conversion of its messages."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
@@ -11,50 +13,77 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
-from strata.shared.sandbox import Answerer, Isolation, Run, RunResult, RunStatus
-from strata.tool_runner.convert import sandbox as convert
+from strata.shared.sandbox import Answerer, Failure, Isolation, Run, RunResult, RunStatus
+from strata.shared.telemetry import Telemetry
+
+ISOLATION = "strata_sandbox_isolation"
+"""1 for the isolation in force, 0 for the others."""
+CALLS = "strata_sandbox_calls_total"
+"""Calls by isolation and status."""
+_LEVELS = frozenset(int(level) for level in Isolation)
 
 
-class RemoteSandbox:
-    """Runs calls in a tool runner. Create it with `connect`.
+class SandboxClient:
+    """Runs calls in the tool runner; implements `strata.shared.sandbox.Sandbox`.
 
     Args:
         stub: Sandbox service of the runner.
-        isolation: Isolation level of the runner.
+        telemetry: Metrics of isolation and calls; None for no metrics.
     """
 
-    def __init__(self, stub: pb_grpc.SandboxServiceStub, isolation: Isolation) -> None:
+    def __init__(
+        self, stub: pb_grpc.SandboxServiceStub, telemetry: Telemetry | None = None
+    ) -> None:
         self._stub = stub
-        self._isolation = isolation
-
-    @classmethod
-    async def connect(cls, stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
-        """Returns a client after reading the runner's isolation level.
-
-        Raises:
-            UnavailableError: The runner does not answer.
-        """
-        answer = await stub.GetIsolation(pb.GetIsolationRequest())
-        return cls(stub, convert.to_isolation(answer.isolation))
+        self._telemetry = telemetry or Telemetry()
+        self._isolation = Isolation.NONE
+        self._connected = False
+        self._preparing: asyncio.Task[None] | None = None
 
     @property
     def isolation(self) -> Isolation:
-        """Isolation level of the runner, as of the last call."""
+        """Isolation of the runner, as of the last call; NONE before the first one."""
         return self._isolation
+
+    async def connect(self) -> None:
+        """Reads the isolation of the runner, which starts its sandbox for this if needed.
+
+        Raises:
+            UnavailableError: The runner does not answer, or cannot start its sandbox.
+        """
+        response = await self._stub.GetIsolation(pb.GetIsolationRequest())
+        self._set_isolation(to_isolation(response.isolation))
+        self._connected = True
+
+    def prepare(self) -> None:
+        """Connects in the background, before calls that are expected."""
+        if not self._connected and (self._preparing is None or self._preparing.done()):
+            self._preparing = asyncio.create_task(self.connect())
+            # Retrieves the exception: the next call connects again and raises it.
+            self._preparing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def run(self, run: Run) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
-        If the runner cannot be reached, it is unknown whether the call was started. The result is
-        KILLED, not REFUSED, and the call is not sent again.
+        If a runner that was connected cannot be reached any more, it is unknown whether the call
+        was started. The result is KILLED, not REFUSED, and the call is not sent again.
 
         Raises:
-            UnavailableError: The answerer of the run cannot be reached.
+            UnavailableError: The runner or the answerer of the run cannot be reached.
         """
+        if not self._connected:
+            await self.connect()
+        result = await self._run(run)
+        self._telemetry.counter(
+            CALLS, isolation=result.isolation.label, status=result.status.value
+        ).inc()
+        return result
+
+    async def _run(self, run: Run) -> RunResult:
         failed: list[UnavailableError] = []
         try:
             if run.answerer is None:
-                call = self._stub.RunCode(convert.run_to_proto(run))
+                call = self._stub.RunCode(run_to_proto(run))
                 async for answer in call:
                     # The stream has only one message.
                     complete_in_background(call)
@@ -85,16 +114,69 @@ class RemoteSandbox:
         ) -> Coroutine[Any, Any, pb.RunAskingCodeRequest] | None:
             return answered(response.question_json) if response.HasField("question_json") else None
 
-        first = pb.RunAskingCodeRequest(run=convert.run_to_proto(run))
+        first = pb.RunAskingCodeRequest(run=run_to_proto(run))
         # The first response that is not a question is the result.
         return call_and_answer(
             self._stub.RunAskingCode, first, answer, lambda _: True, ends=lambda _: True
         )
 
-    def _ended(self, wire: pb.RunCodeResponse) -> RunResult:
-        result = convert.to_result(wire)
-        self._isolation = result.isolation
+    def _ended(self, response: pb.RunCodeResponse) -> RunResult:
+        result = to_result(response)
+        self._set_isolation(result.isolation)
         return result
 
+    def _set_isolation(self, isolation: Isolation) -> None:
+        if self._connected and isolation is self._isolation:
+            return
+        self._isolation = isolation
+        for level in Isolation:
+            gauge = self._telemetry.gauge(ISOLATION, isolation=level.label)
+            gauge.set(float(level is isolation))
+
     async def close(self) -> None:
-        """Does nothing: calls end with their streams, and the channel belongs to the service."""
+        """Stops connecting. Calls end with their streams; the channel belongs to the service."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.gather(self._preparing, return_exceptions=True)
+
+
+def run_to_proto(run: Run) -> pb.RunCodeRequest:
+    """Returns the wire form of a call."""
+    return pb.RunCodeRequest(
+        source=run.source,
+        function=run.function,
+        arguments_json=run.arguments_json,
+        environment=run.environment,
+        hosts=run.hosts,
+        packages=run.packages,
+        limits=pb.SandboxLimits(**asdict(run.limits)),
+        minimum=pb.SandboxIsolation.ValueType(run.minimum),
+    )
+
+
+def to_result(wire: pb.RunCodeResponse) -> RunResult:
+    """Returns the result of a call.
+
+    Raises:
+        ValueError: This release does not know the status.
+    """
+    failure = wire.failure
+    return RunResult(
+        status=RunStatus(wire.status),
+        value_json=wire.value_json,
+        failure=Failure(failure.type, failure.message, failure.traceback)
+        if wire.HasField("failure")
+        else None,
+        detail=wire.detail,
+        stdout=wire.stdout,
+        stderr=wire.stderr,
+        isolation=to_isolation(wire.isolation),
+        wall_seconds=wire.wall_seconds,
+        cpu_seconds=wire.cpu_seconds,
+        peak_bytes=wire.peak_bytes,
+    )
+
+
+def to_isolation(wire: int) -> Isolation:
+    """Returns an isolation level; NONE for a level that this release does not know."""
+    return Isolation(wire) if wire in _LEVELS else Isolation.NONE

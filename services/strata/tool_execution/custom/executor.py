@@ -29,9 +29,9 @@ from strata.shared.sandbox import (
     RunStatus,
     Sandbox,
 )
-from strata.shared.web.host_patterns import NetworkPolicy
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.tools import (

@@ -22,9 +22,6 @@ from pathlib import Path
 
 from strata.tool_execution.mcp.errors import ConnectError
 
-PROGRAM_UID = 64_178
-"""The first user id, next to that of jailed tools and outside of the usual ranges."""
-PROGRAM_UIDS = 1_000
 _LOCK = "lock"
 _TEMPORARY = "tmp"
 

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from uv import find_uv_bin
 
+from strata.shared.sandbox import tool_interpreter
 from strata.tool_execution.packages.builder import Builder, BuildLimits
 from strata.tool_execution.packages.environments import Environments
 from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_runner.sandbox.forkserver import this_interpreter
 
 
 async def open_packages(
@@ -27,7 +27,7 @@ async def open_packages(
         return None
     builder = Builder(
         uv=find_uv_bin(),
-        interpreter=this_interpreter(),
+        interpreter=tool_interpreter(),
         index_url=settings.packages_index_url.get_secret_value(),
         wheels=settings.packages_wheels,
         proxy=settings.packages_proxy.get_secret_value(),

@@ -13,7 +13,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
-from strata.tool_execution.convert.execution import execution as convert
+from strata.tool_execution.convert import execution as convert
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, tool_missing

@@ -11,7 +11,7 @@ from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.ids import check_id
 from strata.shared.scopes import Scope
-from strata.tool_execution.convert.execution import mcp as convert_mcp
+from strata.tool_execution.convert import mcp as convert_mcp
 from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.manager import McpManager

@@ -17,8 +17,8 @@ from strata.shared.ids import check_id
 from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
-from strata.tool_execution.convert.execution import execution as convert
-from strata.tool_execution.convert.execution import tools as convert_registry
+from strata.tool_execution.convert import execution as convert
+from strata.tool_execution.convert import tools as convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import (
     McpRunner,

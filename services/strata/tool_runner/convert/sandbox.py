@@ -1,4 +1,4 @@
-"""Converts messages of SandboxService between the wire and the domain."""
+"""Converts and validates messages of SandboxService."""
 
 from __future__ import annotations
 
@@ -6,30 +6,9 @@ from dataclasses import asdict, fields
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-from strata.shared.sandbox import (
-    Failure,
-    Isolation,
-    Limits,
-    Run,
-    RunResult,
-    RunStatus,
-)
+from strata.shared.sandbox import Isolation, Limits, Run, RunResult
 
 _LEVELS = frozenset(int(level) for level in Isolation)
-
-
-def run_to_proto(run: Run) -> pb.RunCodeRequest:
-    """Returns the wire form of a call."""
-    return pb.RunCodeRequest(
-        source=run.source,
-        function=run.function,
-        arguments_json=run.arguments_json,
-        environment=run.environment,
-        hosts=run.hosts,
-        packages=run.packages,
-        limits=pb.SandboxLimits(**asdict(run.limits)),
-        minimum=pb.SandboxIsolation.ValueType(run.minimum),
-    )
 
 
 def to_run(wire: pb.RunCodeRequest) -> Run:
@@ -77,31 +56,3 @@ def result_to_proto(result: RunResult) -> pb.RunCodeResponse:
     if result.failure is not None:
         wire.failure.CopyFrom(pb.SandboxFailure(**asdict(result.failure)))
     return wire
-
-
-def to_result(wire: pb.RunCodeResponse) -> RunResult:
-    """Returns the result of a call.
-
-    Raises:
-        ValueError: This release does not know the status.
-    """
-    failure = wire.failure
-    return RunResult(
-        status=RunStatus(wire.status),
-        value_json=wire.value_json,
-        failure=Failure(failure.type, failure.message, failure.traceback)
-        if wire.HasField("failure")
-        else None,
-        detail=wire.detail,
-        stdout=wire.stdout,
-        stderr=wire.stderr,
-        isolation=to_isolation(wire.isolation),
-        wall_seconds=wire.wall_seconds,
-        cpu_seconds=wire.cpu_seconds,
-        peak_bytes=wire.peak_bytes,
-    )
-
-
-def to_isolation(wire: int) -> Isolation:
-    """Returns an isolation level; NONE for a level that this release does not know."""
-    return Isolation(wire) if wire in _LEVELS else Isolation.NONE

@@ -1,4 +1,4 @@
-"""Creates the network policy, the proxies and the CA file of tools from the settings."""
+"""Creates the proxies and the CA file of tools from the settings."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from strata.shared.sandbox import Proxies
-from strata.shared.web.host_patterns import NetworkPolicy
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
-from strata.tool_runner.egress.fields import EgressFields
+from strata.tool_runner.domain.proxy import Proxies
 from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_runner.settings import ToolRunnerSettings
 
 
-def network_policy(settings: EgressFields) -> NetworkPolicy:
-    """Returns the operator's network policy."""
-    return NetworkPolicy(settings.egress, settings.egress_hosts)
-
-
-def open_proxies(settings: EgressFields, stack: AsyncExitStack) -> Proxies | None:
+def open_proxies(settings: ToolRunnerSettings, stack: AsyncExitStack) -> Proxies | None:
     """Returns the factory of proxies; None if tools have no network access."""
     if not settings.egress:
         return None
@@ -33,7 +27,7 @@ def open_proxies(settings: EgressFields, stack: AsyncExitStack) -> Proxies | Non
     return partial(EgressProxy, admission=guard, limits=limits)
 
 
-def ca_file(settings: EgressFields) -> Path | None:
+def ca_file(settings: ToolRunnerSettings) -> Path | None:
     """Returns the CA file with which tools verify servers: that of the settings or the machine's.
 
     None if the machine has no single CA file: then tools trust no server.

@@ -16,7 +16,8 @@ from collections.abc import Awaitable
 from dataclasses import asdict
 
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
-from strata.shared.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
+from strata.shared.sandbox import ASK, Limits, Run, RunResult, RunStatus
+from strata.tool_runner.domain.proxy import Proxy
 from strata.tool_runner.sandbox import frames, outcome
 from strata.tool_runner.sandbox.forkserver import Child, Exit
 from strata.tool_runner.sandbox.outcome import CallVerdict

@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -308,8 +307,3 @@ class ForkServer:
             self._on_end()
             self._control.close()
         await asyncio.to_thread(self._process.wait)
-
-
-def this_interpreter() -> str:
-    """Returns the current Python interpreter, outside of its virtual environment."""
-    return str(Path(sys.executable).resolve())

@@ -17,12 +17,14 @@ from strata.shared.context import current
 from strata.shared.fair_slots import FairSlots
 from strata.shared.sandbox import (
     CONVERSION_MODULE,
+    JAIL_UID,
     Isolation,
-    Proxies,
     Run,
     RunResult,
     RunStatus,
+    tool_interpreter,
 )
+from strata.tool_runner.domain.proxy import Proxies
 from strata.tool_runner.sandbox import outcome
 from strata.tool_runner.sandbox.call import Call, check
 from strata.tool_runner.sandbox.forkserver import (
@@ -30,13 +32,10 @@ from strata.tool_runner.sandbox.forkserver import (
     ForkServer,
     ServerConfig,
     StartError,
-    this_interpreter,
 )
 from strata.tool_runner.sandbox.pool import Pool
 from strata.tool_runner.sandbox.shape import Shape
 
-# Unused by distributions: between their ranges for people and for services.
-JAIL_UID = 64_177
 _CONVERSION = Path(argument_conversion.__file__)
 _REFILL_S = 0.002
 # Part of a caller's time that is reserved for returning the result.
@@ -311,7 +310,7 @@ def _server_config(config: JailConfig) -> ServerConfig:
         uid=config.uid,
         environments=config.environments,
         scratch_root=config.scratch_root or Path(tempfile.gettempdir()),
-        interpreter=config.interpreter or this_interpreter(),
+        interpreter=config.interpreter or tool_interpreter(),
         ca_file=config.ca_file if config.proxies is not None else None,
         support=config.support,
     )

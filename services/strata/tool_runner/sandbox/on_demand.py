@@ -8,28 +8,19 @@ from collections.abc import Awaitable, Callable
 from strata.protocol.errors import UnavailableError
 from strata.shared.logs import get_logger
 from strata.shared.sandbox import Isolation, Run, RunResult, Sandbox
-from strata.shared.telemetry import Telemetry
 
-ISOLATION = "strata_sandbox_isolation"
-"""1 for the isolation in force, 0 for the others."""
-CALLS = "strata_sandbox_calls_total"
-"""Calls by isolation and status."""
 _log = get_logger(__name__)
 
 
 class SandboxOnDemand:
-    """Starts a sandbox once, with the first call or with `prepare`.
+    """Starts a sandbox once, with the first call or with `start`.
 
     Args:
         start: Starts the sandbox. The next call tries again after a failure.
-        telemetry: Metrics of isolation and calls; None for no metrics.
     """
 
-    def __init__(
-        self, start: Callable[[], Awaitable[Sandbox]], telemetry: Telemetry | None = None
-    ) -> None:
+    def __init__(self, start: Callable[[], Awaitable[Sandbox]]) -> None:
         self._start = start
-        self._telemetry = telemetry or Telemetry()
         self._starting: asyncio.Task[Sandbox] | None = None
         self._closed = False
 
@@ -41,13 +32,8 @@ class SandboxOnDemand:
             return Isolation.NONE
         return task.result().isolation
 
-    def prepare(self) -> None:
-        """Starts the sandbox in the background, before calls that are expected."""
-        if not self._closed:
-            self._task()
-
-    async def run(self, run: Run) -> RunResult:
-        """See `Sandbox.run`; the first call waits for the start.
+    async def start(self) -> Sandbox:
+        """Returns the sandbox after starting it if needed.
 
         Raises:
             UnavailableError: The sandbox is closed or could not be started.
@@ -55,12 +41,15 @@ class SandboxOnDemand:
         if self._closed:
             raise UnavailableError("The sandbox is not running.")
         # Cancelling one call must not cancel the start, since others may wait for it.
-        sandbox = await asyncio.shield(self._task())
-        result = await sandbox.run(run)
-        self._telemetry.counter(
-            CALLS, isolation=result.isolation.label, status=result.status.value
-        ).inc()
-        return result
+        return await asyncio.shield(self._task())
+
+    async def run(self, run: Run) -> RunResult:
+        """See `Sandbox.run`; the first call waits for the start.
+
+        Raises:
+            UnavailableError: The sandbox is closed or could not be started.
+        """
+        return await (await self.start()).run(run)
 
     async def close(self) -> None:
         """Kills running calls and stops the sandbox, if it was started."""
@@ -77,7 +66,7 @@ class SandboxOnDemand:
         failed = task is not None and task.done() and (task.cancelled() or task.exception())
         if task is None or failed:
             task = self._starting = asyncio.create_task(self._started())
-            # Retrieves the exception, since no call may wait for a prepared start.
+            # Retrieves the exception, since every call that waits may have been cancelled.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -87,8 +76,4 @@ class SandboxOnDemand:
         except OSError as error:
             _log.error("sandbox not started", error=str(error))
             raise UnavailableError("The sandbox could not be started.") from error
-        _log.info("sandbox started", isolation=sandbox.isolation.label)
-        for level in Isolation:
-            gauge = self._telemetry.gauge(ISOLATION, isolation=level.label)
-            gauge.set(float(level is sandbox.isolation))
         return sandbox

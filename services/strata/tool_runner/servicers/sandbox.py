@@ -10,8 +10,9 @@ from typing import Any
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-from strata.shared.sandbox import RunResult, Sandbox
+from strata.shared.sandbox import RunResult
 from strata.tool_runner.convert import sandbox as convert
+from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
 Context = Any
 
@@ -23,14 +24,15 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
         sandbox: The sandbox.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxOnDemand) -> None:
         self._sandbox = sandbox
 
     async def GetIsolation(
         self, request: pb.GetIsolationRequest, context: Context
     ) -> pb.GetIsolationResponse:
-        """Returns the isolation level of this runner."""
-        level = pb.SandboxIsolation.ValueType(self._sandbox.isolation)
+        """Returns the isolation level of this runner, after starting its sandbox if needed."""
+        sandbox = await self._sandbox.start()
+        level = pb.SandboxIsolation.ValueType(sandbox.isolation)
         return pb.GetIsolationResponse(isolation=level)
 
     async def RunCode(

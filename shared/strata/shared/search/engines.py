@@ -10,7 +10,7 @@ from strata.shared.search.embedding import CachingEmbedder, Embedder, EmbeddingM
 from strata.shared.search.embedding.base import LOCAL_DIM, LOCAL_MODEL
 from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.search.fusion import FusionConfig
-from strata.shared.search.settings import EmbeddingEndpoint, SearchingServiceSettings
+from strata.shared.search.service_settings import EmbeddingEndpoint, SearchingServiceSettings
 from strata.shared.search.vectors.index import VectorIndex
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources

@@ -1,10 +1,9 @@
-"""Host names that a tool may reach: syntax, wildcards, and the operator's policy."""
+"""Lists of host names that code may reach: syntax and wildcards."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from strata.shared.web.metadata import reaches_metadata
 
@@ -50,22 +49,3 @@ def covers(pattern: str, host: str) -> bool:
 def listed(host: str, patterns: Iterable[str]) -> bool:
     """Says whether any entry of a list covers a host."""
     return any(covers(pattern, host) for pattern in patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    """The hosts that the operator allows tools to reach.
-
-    Attributes:
-        allowed: Whether tools have network access at all.
-        hosts: The allowed hosts, in the syntax of `problem_of`; empty means all that tools declare.
-    """
-
-    allowed: bool = False
-    hosts: tuple[str, ...] = ()
-
-    def refused(self, hosts: Sequence[str]) -> list[str]:
-        """Returns the hosts of a tool that the policy does not allow."""
-        if not self.hosts:
-            return []
-        return [host for host in hosts if not listed(host, self.hosts)]

@@ -19,24 +19,16 @@ _NOT_FOR_CHAT = (
 
 
 @dataclass(frozen=True)
-class UsualPort:
-    """The default port of a known model server."""
+class UsualAddress:
+    """The address at which a known model server listens by default.
+
+    Attributes:
+        product: The product's name.
+        base_url: Address of its OpenAI-compatible API.
+    """
 
     product: str
-    port: int
-
-    @property
-    def base_url(self) -> str:
-        """The address of its OpenAI-compatible API."""
-        return f"http://127.0.0.1:{self.port}/v1"
-
-
-USUAL_PORTS = (
-    UsualPort("Ollama", 11434),
-    UsualPort("LM Studio", 1234),
-    UsualPort("llama.cpp", 8080),
-    UsualPort("vLLM", 8000),
-)
+    base_url: str
 
 
 @dataclass(frozen=True)
@@ -55,20 +47,20 @@ class LocalServer:
 
 
 async def discover(
-    ports: Sequence[UsualPort] = USUAL_PORTS, seconds: float = PROBE_SECONDS
+    addresses: Sequence[UsualAddress], seconds: float = PROBE_SECONDS
 ) -> list[LocalServer]:
-    """Queries all ports concurrently.
+    """Queries all addresses concurrently.
 
     Args:
-        ports: The ports.
+        addresses: Where the servers of known products listen by default.
         seconds: Time limit for the answer of one server.
 
     Returns:
-        The servers that have a model to chat with, in the order of `ports`.
+        The servers that have a model to chat with, in the order of `addresses`.
     """
     # Proxies of the environment are not for loopback, and a redirect is not a model server.
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=False) as client:
-        servers = await asyncio.gather(*(_probe(client, port, seconds) for port in ports))
+        servers = await asyncio.gather(*(_probe(client, address, seconds) for address in addresses))
     return [server for server in servers if server is not None]
 
 
@@ -88,14 +80,16 @@ async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> t
         return ()
 
 
-async def _probe(client: httpx2.AsyncClient, port: UsualPort, seconds: float) -> LocalServer | None:
+async def _probe(
+    client: httpx2.AsyncClient, address: UsualAddress, seconds: float
+) -> LocalServer | None:
     try:
         async with asyncio.timeout(seconds):
-            answer = await _read(client, f"{port.base_url}/models")
+            answer = await _read(client, f"{address.base_url}/models")
     except (httpx2.HTTPError, TimeoutError):
         return None
     models = chat_models(answer)
-    return LocalServer(port.product, port.base_url, models) if models else None
+    return LocalServer(address.product, address.base_url, models) if models else None
 
 
 async def _read(client: httpx2.AsyncClient, url: str) -> bytes:

@@ -26,6 +26,7 @@ from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import write_atomically
 from strata.standalone.ports import pick_port
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner.settings import ToolRunnerSettings
 
 HOST = "127.0.0.1"
 # A server that listens on one of these is reached at 127.0.0.1.
@@ -34,6 +35,7 @@ SETTINGS_OF_SERVICES: tuple[type[ServiceSettings], ...] = (
     CoreMemorySettings,
     RecallSettings,
     ArchivalSettings,
+    ToolRunnerSettings,
     ToolExecutionSettings,
     AgentLoopSettings,
     GatewaySettings,
@@ -91,6 +93,11 @@ class Local:
         return self.gateway.internal_address or f"{HOST}:{self.gateway.port}"
 
     @property
+    def packages_path(self) -> Path:
+        """Folder of the packages of tools. Tool execution fills it, the tool runner reads it."""
+        return self.folder.path / "packages"
+
+    @property
     def public_key(self) -> str:
         """Verifies the internal tokens."""
         return public_key_of(self.private_key)
@@ -105,10 +112,11 @@ class Local:
             "drain_s": 0.0,
             "grace_s": 10.0,
         }
-        database = self.storage.databases[service]
-        values["database_url"] = database.service_url
-        values["worker_database_url"] = database.worker_url
-        values["pool_size"] = _POOL_SIZE
+        database = self.storage.databases.get(service)
+        if database is not None:
+            values["database_url"] = database.service_url
+            values["worker_database_url"] = database.worker_url
+            values["pool_size"] = _POOL_SIZE
         if service == "core_memory":
             values["worker_token_key"] = self.worker_key
         if service == "archival":
@@ -116,9 +124,10 @@ class Local:
         if service in {"recall", "archival"}:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
+        if service in {"tool_execution", "tool_runner"}:
+            values["packages_path"] = self.packages_path
         if service == "tool_execution":
             values["master_keys"] = tuple(self.tool_master_keys.split())
-            values["packages_path"] = self.folder.path / "packages"
             # The person who starts Strata here may start programs on this machine anyway.
             values["mcp_local"] = True
             values["mcp_stdio_homes"] = self.folder.path / "mcp"
@@ -177,7 +186,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         grace_s=10.0,
     )
     await _ensure_keys(folder, gateway)
-    return Local(
+    local = Local(
         folder,
         storage,
         model,
@@ -187,6 +196,9 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         model_master_keys,
         tool_master_keys,
     )
+    # The tool runner may start before tool execution.
+    local.packages_path.mkdir(mode=0o755, exist_ok=True)
+    return local
 
 
 def _check_settings() -> None:

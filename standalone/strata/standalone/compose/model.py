@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from strata.agent_loop.models.presets.table import preset_of_product
+from strata.agent_loop.models.presets.table import PRESETS, preset_of_product
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.standalone.chat_model.choice import (
     LOCAL_DEMO_ID,
@@ -15,13 +15,18 @@ from strata.standalone.chat_model.choice import (
     Source,
     choose,
 )
-from strata.standalone.chat_model.discovery import LocalServer, discover, models_of
+from strata.standalone.chat_model.discovery import LocalServer, UsualAddress, discover, models_of
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.progress import LocalModelError, Progress
 from strata.standalone.chat_model.settings import LocalDemoSettings
 
 # A laptop's processor can take minutes for the first prompt.
 _LOCAL_TIMEOUT_S = 600.0
+
+USUAL_ADDRESSES = tuple(
+    UsualAddress(preset.title, preset.base_url) for preset in PRESETS.values() if preset.local
+)
+"""Where the local servers that have a preset listen by default, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ async def prepare_model(
     """
     default = await _default_handle(settings)
     configured = _configured(settings, default)
-    servers = [] if configured else await discover()
+    servers = [] if configured else await discover(USUAL_ADDRESSES)
     choice = choose(configured, servers, demo.local_demo)
     if choice.source is Source.CONFIGURED:
         return ChatModel(choice, default_model=default)

@@ -1,4 +1,4 @@
-"""The table of the six services, for starting them."""
+"""The table of the services, for starting them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from strata.shared.settings import ServiceSettings
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION_MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_runner import main as tool_runner
+from strata.tool_runner.settings import ToolRunnerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,11 @@ class ServiceSpec:
         name: The folder name of the service.
         build: Its ``build`` function.
         settings: Its settings class.
-        migrations: Its schema.
     """
 
     name: str
     build: Callable[[Any, Wiring, AsyncExitStack], Awaitable[Service]]
     settings: type[ServiceSettings]
-    migrations: ServiceMigrations
 
     @property
     def module(self) -> str:
@@ -52,16 +52,33 @@ class ServiceSpec:
         return f"strata.{self.name}.main"
 
 
+@dataclass(frozen=True, slots=True)
+class StoringServiceSpec(ServiceSpec):
+    """A service with a schema in the database.
+
+    Attributes:
+        migrations: Its schema.
+    """
+
+    migrations: ServiceMigrations
+
+
 # The gateway is last, so that it accepts calls only when the services behind it do.
 SERVICES = (
-    ServiceSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
-    ServiceSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
-    ServiceSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
-    ServiceSpec(
+    StoringServiceSpec(
+        "core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS
+    ),
+    StoringServiceSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
+    StoringServiceSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
+    StoringServiceSpec(
         "tool_execution", tool_execution.build, ToolExecutionSettings, TOOL_EXECUTION_MIGRATIONS
     ),
-    ServiceSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
-    ServiceSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
+    StoringServiceSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
+    StoringServiceSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
 )
-INNER_SERVICES = SERVICES[:-1]
+"""The services with a schema."""
+TOOL_RUNNER = ServiceSpec("tool_runner", tool_runner.build, ToolRunnerSettings)
+# The runner comes before tool execution, so that it is closed after it.
+INNER_SERVICES: tuple[ServiceSpec, ...] = (*SERVICES[:3], TOOL_RUNNER, *SERVICES[3:-1])
 GATEWAY = SERVICES[-1]
+ALL_SERVICES = (*INNER_SERVICES, GATEWAY)

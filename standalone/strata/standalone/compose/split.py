@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import strata
 from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.local import HOST, Local
-from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.standalone.ports import ReservedPort
 from strata.standalone.settings import environment_of_service
 from strata.standalone.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
@@ -128,7 +128,7 @@ async def start_services(
             },
             folder,
         )
-        for spec in SERVICES
+        for spec in ALL_SERVICES
     }
     async with asyncio.TaskGroup() as group:
         for spec in INNER_SERVICES:

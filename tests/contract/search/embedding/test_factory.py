@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from contract.embedding.conftest import EmbeddingServer, Reply, vectors_reply
 
+from contract.search.embedding.conftest import EmbeddingServer, Reply, vectors_reply
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import ResourceExhaustedError, UnavailableError
 from strata.shared.search.embedding import EmbeddingModels

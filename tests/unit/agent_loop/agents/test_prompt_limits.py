@@ -21,16 +21,11 @@ from strata.agent_loop.domain.agent.store import AgentStore, RequestKey
 from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ModelSettings, ToolSchema
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey
-from strata.agent_loop.domain.ports import BoundModel, Models, PromptLimit, Tools
+from strata.agent_loop.domain.ports import ArchivalStats, BoundModel, Models, PromptLimit, Tools
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.agent_loop.prompts.system_message import (
-    ArchivalStats,
-    Metadata,
-    archival_lines,
-    assemble,
-)
+from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,

@@ -23,10 +23,10 @@ from strata.agent_loop.domain.agent.agents import MessagePackaging
 from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
-    Provenance,
     SummaryPart,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.domain.tools import ToolSet
 

@@ -9,7 +9,8 @@ import pytest
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision, arguments_hash
-from strata.agent_loop.domain.conversation.messages import MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.conversation.messages import MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ReasoningPart, TextPart, ToolCall
 from strata.agent_loop.domain.run.events import ApprovalRequested, MessageStored
 from strata.agent_loop.domain.run.runs import StopReason

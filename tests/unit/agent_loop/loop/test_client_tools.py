@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
-from strata.agent_loop.domain.conversation.messages import Provenance, ToolStatus
+from strata.agent_loop.domain.conversation.messages import ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall, ToolSchema
 from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import Tool, ToolSet

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.conversation.messages import Provenance
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import (
     acts,

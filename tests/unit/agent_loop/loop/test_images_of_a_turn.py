@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_samples import encoded, padded, png
-from strata.agent_loop.clients import ImageCache
+from strata.agent_loop.clients.recall import ImageCache
 from strata.agent_loop.context.packaging import limit_images
 from strata.agent_loop.context.requests import BLIND_MODEL
 from strata.agent_loop.domain.conversation.messages import (
@@ -18,10 +18,10 @@ from strata.agent_loop.domain.conversation.messages import (
     MessageInput,
     MessagePart,
     MessageRole,
-    Provenance,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImageDetail, ImagePart, ModelRequest, TextPart
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.run.events import StepRestarted, ToolFinished

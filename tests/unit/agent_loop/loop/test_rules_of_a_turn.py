@@ -9,12 +9,8 @@ import pytest
 
 from strata.agent_loop.context.exchanges import UnitKind, leaving, units_of
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import FinishReason, ToolCall, ToolChoice
 from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet

@@ -8,13 +8,8 @@ import pytest
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
-from strata.agent_loop.domain.conversation.messages import (
-    Message,
-    MessageRole,
-    Provenance,
-    ToolStatus,
-)
-from strata.agent_loop.domain.conversation.taint import TaintSource
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.run.events import StepStarted
 from strata.agent_loop.domain.run.runs import StopReason
 from strata.agent_loop.domain.tools import ToolSet

@@ -17,7 +17,7 @@ from strata.agent_loop.context.packaging import CANCELLED
 from strata.agent_loop.domain.conversation.messages import MessageRole, ToolStatus
 from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall, Usage
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.agent_loop.domain.ports import CommittedStep, StepCommit
+from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, StepCommit
 from strata.agent_loop.domain.run.events import (
     ModelRequestSent,
     ReplyReceived,
@@ -29,7 +29,6 @@ from strata.agent_loop.domain.run.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.protocol.errors import (
     AbortedError,
     FailedPreconditionError,

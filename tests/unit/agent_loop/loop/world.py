@@ -16,12 +16,12 @@ from strata.agent_loop.domain.conversation.messages import (
     MessageInput,
     MessagePart,
     MessageRole,
-    Provenance,
     ToolReturn,
     ToolStatus,
     Window,
     without_bytes,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImagePart,
@@ -37,12 +37,12 @@ from strata.agent_loop.domain.model.chat import (
 )
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.domain.ports import (
+    ArchivalStats,
     BegunTurn,
     BoundModel,
     CommittedStep,
     MemorySection,
     MemoryView,
-    Ports,
     StepCommit,
     WindowSwap,
 )
@@ -66,8 +66,9 @@ from strata.agent_loop.domain.tools import (
     ToolSet,
 )
 from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.agent_loop.prompts.system_message import Metadata, assemble
 from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock

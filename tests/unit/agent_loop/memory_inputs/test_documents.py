@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import DocumentLines, DocumentRange

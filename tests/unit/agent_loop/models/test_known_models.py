@@ -8,7 +8,8 @@ import pytest
 
 from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.models.factory import ModelFactory
-from strata.agent_loop.models.known_models import AS_OF, known_model
+from strata.agent_loop.models.known_models import AS_OF
+from strata.agent_loop.models.presets.table import known_model
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.agent_loop.models.test_wire import CHOICES, CONVERSATIONS, TOOLS
 
 from doubles import openai_dialect, services
 from strata.agent_loop.domain.model.chat import (
@@ -27,7 +26,8 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.models.conversation_repair import CONTINUE, repair
 from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.presets.table import PRESETS, preset_of, preset_of_product, quirks_of
-from strata.standalone.chat_model.discovery import USUAL_PORTS
+from strata.standalone.compose.model import USUAL_ADDRESSES
+from unit.agent_loop.models.test_conversation_repair import CHOICES, CONVERSATIONS, TOOLS
 
 SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "openai"]
 MODELS = ["m", "reasons", "mistralai/m"]
@@ -179,6 +179,7 @@ def test_openrouter_is_asked_for_reasoning_by_an_object() -> None:
         ("xai", "m", "max_completion_tokens"),
         # Elsewhere a model of this name would be taken for one of OpenAI's reasoning models.
         ("mistral", "gpt-5", "max_tokens"),
+        ("fireworks", "accounts/fireworks/models/gpt-oss-120b", "max_tokens"),
         ("ollama", "gpt-5", "max_tokens"),
         ("vllm", "gpt-5", "max_tokens"),
     ],
@@ -195,9 +196,9 @@ def test_ollama_gets_no_unknown_parameters() -> None:
 
 
 def test_detected_local_servers_are_known_services() -> None:
-    for port in USUAL_PORTS:
-        preset = preset_of(preset_of_product(port.product))
-        assert preset.base_url == port.base_url
+    for address in USUAL_ADDRESSES:
+        preset = preset_of(preset_of_product(address.product))
+        assert preset.base_url == address.base_url
     assert preset_of_product("Mistral") == preset_of_product("unheard of") == ""
 
 

@@ -323,7 +323,7 @@ def test_without_a_folder_there_are_the_builtin_prompts(folder: Path | None) -> 
 
 
 def test_every_prompt_has_a_transcript_that_names_no_failed_command() -> None:
-    folder = Path(__file__).parents[2] / "data" / "transcripts"
+    folder = Path(__file__).parents[3] / "data" / "transcripts"
     transcripts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.md")}
     assert transcripts.keys() == BUILTIN_DESCRIPTIONS.keys()
     for key, text in transcripts.items():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.prompts.library import system_prompt
 from strata.agent_loop.prompts.system_message import (
     TAGS_BYTES,
-    ArchivalStats,
     Metadata,
     archival_lines,
     assemble,

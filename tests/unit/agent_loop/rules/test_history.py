@@ -13,10 +13,10 @@ from strata.agent_loop.domain.conversation.messages import (
     Message,
     MessageRole,
     NestedCall,
-    Provenance,
     ToolReturn,
     ToolStatus,
 )
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.rules.history import Called, calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.shared.search.embedding.models import EmbeddingModels, ModelInfo
+from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import Entry
-from strata.shared.search.reindexing import CopyProgress, FoundCounts, Phase, Serving
+from strata.shared.search.reindexing import CopyProgress, FoundCounts, Phase
 from strata.shared.search.reindexing.check import Comparison, question, refusal_reason
 from strata.shared.search.reindexing.reindexer import Batch, _after
 from strata.shared.search.reindexing.routes import StoredRoutes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strata.protocol.errors import WrongSettingError
+from strata.shared.sandbox import JAIL_UID
 from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_runner.sandbox.jail import JAIL_UID
 
 
 def test_no_program_is_the_user_that_code_of_tools_runs_as() -> None:

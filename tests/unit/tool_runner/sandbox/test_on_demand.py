@@ -9,8 +9,7 @@ import pytest
 
 from strata.protocol.errors import UnavailableError
 from strata.shared.sandbox import Isolation, Run, RunResult, RunStatus
-from strata.shared.telemetry import Telemetry
-from strata.tool_runner.sandbox.on_demand import CALLS, ISOLATION, SandboxOnDemand
+from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
 RUN = Run(source="def f(): pass", function="f")
 
@@ -44,30 +43,16 @@ async def test_first_call_starts_the_sandbox_once() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     assert (machine.starts, sandbox.isolation) == (0, Isolation.NONE)
-    sandbox.prepare()
     calls = [asyncio.create_task(sandbox.run(RUN)) for _ in range(3)]
     await asyncio.sleep(0)
     machine.gate.set()
     assert [(await call).status for call in calls] == [RunStatus.OK] * 3
-    sandbox.prepare()
+    assert await sandbox.start() is machine
     await sandbox.run(RUN)
     assert (machine.starts, machine.runs) == (1, 4)
     assert sandbox.isolation is Isolation.NAMESPACES
     await sandbox.close()
     assert machine.closed == 1
-
-
-async def test_what_is_in_force_and_how_calls_ended_can_be_measured() -> None:
-    machine, telemetry = Machine(), Telemetry()
-    sandbox = SandboxOnDemand(machine.start, telemetry)
-    machine.gate.set()
-    for _ in range(2):
-        await sandbox.run(RUN)
-    in_force = {
-        level: telemetry.gauge(ISOLATION, isolation=level.label).value for level in Isolation
-    }
-    assert {level for level, value in in_force.items() if value} == {Isolation.NAMESPACES}
-    assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
 
 
 async def test_cancelled_call_does_not_cancel_the_start() -> None:
@@ -101,7 +86,8 @@ async def test_closed_sandbox_is_never_started() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     await sandbox.close()
-    sandbox.prepare()
+    with pytest.raises(UnavailableError):
+        await sandbox.start()
     with pytest.raises(UnavailableError):
         await sandbox.run(RUN)
     assert (machine.starts, machine.closed) == (0, 0)
@@ -110,10 +96,10 @@ async def test_closed_sandbox_is_never_started() -> None:
 async def test_closed_while_it_starts_it_is_closed_when_it_has() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
-    sandbox.prepare()
+    starting = asyncio.create_task(sandbox.start())
     await asyncio.sleep(0)
     closing = asyncio.create_task(sandbox.close())
     await asyncio.sleep(0)
     machine.gate.set()
-    await closing
+    await asyncio.gather(closing, starting)
     assert machine.closed == 1

@@ -20,7 +20,7 @@ from strata.client.run_follower import ConnectionBack, ConnectionLost, Update
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.replies import sent_text
 from strata.shared.text_buffer import TextBuffer
-from strata.shared.tool_catalogue import SEND_MESSAGE
+from strata.shared.tool_catalogue import TEXT_TOOLS
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160
@@ -255,7 +255,7 @@ class TurnView:
 
     def _tool_finished(self, finished: run_event_pb2.ToolFinished) -> None:
         tool_return = finished.tool_return
-        if tool_return.name == SEND_MESSAGE and tool_return.status == message_pb2.TOOL_STATUS_OK:
+        if tool_return.name in TEXT_TOOLS and tool_return.status == message_pb2.TOOL_STATUS_OK:
             # The message itself was shown.
             return
         result = clipped(safe(result_of(tool_return.content)), _RESULT_CHARS)

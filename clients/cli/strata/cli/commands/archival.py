@@ -221,5 +221,5 @@ def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
 
 def _note_exclusions(response: pb.SearchPassagesResponse) -> None:
     for exclusion in response.exclusions:
-        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_passage_id}.")
+        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
     print_time_expressions(response.spoken_times)

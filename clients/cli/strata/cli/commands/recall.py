@@ -226,5 +226,5 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
 
 def _note_exclusions(response: pb.SearchMessagesResponse) -> None:
     for exclusion in response.exclusions:
-        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_message_id}.")
+        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
     print_time_expressions(response.spoken_times)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from strata.api.common.v1 import reindex_pb2 as pb
+from strata.api.common.v1 import search_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import EXIT_FAILURE
 from strata.cli.indexes import COLLECTIONS, ArchiveIndex, WholeIndex, index_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from strata.api.common.v1.reindex_pb2 import IndexState
+from strata.api.common.v1.search_pb2 import IndexState
 from strata.cli.client import Client
 from strata.cli.connection import Target
 from strata.cli.failures import EXIT_FAILURE

@@ -148,7 +148,7 @@ class Agent:
 
     Attributes:
         max_files_open: Files that may be open at once; 0 derives the number from the context
-            window, see `domain.file_limits`.
+            window, see `domain.agent.file_limits`.
         per_file_view_window_char_limit: Characters of a file that are shown; 0 derives it too.
         message_buffer_autoclear: Each run begins with an empty window.
         response_format: Format of its replies, unless a run asks for another one.

@@ -11,18 +11,11 @@ with their returns, so that no window ever holds a call without a return.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 from strata.agent_loop.domain.model.chat import ToolCall
-
-if TYPE_CHECKING:
-    # These modules import `messages`, which imports this one.
-    from strata.agent_loop.domain.conversation.messages import Provenance
-    from strata.agent_loop.domain.conversation.taint import TaintSource
-    from strata.agent_loop.domain.tools import ToolSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +118,3 @@ class ApprovalResponse:
 def arguments_hash(arguments: str) -> str:
     """Returns the SHA-256 of arguments as they are written, in hexadecimal digits."""
     return hashlib.sha256(arguments.encode("utf-8", "replace")).hexdigest()
-
-
-def bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBinding, ...]:
-    """Returns the bindings for decisions about calls, one per call.
-
-    Args:
-        calls: The calls of a reply, in its order.
-        toolset: The known tools.
-    """
-    pairs = ((call, toolset.find(call.name)) for call in calls)
-    return tuple(
-        ApprovalBinding(
-            call.id,
-            tool.version if tool is not None else "",
-            arguments_hash(call.arguments),
-            tool is not None and tool.by_client,
-        )
-        for call, tool in pairs
-    )

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, ApprovalResponse
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall, Usage
 
 SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
@@ -31,18 +32,6 @@ class ToolStatus(StrEnum):
     OK = "OK"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
-
-
-class Provenance(StrEnum):
-    """Where a piece of context came from."""
-
-    USER = "user"
-    MODEL = "model"
-    MEMORY = "memory"
-    TOOL = "tool"
-    WEB = "web"
-    MCP = "mcp"
-    SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ taint get its labels too, so that repeating untrusted content does not make it t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.conversation.messages import Message, MessageRole
+from strata.agent_loop.domain.conversation.provenance import Provenance, TaintSource
 
 UNTRUSTED = (Provenance.WEB, Provenance.MCP)
 """Untrusted labels, in the order in which they are listed.
@@ -24,25 +24,6 @@ as WEB or MCP.
 MAX_SOURCES = 20
 
 Taint: TypeAlias = tuple[Provenance, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TaintSource:
-    """A place in the context that holds untrusted content.
-
-    Attributes:
-        label: The untrusted label.
-        message_id: The message that holds it; empty for a block or a call that has not run.
-        tool_name: The tool that returned it.
-        tool_call_id: The call that returned it, or will return it.
-        block_label: The memory block that was written under taint.
-    """
-
-    label: Provenance
-    message_id: str = ""
-    tool_name: str = ""
-    tool_call_id: str = ""
-    block_label: str = ""
 
 
 def taint_of(*labels: Iterable[Provenance]) -> Taint:

@@ -43,8 +43,8 @@ class ReasoningPart:
 
     Attributes:
         text: The visible part of the reasoning; may be empty.
-        signature: The provider's proof of origin; see `models.proofs`. A part with neither this nor
-            `redacted` is never sent back.
+        signature: The provider's proof of origin; see `domain.model.proofs`. A part with neither
+            this nor `redacted` is never sent back.
         redacted: An opaque payload for reasoning that the provider hides.
     """
 

@@ -14,12 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.conversation.messages import (
-    NestedCall,
-    Provenance,
-    ToolReturn,
-    ToolStatus,
-)
+from strata.agent_loop.domain.conversation.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.conversation.provenance import Provenance
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
     ImageDetail,

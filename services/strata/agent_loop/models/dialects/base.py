@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ImagePart, ModelSettings
 from strata.agent_loop.models.dialects.key_forms import plain_key
-
-if TYPE_CHECKING:
-    from strata.agent_loop.models.streaming import RetryPolicy
+from strata.agent_loop.models.streaming import RetryPolicy
 
 
 class EndpointConnection(Protocol):

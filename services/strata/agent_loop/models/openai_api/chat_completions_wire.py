@@ -57,7 +57,7 @@ UNSUPPORTED_VALUE = "unsupported_value"
 """OpenAI's error code for a parameter that it accepts with other values."""
 
 SIGNED_CALL = "google"
-"""Owner of call signatures; see `models.proofs`."""
+"""Owner of call signatures; see `domain.model.proofs`."""
 
 REPLY_AFTER_TOOL = "OK."
 """Assistant text between a tool return and a user message, for servers that require one."""

@@ -155,7 +155,7 @@ class ResponsesModel:
 
     async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
         timeouts = self._settings.timeouts
-        # Not `responses.create`, see `models.openai` for the reason.
+        # Not `responses.create`, see `models.openai_api.chat_completions` for the reason.
         return await self._client.post(
             _PATH,
             cast_to=object,

@@ -47,7 +47,7 @@ from strata.agent_loop.models.strict_schema import to_strict
 from strata.shared.blank_text import is_blank
 
 OWNER = "openai_responses"
-"""Owner of the reasoning that is sent back; see `models.proofs`."""
+"""Owner of the reasoning that is sent back; see `domain.model.proofs`."""
 
 MIN_OUTPUT_TOKENS = 16
 """The API refuses a lower output limit."""

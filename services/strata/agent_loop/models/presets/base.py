@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, EndpointType
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.models.known_models import KnownModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Preset:
         default_model: The model for agents without a model; empty for the first listed one.
         quirks: How it deviates from its dialect.
         quirks_of_models: Quirks of models, by prefix of their names.
+        known_models: Limits of its models that its API does not state, by name without version.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Preset:
     default_model: str = ""
     quirks: Quirks = NO_QUIRKS
     quirks_of_models: Mapping[str, Quirks] = field(default_factory=dict)
+    known_models: Mapping[str, KnownModel] = field(default_factory=dict)
 
     @property
     def key_field(self) -> str:

@@ -6,6 +6,7 @@ If thinking is on and tools are offered, every earlier reply must have its reaso
 from __future__ import annotations
 
 from strata.agent_loop.domain.model.quirks import Quirks, ReplyForm
+from strata.agent_loop.models.known_models import rows
 from strata.agent_loop.models.presets.base import Preset
 
 PRESET = Preset(
@@ -20,4 +21,5 @@ PRESET = Preset(
         # Not documented for one request together.
         json_with_tools=False,
     ),
+    known_models=rows(1_000_000, 384_000, ["deepseek-v4-flash", "deepseek-v4-pro"]),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.agent_loop.domain.model.quirks import Quirks
+from strata.agent_loop.models.known_models import rows
 from strata.agent_loop.models.presets.base import Preset
 
 # Accepted instead of a signature for calls of other models.
@@ -39,4 +40,7 @@ PRESET = Preset(
     default_model="gemini-2.5-flash",
     quirks=_GEMINI,
     quirks_of_models={"gemini-2": _OPTIONAL, "models/gemini-2": _OPTIONAL},
+    known_models=rows(
+        1_048_576, 65_536, ["gemini-3.5-flash", "gemini-2.5-pro", "gemini-2.5-flash"]
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.presets.openai import KNOWN_MODELS
 
 PRESET = Preset(
     name="openai_responses",
@@ -11,4 +12,5 @@ PRESET = Preset(
     dialect="openai_responses",
     keyless=True,
     default_model="gpt-5-mini",
+    known_models=KNOWN_MODELS,
 )

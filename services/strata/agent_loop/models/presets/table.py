@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.models.known_models import KnownModel, limits_of
 from strata.agent_loop.models.presets import (
     anthropic,
     azure,
     bedrock,
     deepseek,
+    fireworks,
     gemini,
     groq,
     llamacpp,
@@ -39,6 +41,7 @@ PRESETS: dict[str, Preset] = {
         xai,
         groq,
         together,
+        fireworks,
         openrouter,
         ollama,
         lmstudio,
@@ -69,3 +72,8 @@ def preset_of_product(title: str) -> str:
 def quirks_of(preset: str, model: str) -> Quirks:
     """Returns the quirks of a model at a service; without a service those of OpenAI."""
     return preset_of(preset).quirks_of(model) if preset else NO_QUIRKS
+
+
+def known_model(preset: str, model: str) -> KnownModel | None:
+    """Returns the documented limits of a model at a service; None if none are known."""
+    return limits_of(PRESETS[preset].known_models, model) if preset in PRESETS else None

@@ -31,6 +31,7 @@ from strata.agent_loop.models.conversation_repair import (
 )
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape
+from strata.shared.tool_catalogue import BLOCK_EDITS
 
 SAY = "say"
 _MEMORY_MARK = "<memory_blocks>"
@@ -50,8 +51,6 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _READ_ONLY = "- read_only=true"
-# Tools whose label must be that of an existing block; memory_rethink creates missing blocks.
-_EDITS = frozenset({"core_memory_append", "core_memory_replace", "memory_insert", "memory_replace"})
 # Grammars express bounds by repeating a rule, and llama.cpp refuses too many repetitions. Larger
 # bounds are left out: arguments are validated against the tool's schema when a call is run.
 _REPETITIONS = frozenset({"minItems", "maxItems", "minLength", "maxLength"})
@@ -101,7 +100,7 @@ def bound_to(blocks: Sequence[str], tools: Sequence[ToolSchema]) -> tuple[ToolSc
     """
     if not blocks:
         return tuple(tools)
-    return tuple(_with_labels(tool, blocks) if tool.name in _EDITS else tool for tool in tools)
+    return tuple(_with_labels(tool, blocks) if tool.name in BLOCK_EDITS else tool for tool in tools)
 
 
 def _with_labels(tool: ToolSchema, blocks: Sequence[str]) -> ToolSchema:

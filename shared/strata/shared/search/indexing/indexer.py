@@ -50,6 +50,65 @@ class LagGauges:
         self._seconds.set(lag.seconds)
 
 
+class CollectionIndex(Protocol):
+    """The index of a collection."""
+
+    async def is_missing(self) -> bool:
+        """See `TextIndex.is_missing`."""
+        ...
+
+    async def ensure(self) -> None:
+        """See `TextIndex.ensure`."""
+        ...
+
+
+class PendingTexts(Protocol):
+    """The texts of a collection that are not indexed yet."""
+
+    async def index_all_again(self) -> int:
+        """Marks all texts as not indexed; returns their number."""
+        ...
+
+    async def lag(self) -> IndexLag:
+        """Returns the backlog."""
+        ...
+
+
+class CollectionCheck:
+    """Creates the index of a collection when it is missing, and measures its backlog.
+
+    Args:
+        index: The index.
+        pending: The texts that are not indexed yet.
+        collection: Name of the collection in metrics and logs.
+        telemetry: Registry of the gauges; None for none.
+    """
+
+    def __init__(
+        self,
+        index: CollectionIndex,
+        pending: PendingTexts,
+        collection: str,
+        telemetry: Telemetry | None,
+    ) -> None:
+        self._index = index
+        self._pending = pending
+        self._collection = collection
+        self._gauges = LagGauges(telemetry, collection)
+
+    async def ensure(self) -> None:
+        """See `Backlog.ensure`."""
+        # Marks texts as pending before the collection exists: an empty one must not count
+        # as complete.
+        if await self._index.is_missing():
+            count = await self._pending.index_all_again()
+            _log.info(
+                "the index is missing and is rebuilt", collection=self._collection, texts=count
+            )
+        await self._index.ensure()
+        self._gauges.set(await self._pending.lag())
+
+
 class Backlog(Protocol):
     """The texts that wait to be written to one collection of the index."""
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.search.embedding import Embedder, EmbeddingModels, embed_chunked
 from strata.shared.search.fusion import Hit, floor_share
-from strata.shared.search.reindexing.routes import FixedRoutes, Routes
-from strata.shared.search.reindexing.state import Serving
+from strata.shared.search.indexing.generations import FixedRoutes, Routes, Serving
 from strata.shared.search.vectors.index import (
     Collection,
     Document,

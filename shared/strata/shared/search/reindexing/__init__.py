@@ -1,12 +1,5 @@
 """Rebuilds of a collection while it serves searches: state, steps and check."""
 
-from strata.shared.search.reindexing.state import (
-    CopyProgress,
-    FoundCounts,
-    Phase,
-    Reindex,
-    Serving,
-    slot_of,
-)
+from strata.shared.search.reindexing.state import CopyProgress, FoundCounts, Phase, Reindex
 
-__all__ = ["CopyProgress", "FoundCounts", "Phase", "Reindex", "Serving", "slot_of"]
+__all__ = ["CopyProgress", "FoundCounts", "Phase", "Reindex"]

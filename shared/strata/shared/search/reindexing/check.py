@@ -8,8 +8,9 @@ from math import comb
 
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.logs import get_logger
+from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex
-from strata.shared.search.reindexing.state import FoundCounts, Serving
+from strata.shared.search.reindexing.state import FoundCounts
 from strata.shared.search.vectors.index import Where
 
 _QUESTION_WORDS = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from strata.api.common.v1 import reindex_pb2 as pb
+from strata.api.common.v1 import search_pb2 as pb
 from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
@@ -14,11 +14,11 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.indexing.generations import Routes, Serving
 from strata.shared.search.indexing.indexer import IndexLag
 from strata.shared.search.reindexing.ledger import Ledger, no_reindex, not_in_phase
 from strata.shared.search.reindexing.reindexer import Rebuildable
-from strata.shared.search.reindexing.routes import Routes
-from strata.shared.search.reindexing.state import Phase, Reindex, Serving
+from strata.shared.search.reindexing.state import Phase, Reindex
 
 NAMES: Mapping[str, str] = {
     "passages": "passages",

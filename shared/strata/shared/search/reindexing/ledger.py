@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-from strata.shared.search.reindexing.state import CopyProgress, FoundCounts, Phase, Reindex, Serving
+from strata.shared.search.indexing.generations import Serving
+from strata.shared.search.reindexing.state import CopyProgress, FoundCounts, Phase, Reindex
 
 _NOTHING = text("SELECT 1")
 _AWAKE_S = 20.0

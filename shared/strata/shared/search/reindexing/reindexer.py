@@ -19,6 +19,7 @@ from strata.protocol.errors import (
     StrataError,
 )
 from strata.shared.logs import get_logger
+from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import Entry, TextIndex
 from strata.shared.search.reindexing.check import StoredText, compare, refusal_reason
 from strata.shared.search.reindexing.ledger import Ledger
@@ -28,7 +29,6 @@ from strata.shared.search.reindexing.state import (
     Phase,
     Reindex,
     ReindexConfig,
-    Serving,
 )
 from strata.shared.search.vectors.index import Where
 

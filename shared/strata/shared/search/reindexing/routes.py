@@ -1,50 +1,18 @@
-"""The generations of a collection that are searched and written."""
+"""The generations of a collection that are searched and written, as stored in PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.indexing.generations import Serving, first_generation, slot_of
 from strata.shared.search.reindexing.ledger import Ledger
-from strata.shared.search.reindexing.state import Serving, slot_of
 from strata.shared.search.vectors.index import Collection
 
 # Until its cache expires, a reader may search the old generation after a switch. That is safe,
 # because the old one is written for much longer.
 _REMEMBERED_S = 2.0
-
-
-class Routes(Protocol):
-    """The generations that hold the documents of one collection."""
-
-    async def serving(self, *, fresh: bool = False) -> Serving:
-        """Returns the generation to search; ``fresh`` bypasses the cache."""
-        ...
-
-    async def written(self) -> Sequence[Serving]:
-        """Returns the generations to write, the serving one first.
-
-        MUST be called after the texts to write were read: a rebuild that starts later reads them,
-        too.
-        """
-        ...
-
-
-class FixedRoutes:
-    """Routes to a single, fixed generation: that of a model."""
-
-    def __init__(self, collection: Collection, models: EmbeddingModels) -> None:
-        self._one = first_generation(collection, models)
-
-    async def serving(self, *, fresh: bool = False) -> Serving:
-        """See `Routes.serving`."""
-        return self._one
-
-    async def written(self) -> Sequence[Serving]:
-        """See `Routes.written`."""
-        return [self._one]
 
 
 class StoredRoutes:
@@ -114,16 +82,3 @@ class GenerationsByModel:
         """Adds a generation."""
         await self._ledger.keep(generation)
         self._until = 0.0
-
-
-def first_generation(collection: Collection, models: EmbeddingModels, model: str = "") -> Serving:
-    """Returns the generation of a model before any rebuild.
-
-    Args:
-        collection: The collection.
-        models: The configured models.
-        model: The model, for a collection with one generation per model; empty for the default.
-    """
-    info = models.info(model) if model else models.default
-    generation = collection.generation(info.id)
-    return Serving(slot_of(collection, model), generation, info.id, info.dim, info.normalized)

@@ -1,4 +1,4 @@
-"""The state of an index: its serving generation, and the progress of a rebuild."""
+"""The state and progress of a rebuild."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from strata.shared.search.vectors.index import Collection
+from strata.shared.search.indexing.generations import Serving
 
 
 class Phase(StrEnum):
@@ -37,25 +37,6 @@ class Phase(StrEnum):
     def new_serves(self) -> bool:
         """Whether searches use the new collection."""
         return self in (Phase.SWITCHED, Phase.FINISHED)
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The serving generation of a slot, and the model of its vectors.
-
-    Attributes:
-        slot: Key of the collection; see `slot_of`.
-        generation: Name of the collection in the engine.
-        model: Id of the embedding model.
-        dim: Components of its vectors.
-        normalized: Whether its vectors have length 1.
-    """
-
-    slot: str
-    generation: str
-    model: str
-    dim: int
-    normalized: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +127,3 @@ class ReindexConfig:
     share: float = 0.95
     grace: float = 86_400.0
     patience: float = 900.0
-
-
-def slot_of(collection: Collection, model: str = "") -> str:
-    """Returns the key under which PostgreSQL stores the serving generation.
-
-    Args:
-        collection: The collection.
-        model: For a collection with one generation per model, the model.
-    """
-    return f"{collection.name}:{model}" if model else collection.name

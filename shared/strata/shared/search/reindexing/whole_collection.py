@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from strata.protocol.errors import UnavailableError
+from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex
 from strata.shared.search.reindexing.check import StoredText
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.reindexer import Batch
-from strata.shared.search.reindexing.state import FoundCounts, Phase, Reindex, Serving
+from strata.shared.search.reindexing.state import FoundCounts, Phase, Reindex
 from strata.shared.search.vectors.index import Where
 
 

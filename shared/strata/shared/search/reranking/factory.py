@@ -9,7 +9,7 @@ from pydantic import Field
 
 from strata.shared.search.reranking.base import TEXT_TOKENS, Reranker
 from strata.shared.search.reranking.result_order import Reranking
-from strata.shared.search.settings import SearchingServiceSettings
+from strata.shared.search.service_settings import SearchingServiceSettings
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 

@@ -24,10 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
-from strata.api.common.v1 import reindex_pb2 as strata_dot_api_dot_common_dot_v1_dot_reindex__pb2
+from strata.api.common.v1 import search_pb2 as strata_dot_api_dot_common_dot_v1_dot_search__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/archival/v1/archive_service.proto\x12\x16strata.api.archival.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/reindex.proto\"\xab\x02\n\x07\x41rchive\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x04 \x01(\t\x12\x15\n\rembedding_dim\x18\x05 \x01(\x05\x12\x15\n\rpassage_count\x18\x06 \x01(\x03\x12\x17\n\x0funindexed_count\x18\x07 \x01(\x03\x12\x11\n\tagent_ids\x18\x08 \x03(\t\x12\x1c\n\x14time_to_live_seconds\x18\t \x01(\x03\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x96\x01\n\x14\x43reateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x04 \x01(\t\x12\x1c\n\x14time_to_live_seconds\x18\x05 \x01(\x03\x12\x10\n\x08\x61gent_id\x18\x06 \x01(\t\"I\n\x15\x43reateArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"\'\n\x11GetArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"F\n\x12GetArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"N\n\x13ListArchivesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"b\n\x14ListArchivesResponse\x12\x31\n\x08\x61rchives\x18\x01 \x03(\x0b\x32\x1f.strata.api.archival.v1.Archive\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc0\x01\n\x14UpdateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x04 \x01(\tH\x01\x88\x01\x01\x12!\n\x14time_to_live_seconds\x18\x05 \x01(\x03H\x02\x88\x01\x01\x42\x07\n\x05_nameB\x0e\n\x0c_descriptionB\x17\n\x15_time_to_live_seconds\"I\n\x15UpdateArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"*\n\x14\x44\x65leteArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"1\n\x15\x44\x65leteArchiveResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\"<\n\x14\x41ttachArchiveRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"I\n\x15\x41ttachArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"<\n\x14\x44\x65tachArchiveRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65tachArchiveResponse\"\x8f\x01\n\x15ReindexArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\x12\x35\n\x06\x61\x63tion\x18\x04 \x01(\x0e\x32%.strata.api.archival.v1.ReindexAction\"w\n\x16ReindexArchiveResponse\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12.\n\x07reindex\x18\x04 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex*\x9d\x01\n\rReindexAction\x12\x1e\n\x1aREINDEX_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14REINDEX_ACTION_START\x10\x01\x12\x19\n\x15REINDEX_ACTION_STATUS\x10\x02\x12\x19\n\x15REINDEX_ACTION_FINISH\x10\x03\x12\x1c\n\x18REINDEX_ACTION_ROLL_BACK\x10\x04\x32\xb5\x07\n\x0e\x41rchiveService\x12q\n\rCreateArchive\x12,.strata.api.archival.v1.CreateArchiveRequest\x1a-.strata.api.archival.v1.CreateArchiveResponse\"\x03\x90\x02\x02\x12h\n\nGetArchive\x12).strata.api.archival.v1.GetArchiveRequest\x1a*.strata.api.archival.v1.GetArchiveResponse\"\x03\x90\x02\x01\x12n\n\x0cListArchives\x12+.strata.api.archival.v1.ListArchivesRequest\x1a,.strata.api.archival.v1.ListArchivesResponse\"\x03\x90\x02\x01\x12q\n\rUpdateArchive\x12,.strata.api.archival.v1.UpdateArchiveRequest\x1a-.strata.api.archival.v1.UpdateArchiveResponse\"\x03\x90\x02\x02\x12|\n\rDeleteArchive\x12,.strata.api.archival.v1.DeleteArchiveRequest\x1a-.strata.api.archival.v1.DeleteArchiveResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12q\n\rAttachArchive\x12,.strata.api.archival.v1.AttachArchiveRequest\x1a-.strata.api.archival.v1.AttachArchiveResponse\"\x03\x90\x02\x02\x12q\n\rDetachArchive\x12,.strata.api.archival.v1.DetachArchiveRequest\x1a-.strata.api.archival.v1.DetachArchiveResponse\"\x03\x90\x02\x02\x12\x7f\n\x0eReindexArchive\x12-.strata.api.archival.v1.ReindexArchiveRequest\x1a..strata.api.archival.v1.ReindexArchiveResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/archival/v1/archive_service.proto\x12\x16strata.api.archival.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'strata/api/common/v1/call_options.proto\x1a!strata/api/common/v1/search.proto\"\xab\x02\n\x07\x41rchive\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x04 \x01(\t\x12\x15\n\rembedding_dim\x18\x05 \x01(\x05\x12\x15\n\rpassage_count\x18\x06 \x01(\x03\x12\x17\n\x0funindexed_count\x18\x07 \x01(\x03\x12\x11\n\tagent_ids\x18\x08 \x03(\t\x12\x1c\n\x14time_to_live_seconds\x18\t \x01(\x03\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x96\x01\n\x14\x43reateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x04 \x01(\t\x12\x1c\n\x14time_to_live_seconds\x18\x05 \x01(\x03\x12\x10\n\x08\x61gent_id\x18\x06 \x01(\t\"I\n\x15\x43reateArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"\'\n\x11GetArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"F\n\x12GetArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"N\n\x13ListArchivesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"b\n\x14ListArchivesResponse\x12\x31\n\x08\x61rchives\x18\x01 \x03(\x0b\x32\x1f.strata.api.archival.v1.Archive\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc0\x01\n\x14UpdateArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x04 \x01(\tH\x01\x88\x01\x01\x12!\n\x14time_to_live_seconds\x18\x05 \x01(\x03H\x02\x88\x01\x01\x42\x07\n\x05_nameB\x0e\n\x0c_descriptionB\x17\n\x15_time_to_live_seconds\"I\n\x15UpdateArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"*\n\x14\x44\x65leteArchiveRequest\x12\x12\n\narchive_id\x18\x01 \x01(\t\"1\n\x15\x44\x65leteArchiveResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\"<\n\x14\x41ttachArchiveRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"I\n\x15\x41ttachArchiveResponse\x12\x30\n\x07\x61rchive\x18\x01 \x01(\x0b\x32\x1f.strata.api.archival.v1.Archive\"<\n\x14\x44\x65tachArchiveRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65tachArchiveResponse\"\x8f\x01\n\x15ReindexArchiveRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\x12\x35\n\x06\x61\x63tion\x18\x04 \x01(\x0e\x32%.strata.api.archival.v1.ReindexAction\"w\n\x16ReindexArchiveResponse\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12.\n\x07reindex\x18\x04 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex*\x9d\x01\n\rReindexAction\x12\x1e\n\x1aREINDEX_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14REINDEX_ACTION_START\x10\x01\x12\x19\n\x15REINDEX_ACTION_STATUS\x10\x02\x12\x19\n\x15REINDEX_ACTION_FINISH\x10\x03\x12\x1c\n\x18REINDEX_ACTION_ROLL_BACK\x10\x04\x32\xb5\x07\n\x0e\x41rchiveService\x12q\n\rCreateArchive\x12,.strata.api.archival.v1.CreateArchiveRequest\x1a-.strata.api.archival.v1.CreateArchiveResponse\"\x03\x90\x02\x02\x12h\n\nGetArchive\x12).strata.api.archival.v1.GetArchiveRequest\x1a*.strata.api.archival.v1.GetArchiveResponse\"\x03\x90\x02\x01\x12n\n\x0cListArchives\x12+.strata.api.archival.v1.ListArchivesRequest\x1a,.strata.api.archival.v1.ListArchivesResponse\"\x03\x90\x02\x01\x12q\n\rUpdateArchive\x12,.strata.api.archival.v1.UpdateArchiveRequest\x1a-.strata.api.archival.v1.UpdateArchiveResponse\"\x03\x90\x02\x02\x12|\n\rDeleteArchive\x12,.strata.api.archival.v1.DeleteArchiveRequest\x1a-.strata.api.archival.v1.DeleteArchiveResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12q\n\rAttachArchive\x12,.strata.api.archival.v1.AttachArchiveRequest\x1a-.strata.api.archival.v1.AttachArchiveResponse\"\x03\x90\x02\x02\x12q\n\rDetachArchive\x12,.strata.api.archival.v1.DetachArchiveRequest\x1a-.strata.api.archival.v1.DetachArchiveResponse\"\x03\x90\x02\x02\x12\x7f\n\x0eReindexArchive\x12-.strata.api.archival.v1.ReindexArchiveRequest\x1a..strata.api.archival.v1.ReindexArchiveResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,42 +51,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARCHIVESERVICE'].methods_by_name['DetachArchive']._serialized_options = b'\220\002\002'
   _globals['_ARCHIVESERVICE'].methods_by_name['ReindexArchive']._loaded_options = None
   _globals['_ARCHIVESERVICE'].methods_by_name['ReindexArchive']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
-  _globals['_REINDEXACTION']._serialized_start=1862
-  _globals['_REINDEXACTION']._serialized_end=2019
-  _globals['_ARCHIVE']._serialized_start=183
-  _globals['_ARCHIVE']._serialized_end=482
-  _globals['_CREATEARCHIVEREQUEST']._serialized_start=485
-  _globals['_CREATEARCHIVEREQUEST']._serialized_end=635
-  _globals['_CREATEARCHIVERESPONSE']._serialized_start=637
-  _globals['_CREATEARCHIVERESPONSE']._serialized_end=710
-  _globals['_GETARCHIVEREQUEST']._serialized_start=712
-  _globals['_GETARCHIVEREQUEST']._serialized_end=751
-  _globals['_GETARCHIVERESPONSE']._serialized_start=753
-  _globals['_GETARCHIVERESPONSE']._serialized_end=823
-  _globals['_LISTARCHIVESREQUEST']._serialized_start=825
-  _globals['_LISTARCHIVESREQUEST']._serialized_end=903
-  _globals['_LISTARCHIVESRESPONSE']._serialized_start=905
-  _globals['_LISTARCHIVESRESPONSE']._serialized_end=1003
-  _globals['_UPDATEARCHIVEREQUEST']._serialized_start=1006
-  _globals['_UPDATEARCHIVEREQUEST']._serialized_end=1198
-  _globals['_UPDATEARCHIVERESPONSE']._serialized_start=1200
-  _globals['_UPDATEARCHIVERESPONSE']._serialized_end=1273
-  _globals['_DELETEARCHIVEREQUEST']._serialized_start=1275
-  _globals['_DELETEARCHIVEREQUEST']._serialized_end=1317
-  _globals['_DELETEARCHIVERESPONSE']._serialized_start=1319
-  _globals['_DELETEARCHIVERESPONSE']._serialized_end=1368
-  _globals['_ATTACHARCHIVEREQUEST']._serialized_start=1370
-  _globals['_ATTACHARCHIVEREQUEST']._serialized_end=1430
-  _globals['_ATTACHARCHIVERESPONSE']._serialized_start=1432
-  _globals['_ATTACHARCHIVERESPONSE']._serialized_end=1505
-  _globals['_DETACHARCHIVEREQUEST']._serialized_start=1507
-  _globals['_DETACHARCHIVEREQUEST']._serialized_end=1567
-  _globals['_DETACHARCHIVERESPONSE']._serialized_start=1569
-  _globals['_DETACHARCHIVERESPONSE']._serialized_end=1592
-  _globals['_REINDEXARCHIVEREQUEST']._serialized_start=1595
-  _globals['_REINDEXARCHIVEREQUEST']._serialized_end=1738
-  _globals['_REINDEXARCHIVERESPONSE']._serialized_start=1740
-  _globals['_REINDEXARCHIVERESPONSE']._serialized_end=1859
-  _globals['_ARCHIVESERVICE']._serialized_start=2022
-  _globals['_ARCHIVESERVICE']._serialized_end=2971
+  _globals['_REINDEXACTION']._serialized_start=1861
+  _globals['_REINDEXACTION']._serialized_end=2018
+  _globals['_ARCHIVE']._serialized_start=182
+  _globals['_ARCHIVE']._serialized_end=481
+  _globals['_CREATEARCHIVEREQUEST']._serialized_start=484
+  _globals['_CREATEARCHIVEREQUEST']._serialized_end=634
+  _globals['_CREATEARCHIVERESPONSE']._serialized_start=636
+  _globals['_CREATEARCHIVERESPONSE']._serialized_end=709
+  _globals['_GETARCHIVEREQUEST']._serialized_start=711
+  _globals['_GETARCHIVEREQUEST']._serialized_end=750
+  _globals['_GETARCHIVERESPONSE']._serialized_start=752
+  _globals['_GETARCHIVERESPONSE']._serialized_end=822
+  _globals['_LISTARCHIVESREQUEST']._serialized_start=824
+  _globals['_LISTARCHIVESREQUEST']._serialized_end=902
+  _globals['_LISTARCHIVESRESPONSE']._serialized_start=904
+  _globals['_LISTARCHIVESRESPONSE']._serialized_end=1002
+  _globals['_UPDATEARCHIVEREQUEST']._serialized_start=1005
+  _globals['_UPDATEARCHIVEREQUEST']._serialized_end=1197
+  _globals['_UPDATEARCHIVERESPONSE']._serialized_start=1199
+  _globals['_UPDATEARCHIVERESPONSE']._serialized_end=1272
+  _globals['_DELETEARCHIVEREQUEST']._serialized_start=1274
+  _globals['_DELETEARCHIVEREQUEST']._serialized_end=1316
+  _globals['_DELETEARCHIVERESPONSE']._serialized_start=1318
+  _globals['_DELETEARCHIVERESPONSE']._serialized_end=1367
+  _globals['_ATTACHARCHIVEREQUEST']._serialized_start=1369
+  _globals['_ATTACHARCHIVEREQUEST']._serialized_end=1429
+  _globals['_ATTACHARCHIVERESPONSE']._serialized_start=1431
+  _globals['_ATTACHARCHIVERESPONSE']._serialized_end=1504
+  _globals['_DETACHARCHIVEREQUEST']._serialized_start=1506
+  _globals['_DETACHARCHIVEREQUEST']._serialized_end=1566
+  _globals['_DETACHARCHIVERESPONSE']._serialized_start=1568
+  _globals['_DETACHARCHIVERESPONSE']._serialized_end=1591
+  _globals['_REINDEXARCHIVEREQUEST']._serialized_start=1594
+  _globals['_REINDEXARCHIVEREQUEST']._serialized_end=1737
+  _globals['_REINDEXARCHIVERESPONSE']._serialized_start=1739
+  _globals['_REINDEXARCHIVERESPONSE']._serialized_end=1858
+  _globals['_ARCHIVESERVICE']._serialized_start=2021
+  _globals['_ARCHIVESERVICE']._serialized_end=2970
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from strata.api.common.v1 import reindex_pb2 as _reindex_pb2
+from strata.api.common.v1 import search_pb2 as _search_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -552,7 +552,7 @@ class ReindexArchiveResponse(_message.Message):
     complete: _builtins.bool
     """True when the new index serves."""
     @_builtins.property
-    def reindex(self) -> _reindex_pb2.Reindex:
+    def reindex(self) -> _search_pb2.Reindex:
         """The rebuild."""
 
     def __init__(
@@ -561,7 +561,7 @@ class ReindexArchiveResponse(_message.Message):
         total: _builtins.int = ...,
         done: _builtins.int = ...,
         complete: _builtins.bool = ...,
-        reindex: _reindex_pb2.Reindex | None = ...,
+        reindex: _search_pb2.Reindex | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reindex", b"reindex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -23,10 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
-from strata.api.common.v1 import reindex_pb2 as strata_dot_api_dot_common_dot_v1_dot_reindex__pb2
+from strata.api.common.v1 import search_pb2 as strata_dot_api_dot_common_dot_v1_dot_search__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/passage_index_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/reindex.proto\"%\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"V\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"*\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\",\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex2\xf7\x03\n\x13PassageIndexService\x12\x62\n\x08GetIndex\x12\'.strata.api.archival.v1.GetIndexRequest\x1a(.strata.api.archival.v1.GetIndexResponse\"\x03\x90\x02\x01\x12y\n\x0cStartReindex\x12+.strata.api.archival.v1.StartReindexRequest\x1a,.strata.api.archival.v1.StartReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12|\n\rFinishReindex\x12,.strata.api.archival.v1.FinishReindexRequest\x1a-.strata.api.archival.v1.FinishReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12\x82\x01\n\x0fRollBackReindex\x12..strata.api.archival.v1.RollBackReindexRequest\x1a/.strata.api.archival.v1.RollBackReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/passage_index_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\x1a!strata/api/common/v1/search.proto2\xe6\x03\n\x13PassageIndexService\x12^\n\x08GetIndex\x12%.strata.api.common.v1.GetIndexRequest\x1a&.strata.api.common.v1.GetIndexResponse\"\x03\x90\x02\x01\x12u\n\x0cStartReindex\x12).strata.api.common.v1.StartReindexRequest\x1a*.strata.api.common.v1.StartReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12x\n\rFinishReindex\x12*.strata.api.common.v1.FinishReindexRequest\x1a+.strata.api.common.v1.FinishReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12~\n\x0fRollBackReindex\x12,.strata.api.common.v1.RollBackReindexRequest\x1a-.strata.api.common.v1.RollBackReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,22 +42,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PASSAGEINDEXSERVICE'].methods_by_name['FinishReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
   _globals['_PASSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._loaded_options = None
   _globals['_PASSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
-  _globals['_GETINDEXREQUEST']._serialized_start=155
-  _globals['_GETINDEXREQUEST']._serialized_end=192
-  _globals['_GETINDEXRESPONSE']._serialized_start=194
-  _globals['_GETINDEXRESPONSE']._serialized_end=261
-  _globals['_STARTREINDEXREQUEST']._serialized_start=263
-  _globals['_STARTREINDEXREQUEST']._serialized_end=349
-  _globals['_STARTREINDEXRESPONSE']._serialized_start=351
-  _globals['_STARTREINDEXRESPONSE']._serialized_end=421
-  _globals['_FINISHREINDEXREQUEST']._serialized_start=423
-  _globals['_FINISHREINDEXREQUEST']._serialized_end=465
-  _globals['_FINISHREINDEXRESPONSE']._serialized_start=467
-  _globals['_FINISHREINDEXRESPONSE']._serialized_end=538
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=540
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=584
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=586
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=659
-  _globals['_PASSAGEINDEXSERVICE']._serialized_start=662
-  _globals['_PASSAGEINDEXSERVICE']._serialized_end=1165
+  _globals['_PASSAGEINDEXSERVICE']._serialized_start=155
+  _globals['_PASSAGEINDEXSERVICE']._serialized_end=641
 # @@protoc_insertion_point(module_scope)

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from strata.api.archival.v1 import passage_index_service_pb2 as strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2
+from strata.api.common.v1 import search_pb2 as strata_dot_api_dot_common_dot_v1_dot_search__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -44,23 +44,23 @@ class PassageIndexServiceStub:
         """
         self.GetIndex = channel.unary_unary(
                 '/strata.api.archival.v1.PassageIndexService/GetIndex',
-                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.FromString,
                 _registered_method=True)
         self.StartReindex = channel.unary_unary(
                 '/strata.api.archival.v1.PassageIndexService/StartReindex',
-                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.FromString,
                 _registered_method=True)
         self.FinishReindex = channel.unary_unary(
                 '/strata.api.archival.v1.PassageIndexService/FinishReindex',
-                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.FromString,
                 _registered_method=True)
         self.RollBackReindex = channel.unary_unary(
                 '/strata.api.archival.v1.PassageIndexService/RollBackReindex',
-                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.FromString,
                 _registered_method=True)
 
 
@@ -77,7 +77,6 @@ class PassageIndexServiceServicer:
 
     def GetIndex(self, request, context):
         """Returns what serves, what waits for it, and the newest rebuild.
-        FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +86,7 @@ class PassageIndexServiceServicer:
         """Begins to rebuild an index, with another embedding model if one is named:
         a new collection is filled beside the old one, and serves when a check has
         shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-        rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed here).
+        rebuild is open).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,8 +95,7 @@ class PassageIndexServiceServicer:
     def FinishReindex(self, request, context):
         """Drops the old collection of a rebuild that serves, before the grace is
         over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-        not serve yet, or is over; MODEL_NOT_CONFIGURED: messages are not indexed
-        here).
+        not serve yet, or is over).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +104,7 @@ class PassageIndexServiceServicer:
     def RollBackReindex(self, request, context):
         """Lets the old collection serve again, or calls off a rebuild that does not
         serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-        over; MODEL_NOT_CONFIGURED: messages are not indexed here).
+        over).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,23 +115,23 @@ def add_PassageIndexServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.GetIndex,
-                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.SerializeToString,
             ),
             'StartReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.StartReindex,
-                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.SerializeToString,
             ),
             'FinishReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.FinishReindex,
-                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.SerializeToString,
             ),
             'RollBackReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.RollBackReindex,
-                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -169,8 +167,8 @@ class PassageIndexService:
             request,
             target,
             '/strata.api.archival.v1.PassageIndexService/GetIndex',
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexRequest.SerializeToString,
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.GetIndexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -196,8 +194,8 @@ class PassageIndexService:
             request,
             target,
             '/strata.api.archival.v1.PassageIndexService/StartReindex',
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexRequest.SerializeToString,
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.StartReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -223,8 +221,8 @@ class PassageIndexService:
             request,
             target,
             '/strata.api.archival.v1.PassageIndexService/FinishReindex',
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexRequest.SerializeToString,
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.FinishReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -250,8 +248,8 @@ class PassageIndexService:
             request,
             target,
             '/strata.api.archival.v1.PassageIndexService/RollBackReindex',
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexRequest.SerializeToString,
-            strata_dot_api_dot_archival_dot_v1_dot_passage__index__service__pb2.RollBackReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from strata.api.archival.v1 import passage_index_service_pb2 as _passage_index_service_pb2
+from strata.api.common.v1 import search_pb2 as _search_pb2
 
 
 GRPC_GENERATED_VERSION: str
@@ -23,26 +23,23 @@ class PassageIndexServiceStub:
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    GetIndex: _aio.UnaryUnaryMultiCallable[_passage_index_service_pb2.GetIndexRequest, _passage_index_service_pb2.GetIndexResponse]
-    """Returns what serves, what waits for it, and the newest rebuild.
-    FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
-    """
-    StartReindex: _aio.UnaryUnaryMultiCallable[_passage_index_service_pb2.StartReindexRequest, _passage_index_service_pb2.StartReindexResponse]
+    GetIndex: _aio.UnaryUnaryMultiCallable[_search_pb2.GetIndexRequest, _search_pb2.GetIndexResponse]
+    """Returns what serves, what waits for it, and the newest rebuild."""
+    StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
     """Begins to rebuild an index, with another embedding model if one is named:
     a new collection is filled beside the old one, and serves when a check has
     shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-    rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed here).
+    rebuild is open).
     """
-    FinishReindex: _aio.UnaryUnaryMultiCallable[_passage_index_service_pb2.FinishReindexRequest, _passage_index_service_pb2.FinishReindexResponse]
+    FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
     """Drops the old collection of a rebuild that serves, before the grace is
     over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-    not serve yet, or is over; MODEL_NOT_CONFIGURED: messages are not indexed
-    here).
+    not serve yet, or is over).
     """
-    RollBackReindex: _aio.UnaryUnaryMultiCallable[_passage_index_service_pb2.RollBackReindexRequest, _passage_index_service_pb2.RollBackReindexResponse]
+    RollBackReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.RollBackReindexRequest, _search_pb2.RollBackReindexResponse]
     """Lets the old collection serve again, or calls off a rebuild that does not
     serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-    over; MODEL_NOT_CONFIGURED: messages are not indexed here).
+    over).
     """
 
 class PassageIndexServiceServicer:
@@ -58,43 +55,40 @@ class PassageIndexServiceServicer:
 
     def GetIndex(
         self,
-        request: _passage_index_service_pb2.GetIndexRequest,
-        context: _aio.ServicerContext[_passage_index_service_pb2.GetIndexRequest, _abc.Awaitable[_passage_index_service_pb2.GetIndexResponse]],
-    ) -> _abc.Awaitable[_passage_index_service_pb2.GetIndexResponse]:
-        """Returns what serves, what waits for it, and the newest rebuild.
-        FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
-        """
+        request: _search_pb2.GetIndexRequest,
+        context: _aio.ServicerContext[_search_pb2.GetIndexRequest, _abc.Awaitable[_search_pb2.GetIndexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.GetIndexResponse]:
+        """Returns what serves, what waits for it, and the newest rebuild."""
 
     def StartReindex(
         self,
-        request: _passage_index_service_pb2.StartReindexRequest,
-        context: _aio.ServicerContext[_passage_index_service_pb2.StartReindexRequest, _abc.Awaitable[_passage_index_service_pb2.StartReindexResponse]],
-    ) -> _abc.Awaitable[_passage_index_service_pb2.StartReindexResponse]:
+        request: _search_pb2.StartReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.StartReindexRequest, _abc.Awaitable[_search_pb2.StartReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
         """Begins to rebuild an index, with another embedding model if one is named:
         a new collection is filled beside the old one, and serves when a check has
         shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-        rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed here).
+        rebuild is open).
         """
 
     def FinishReindex(
         self,
-        request: _passage_index_service_pb2.FinishReindexRequest,
-        context: _aio.ServicerContext[_passage_index_service_pb2.FinishReindexRequest, _abc.Awaitable[_passage_index_service_pb2.FinishReindexResponse]],
-    ) -> _abc.Awaitable[_passage_index_service_pb2.FinishReindexResponse]:
+        request: _search_pb2.FinishReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.FinishReindexRequest, _abc.Awaitable[_search_pb2.FinishReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.FinishReindexResponse]:
         """Drops the old collection of a rebuild that serves, before the grace is
         over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-        not serve yet, or is over; MODEL_NOT_CONFIGURED: messages are not indexed
-        here).
+        not serve yet, or is over).
         """
 
     def RollBackReindex(
         self,
-        request: _passage_index_service_pb2.RollBackReindexRequest,
-        context: _aio.ServicerContext[_passage_index_service_pb2.RollBackReindexRequest, _abc.Awaitable[_passage_index_service_pb2.RollBackReindexResponse]],
-    ) -> _abc.Awaitable[_passage_index_service_pb2.RollBackReindexResponse]:
+        request: _search_pb2.RollBackReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.RollBackReindexRequest, _abc.Awaitable[_search_pb2.RollBackReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.RollBackReindexResponse]:
         """Lets the old collection serve again, or calls off a rebuild that does not
         serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-        over; MODEL_NOT_CONFIGURED: messages are not indexed here).
+        over).
         """
 
 def add_PassageIndexServiceServicer_to_server(servicer: PassageIndexServiceServicer, server: _aio.Server) -> None: ...

@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import search_pb2 as _search_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -68,34 +69,6 @@ TAG_MATCH_MODE_ANY: TagMatchMode.ValueType  # 1
 TAG_MATCH_MODE_ALL: TagMatchMode.ValueType  # 2
 """All of the tags."""
 Global___TagMatchMode: _TypeAlias = TagMatchMode  # noqa: Y015
-
-class _PassageRerankOutcome:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PassageRerankOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PassageRerankOutcome.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PASSAGE_RERANK_OUTCOME_UNSPECIFIED: _PassageRerankOutcome.ValueType  # 0
-    """Not told."""
-    PASSAGE_RERANK_OUTCOME_DONE: _PassageRerankOutcome.ValueType  # 1
-    """The candidates are in the order of the reranker."""
-    PASSAGE_RERANK_OUTCOME_OUT_OF_TIME: _PassageRerankOutcome.ValueType  # 2
-    """It took longer than a search waits: the fused order stands."""
-    PASSAGE_RERANK_OUTCOME_FAILED: _PassageRerankOutcome.ValueType  # 3
-    """It failed: the fused order stands."""
-
-class PassageRerankOutcome(_PassageRerankOutcome, metaclass=_PassageRerankOutcomeEnumTypeWrapper):
-    """How reranking went."""
-
-PASSAGE_RERANK_OUTCOME_UNSPECIFIED: PassageRerankOutcome.ValueType  # 0
-"""Not told."""
-PASSAGE_RERANK_OUTCOME_DONE: PassageRerankOutcome.ValueType  # 1
-"""The candidates are in the order of the reranker."""
-PASSAGE_RERANK_OUTCOME_OUT_OF_TIME: PassageRerankOutcome.ValueType  # 2
-"""It took longer than a search waits: the fused order stands."""
-PASSAGE_RERANK_OUTCOME_FAILED: PassageRerankOutcome.ValueType  # 3
-"""It failed: the fused order stands."""
-Global___PassageRerankOutcome: _TypeAlias = PassageRerankOutcome  # noqa: Y015
 
 @_typing.final
 class PassageOrigin(_message.Message):
@@ -1225,73 +1198,6 @@ class SearchPassagesRequest(_message.Message):
 Global___SearchPassagesRequest: _TypeAlias = SearchPassagesRequest  # noqa: Y015
 
 @_typing.final
-class PassageRelevance(_message.Message):
-    """Why a passage was found."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SEARCH_MODE_FIELD_NUMBER: _builtins.int
-    RRF_SCORE_FIELD_NUMBER: _builtins.int
-    VECTOR_RANK_FIELD_NUMBER: _builtins.int
-    FTS_RANK_FIELD_NUMBER: _builtins.int
-    EXPLANATION_FIELD_NUMBER: _builtins.int
-    RERANK_SCORE_FIELD_NUMBER: _builtins.int
-    RERANK_RANK_FIELD_NUMBER: _builtins.int
-    search_mode: _builtins.str
-    """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts" when
-    only words could be searched, because the index is away.
-    """
-    rrf_score: _builtins.float
-    """The fused score, higher is better; comparable within one response only."""
-    vector_rank: _builtins.int
-    """Rank in the semantic arm, from 1; absent if that arm did not find it."""
-    fts_rank: _builtins.int
-    """Rank in the full-text arm, from 1; absent if that arm did not find it."""
-    explanation: _builtins.str
-    """In words, when asked for."""
-    rerank_score: _builtins.float
-    """What the reranker gave it, higher is better; comparable within one response
-    only. Absent if it was not asked about it: see SearchPassagesResponse.reranking.
-    """
-    rerank_rank: _builtins.int
-    """Rank by that score, from 1. A time that the query asks for counts beside it, so
-    that hits may stand in another order. Absent like the score.
-    """
-    def __init__(
-        self,
-        *,
-        search_mode: _builtins.str = ...,
-        rrf_score: _builtins.float = ...,
-        vector_rank: _builtins.int | None = ...,
-        fts_rank: _builtins.int | None = ...,
-        explanation: _builtins.str = ...,
-        rerank_score: _builtins.float | None = ...,
-        rerank_rank: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "vector_rank", b"vector_rank"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__fts_rank: _TypeAlias = _typing.Literal["fts_rank"]  # noqa: Y015
-    _WhichOneofArgType__fts_rank: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank"]  # noqa: Y015
-    _WhichOneofReturnType__rerank_rank: _TypeAlias = _typing.Literal["rerank_rank"]  # noqa: Y015
-    _WhichOneofArgType__rerank_rank: _TypeAlias = _typing.Literal["_rerank_rank", b"_rerank_rank"]  # noqa: Y015
-    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
-    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
-    _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
-    _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__fts_rank) -> _WhichOneofReturnType__fts_rank | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_rank) -> _WhichOneofReturnType__rerank_rank | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
-
-Global___PassageRelevance: _TypeAlias = PassageRelevance  # noqa: Y015
-
-@_typing.final
 class PassageHit(_message.Message):
     """One found passage."""
 
@@ -1304,14 +1210,14 @@ class PassageHit(_message.Message):
         """The passage."""
 
     @_builtins.property
-    def relevance(self) -> Global___PassageRelevance:
+    def relevance(self) -> _search_pb2.Relevance:
         """Why it was found."""
 
     def __init__(
         self,
         *,
         passage: Global___Passage | None = ...,
-        relevance: Global___PassageRelevance | None = ...,
+        relevance: _search_pb2.Relevance | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage", "relevance", b"relevance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1320,102 +1226,6 @@ class PassageHit(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PassageHit: _TypeAlias = PassageHit  # noqa: Y015
-
-@_typing.final
-class PassageExclusion(_message.Message):
-    """What a condition of a search has left out."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONDITION_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    BEST_PASSAGE_ID_FIELD_NUMBER: _builtins.int
-    condition: _builtins.str
-    """The condition: the field of the request, such as "tags" or "end_time", or
-    "relevance" for passages that have nothing to do with the query.
-    """
-    count: _builtins.int
-    """How many of the best matches without the conditions it leaves out."""
-    best_passage_id: _builtins.str
-    """The best of them."""
-    def __init__(
-        self,
-        *,
-        condition: _builtins.str = ...,
-        count: _builtins.int = ...,
-        best_passage_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_passage_id", b"best_passage_id", "condition", b"condition", "count", b"count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PassageExclusion: _TypeAlias = PassageExclusion  # noqa: Y015
-
-@_typing.final
-class PassageSpokenTime(_message.Message):
-    """A stretch of time that the query speaks of."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WORDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
-    words: _builtins.str
-    """The words, such as "last March"."""
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp:
-        """From this time on; absent if open."""
-
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp:
-        """Before this time; absent if open."""
-
-    def __init__(
-        self,
-        *,
-        words: _builtins.str = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "words", b"words"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PassageSpokenTime: _TypeAlias = PassageSpokenTime  # noqa: Y015
-
-@_typing.final
-class PassageReranking(_message.Message):
-    """What the reranker did in a search."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MODEL_FIELD_NUMBER: _builtins.int
-    CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    model: _builtins.str
-    """Id of its model."""
-    candidate_count: _builtins.int
-    """How many of the best matches it was given, before top_k."""
-    outcome: Global___PassageRerankOutcome.ValueType
-    """How it went."""
-    def __init__(
-        self,
-        *,
-        model: _builtins.str = ...,
-        candidate_count: _builtins.int = ...,
-        outcome: Global___PassageRerankOutcome.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_count", b"candidate_count", "model", b"model", "outcome", b"outcome"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PassageReranking: _TypeAlias = PassageReranking  # noqa: Y015
 
 @_typing.final
 class SearchPassagesResponse(_message.Message):
@@ -1432,24 +1242,24 @@ class SearchPassagesResponse(_message.Message):
         """The hits."""
 
     @_builtins.property
-    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageExclusion]:
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.Exclusion]:
         """What the conditions left out, when an explanation is asked for."""
 
     @_builtins.property
-    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageSpokenTime]:
+    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.TimeExpression]:
         """The times that the query speaks of: what was stored then is placed higher."""
 
     @_builtins.property
-    def reranking(self) -> Global___PassageReranking:
+    def reranking(self) -> _search_pb2.Reranking:
         """What the reranker did; absent if there is none, or nothing for it to do."""
 
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___PassageHit] | None = ...,
-        exclusions: _abc.Iterable[Global___PassageExclusion] | None = ...,
-        spoken_times: _abc.Iterable[Global___PassageSpokenTime] | None = ...,
-        reranking: Global___PassageReranking | None = ...,
+        exclusions: _abc.Iterable[_search_pb2.Exclusion] | None = ...,
+        spoken_times: _abc.Iterable[_search_pb2.TimeExpression] | None = ...,
+        reranking: _search_pb2.Reranking | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reranking", b"reranking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -23,10 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
-from strata.api.common.v1 import reindex_pb2 as strata_dot_api_dot_common_dot_v1_dot_reindex__pb2
+from strata.api.common.v1 import search_pb2 as strata_dot_api_dot_common_dot_v1_dot_search__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0strata/api/recall/v1/message_index_service.proto\x12\x14strata.api.recall.v1\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/reindex.proto\"%\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"V\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"*\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\",\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex2\xe6\x03\n\x13MessageIndexService\x12^\n\x08GetIndex\x12%.strata.api.recall.v1.GetIndexRequest\x1a&.strata.api.recall.v1.GetIndexResponse\"\x03\x90\x02\x01\x12u\n\x0cStartReindex\x12).strata.api.recall.v1.StartReindexRequest\x1a*.strata.api.recall.v1.StartReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12x\n\rFinishReindex\x12*.strata.api.recall.v1.FinishReindexRequest\x1a+.strata.api.recall.v1.FinishReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12~\n\x0fRollBackReindex\x12,.strata.api.recall.v1.RollBackReindexRequest\x1a-.strata.api.recall.v1.RollBackReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@BW\n\x14strata.api.recall.v1P\x01Z&strata.internal/api/recall/v1;recallv1\xaa\x02\x14Strata.Api.Recall.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0strata/api/recall/v1/message_index_service.proto\x12\x14strata.api.recall.v1\x1a\'strata/api/common/v1/call_options.proto\x1a!strata/api/common/v1/search.proto2\xe6\x03\n\x13MessageIndexService\x12^\n\x08GetIndex\x12%.strata.api.common.v1.GetIndexRequest\x1a&.strata.api.common.v1.GetIndexResponse\"\x03\x90\x02\x01\x12u\n\x0cStartReindex\x12).strata.api.common.v1.StartReindexRequest\x1a*.strata.api.common.v1.StartReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12x\n\rFinishReindex\x12*.strata.api.common.v1.FinishReindexRequest\x1a+.strata.api.common.v1.FinishReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12~\n\x0fRollBackReindex\x12,.strata.api.common.v1.RollBackReindexRequest\x1a-.strata.api.common.v1.RollBackReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@BW\n\x14strata.api.recall.v1P\x01Z&strata.internal/api/recall/v1;recallv1\xaa\x02\x14Strata.Api.Recall.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,22 +42,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['FinishReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._loaded_options = None
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
-  _globals['_GETINDEXREQUEST']._serialized_start=151
-  _globals['_GETINDEXREQUEST']._serialized_end=188
-  _globals['_GETINDEXRESPONSE']._serialized_start=190
-  _globals['_GETINDEXRESPONSE']._serialized_end=257
-  _globals['_STARTREINDEXREQUEST']._serialized_start=259
-  _globals['_STARTREINDEXREQUEST']._serialized_end=345
-  _globals['_STARTREINDEXRESPONSE']._serialized_start=347
-  _globals['_STARTREINDEXRESPONSE']._serialized_end=417
-  _globals['_FINISHREINDEXREQUEST']._serialized_start=419
-  _globals['_FINISHREINDEXREQUEST']._serialized_end=461
-  _globals['_FINISHREINDEXRESPONSE']._serialized_start=463
-  _globals['_FINISHREINDEXRESPONSE']._serialized_end=534
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=536
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=580
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=582
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=655
-  _globals['_MESSAGEINDEXSERVICE']._serialized_start=658
-  _globals['_MESSAGEINDEXSERVICE']._serialized_end=1144
+  _globals['_MESSAGEINDEXSERVICE']._serialized_start=151
+  _globals['_MESSAGEINDEXSERVICE']._serialized_end=637
 # @@protoc_insertion_point(module_scope)

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from strata.api.recall.v1 import message_index_service_pb2 as strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2
+from strata.api.common.v1 import search_pb2 as strata_dot_api_dot_common_dot_v1_dot_search__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -44,23 +44,23 @@ class MessageIndexServiceStub:
         """
         self.GetIndex = channel.unary_unary(
                 '/strata.api.recall.v1.MessageIndexService/GetIndex',
-                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.FromString,
                 _registered_method=True)
         self.StartReindex = channel.unary_unary(
                 '/strata.api.recall.v1.MessageIndexService/StartReindex',
-                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.FromString,
                 _registered_method=True)
         self.FinishReindex = channel.unary_unary(
                 '/strata.api.recall.v1.MessageIndexService/FinishReindex',
-                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.FromString,
                 _registered_method=True)
         self.RollBackReindex = channel.unary_unary(
                 '/strata.api.recall.v1.MessageIndexService/RollBackReindex',
-                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexResponse.FromString,
+                request_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.FromString,
                 _registered_method=True)
 
 
@@ -117,23 +117,23 @@ def add_MessageIndexServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.GetIndex,
-                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.SerializeToString,
             ),
             'StartReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.StartReindex,
-                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.SerializeToString,
             ),
             'FinishReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.FinishReindex,
-                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.SerializeToString,
             ),
             'RollBackReindex': grpc.unary_unary_rpc_method_handler(
                     servicer.RollBackReindex,
-                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexRequest.FromString,
-                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexResponse.SerializeToString,
+                    request_deserializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.FromString,
+                    response_serializer=strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -169,8 +169,8 @@ class MessageIndexService:
             request,
             target,
             '/strata.api.recall.v1.MessageIndexService/GetIndex',
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexRequest.SerializeToString,
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.GetIndexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.GetIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -196,8 +196,8 @@ class MessageIndexService:
             request,
             target,
             '/strata.api.recall.v1.MessageIndexService/StartReindex',
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexRequest.SerializeToString,
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.StartReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.StartReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -223,8 +223,8 @@ class MessageIndexService:
             request,
             target,
             '/strata.api.recall.v1.MessageIndexService/FinishReindex',
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexRequest.SerializeToString,
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.FinishReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.FinishReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -250,8 +250,8 @@ class MessageIndexService:
             request,
             target,
             '/strata.api.recall.v1.MessageIndexService/RollBackReindex',
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexRequest.SerializeToString,
-            strata_dot_api_dot_recall_dot_v1_dot_message__index__service__pb2.RollBackReindexResponse.FromString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexRequest.SerializeToString,
+            strata_dot_api_dot_common_dot_v1_dot_search__pb2.RollBackReindexResponse.FromString,
             options,
             channel_credentials,
             insecure,

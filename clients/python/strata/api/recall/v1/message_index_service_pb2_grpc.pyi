@@ -5,7 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from strata.api.recall.v1 import message_index_service_pb2 as _message_index_service_pb2
+from strata.api.common.v1 import search_pb2 as _search_pb2
 
 
 GRPC_GENERATED_VERSION: str
@@ -23,23 +23,23 @@ class MessageIndexServiceStub:
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    GetIndex: _aio.UnaryUnaryMultiCallable[_message_index_service_pb2.GetIndexRequest, _message_index_service_pb2.GetIndexResponse]
+    GetIndex: _aio.UnaryUnaryMultiCallable[_search_pb2.GetIndexRequest, _search_pb2.GetIndexResponse]
     """Returns what serves, what waits for it, and the newest rebuild.
     FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
     """
-    StartReindex: _aio.UnaryUnaryMultiCallable[_message_index_service_pb2.StartReindexRequest, _message_index_service_pb2.StartReindexResponse]
+    StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
     """Begins to rebuild an index, with another embedding model if one is named:
     a new collection is filled beside the old one, and serves when a check has
     shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
     rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed here).
     """
-    FinishReindex: _aio.UnaryUnaryMultiCallable[_message_index_service_pb2.FinishReindexRequest, _message_index_service_pb2.FinishReindexResponse]
+    FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
     """Drops the old collection of a rebuild that serves, before the grace is
     over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
     not serve yet, or is over; MODEL_NOT_CONFIGURED: messages are not indexed
     here).
     """
-    RollBackReindex: _aio.UnaryUnaryMultiCallable[_message_index_service_pb2.RollBackReindexRequest, _message_index_service_pb2.RollBackReindexResponse]
+    RollBackReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.RollBackReindexRequest, _search_pb2.RollBackReindexResponse]
     """Lets the old collection serve again, or calls off a rebuild that does not
     serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
     over; MODEL_NOT_CONFIGURED: messages are not indexed here).
@@ -58,18 +58,18 @@ class MessageIndexServiceServicer:
 
     def GetIndex(
         self,
-        request: _message_index_service_pb2.GetIndexRequest,
-        context: _aio.ServicerContext[_message_index_service_pb2.GetIndexRequest, _abc.Awaitable[_message_index_service_pb2.GetIndexResponse]],
-    ) -> _abc.Awaitable[_message_index_service_pb2.GetIndexResponse]:
+        request: _search_pb2.GetIndexRequest,
+        context: _aio.ServicerContext[_search_pb2.GetIndexRequest, _abc.Awaitable[_search_pb2.GetIndexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.GetIndexResponse]:
         """Returns what serves, what waits for it, and the newest rebuild.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
 
     def StartReindex(
         self,
-        request: _message_index_service_pb2.StartReindexRequest,
-        context: _aio.ServicerContext[_message_index_service_pb2.StartReindexRequest, _abc.Awaitable[_message_index_service_pb2.StartReindexResponse]],
-    ) -> _abc.Awaitable[_message_index_service_pb2.StartReindexResponse]:
+        request: _search_pb2.StartReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.StartReindexRequest, _abc.Awaitable[_search_pb2.StartReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
         """Begins to rebuild an index, with another embedding model if one is named:
         a new collection is filled beside the old one, and serves when a check has
         shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
@@ -78,9 +78,9 @@ class MessageIndexServiceServicer:
 
     def FinishReindex(
         self,
-        request: _message_index_service_pb2.FinishReindexRequest,
-        context: _aio.ServicerContext[_message_index_service_pb2.FinishReindexRequest, _abc.Awaitable[_message_index_service_pb2.FinishReindexResponse]],
-    ) -> _abc.Awaitable[_message_index_service_pb2.FinishReindexResponse]:
+        request: _search_pb2.FinishReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.FinishReindexRequest, _abc.Awaitable[_search_pb2.FinishReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.FinishReindexResponse]:
         """Drops the old collection of a rebuild that serves, before the grace is
         over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
         not serve yet, or is over; MODEL_NOT_CONFIGURED: messages are not indexed
@@ -89,9 +89,9 @@ class MessageIndexServiceServicer:
 
     def RollBackReindex(
         self,
-        request: _message_index_service_pb2.RollBackReindexRequest,
-        context: _aio.ServicerContext[_message_index_service_pb2.RollBackReindexRequest, _abc.Awaitable[_message_index_service_pb2.RollBackReindexResponse]],
-    ) -> _abc.Awaitable[_message_index_service_pb2.RollBackReindexResponse]:
+        request: _search_pb2.RollBackReindexRequest,
+        context: _aio.ServicerContext[_search_pb2.RollBackReindexRequest, _abc.Awaitable[_search_pb2.RollBackReindexResponse]],
+    ) -> _abc.Awaitable[_search_pb2.RollBackReindexResponse]:
         """Lets the old collection serve again, or calls off a rebuild that does not
         serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
         over; MODEL_NOT_CONFIGURED: messages are not indexed here).

@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
+from strata.api.common.v1 import search_pb2 as _search_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -72,34 +73,6 @@ SEARCH_MODE_SEMANTIC: SearchMode.ValueType  # 2
 SEARCH_MODE_HYBRID: SearchMode.ValueType  # 3
 """Both, fused."""
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
-
-class _RerankOutcome:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RerankOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RerankOutcome.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    RERANK_OUTCOME_UNSPECIFIED: _RerankOutcome.ValueType  # 0
-    """Not told."""
-    RERANK_OUTCOME_DONE: _RerankOutcome.ValueType  # 1
-    """The candidates are in the order of the reranker."""
-    RERANK_OUTCOME_OUT_OF_TIME: _RerankOutcome.ValueType  # 2
-    """It took longer than a search waits: the fused order stands."""
-    RERANK_OUTCOME_FAILED: _RerankOutcome.ValueType  # 3
-    """It failed: the fused order stands."""
-
-class RerankOutcome(_RerankOutcome, metaclass=_RerankOutcomeEnumTypeWrapper):
-    """How reranking went."""
-
-RERANK_OUTCOME_UNSPECIFIED: RerankOutcome.ValueType  # 0
-"""Not told."""
-RERANK_OUTCOME_DONE: RerankOutcome.ValueType  # 1
-"""The candidates are in the order of the reranker."""
-RERANK_OUTCOME_OUT_OF_TIME: RerankOutcome.ValueType  # 2
-"""It took longer than a search waits: the fused order stands."""
-RERANK_OUTCOME_FAILED: RerankOutcome.ValueType  # 3
-"""It failed: the fused order stands."""
-Global___RerankOutcome: _TypeAlias = RerankOutcome  # noqa: Y015
 
 @_typing.final
 class GetMessageRequest(_message.Message):
@@ -345,73 +318,6 @@ class SearchMessagesRequest(_message.Message):
 Global___SearchMessagesRequest: _TypeAlias = SearchMessagesRequest  # noqa: Y015
 
 @_typing.final
-class Relevance(_message.Message):
-    """Why a message was found."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SEARCH_MODE_FIELD_NUMBER: _builtins.int
-    RRF_SCORE_FIELD_NUMBER: _builtins.int
-    VECTOR_RANK_FIELD_NUMBER: _builtins.int
-    FTS_RANK_FIELD_NUMBER: _builtins.int
-    EXPLANATION_FIELD_NUMBER: _builtins.int
-    RERANK_SCORE_FIELD_NUMBER: _builtins.int
-    RERANK_RANK_FIELD_NUMBER: _builtins.int
-    search_mode: _builtins.str
-    """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts"
-    when only words could be searched: in full-text mode, or without the index.
-    """
-    rrf_score: _builtins.float
-    """The fused score, higher is better; comparable within one response only."""
-    vector_rank: _builtins.int
-    """Rank in the semantic arm, from 1; absent if that arm did not find it."""
-    fts_rank: _builtins.int
-    """Rank in the full-text arm, from 1; absent if that arm did not find it."""
-    explanation: _builtins.str
-    """In words, when asked for."""
-    rerank_score: _builtins.float
-    """What the reranker gave it, higher is better; comparable within one response
-    only. Absent if it was not asked about it: see SearchMessagesResponse.reranking.
-    """
-    rerank_rank: _builtins.int
-    """Rank by that score, from 1. A time or a speaker that the query asks for counts
-    beside it, so that hits may stand in another order. Absent like the score.
-    """
-    def __init__(
-        self,
-        *,
-        search_mode: _builtins.str = ...,
-        rrf_score: _builtins.float = ...,
-        vector_rank: _builtins.int | None = ...,
-        fts_rank: _builtins.int | None = ...,
-        explanation: _builtins.str = ...,
-        rerank_score: _builtins.float | None = ...,
-        rerank_rank: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "vector_rank", b"vector_rank"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__fts_rank: _TypeAlias = _typing.Literal["fts_rank"]  # noqa: Y015
-    _WhichOneofArgType__fts_rank: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank"]  # noqa: Y015
-    _WhichOneofReturnType__rerank_rank: _TypeAlias = _typing.Literal["rerank_rank"]  # noqa: Y015
-    _WhichOneofArgType__rerank_rank: _TypeAlias = _typing.Literal["_rerank_rank", b"_rerank_rank"]  # noqa: Y015
-    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
-    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
-    _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
-    _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__fts_rank) -> _WhichOneofReturnType__fts_rank | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_rank) -> _WhichOneofReturnType__rerank_rank | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
-
-Global___Relevance: _TypeAlias = Relevance  # noqa: Y015
-
-@_typing.final
 class MessageHit(_message.Message):
     """One found message."""
 
@@ -425,7 +331,7 @@ class MessageHit(_message.Message):
         """The message."""
 
     @_builtins.property
-    def relevance(self) -> Global___Relevance:
+    def relevance(self) -> _search_pb2.Relevance:
         """Why it was found."""
 
     @_builtins.property
@@ -436,7 +342,7 @@ class MessageHit(_message.Message):
         self,
         *,
         message: _message_pb2.Message | None = ...,
-        relevance: Global___Relevance | None = ...,
+        relevance: _search_pb2.Relevance | None = ...,
         neighbours: _abc.Iterable[_message_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "relevance", b"relevance"]  # noqa: Y015
@@ -446,102 +352,6 @@ class MessageHit(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MessageHit: _TypeAlias = MessageHit  # noqa: Y015
-
-@_typing.final
-class Exclusion(_message.Message):
-    """What a condition of a search has left out."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONDITION_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    BEST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
-    condition: _builtins.str
-    """The condition: the field of the request, such as "roles" or "end_time", or
-    "relevance" for messages that have nothing to do with the query.
-    """
-    count: _builtins.int
-    """How many of the best matches without the conditions it leaves out."""
-    best_message_id: _builtins.str
-    """The best of them."""
-    def __init__(
-        self,
-        *,
-        condition: _builtins.str = ...,
-        count: _builtins.int = ...,
-        best_message_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_message_id", b"best_message_id", "condition", b"condition", "count", b"count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Exclusion: _TypeAlias = Exclusion  # noqa: Y015
-
-@_typing.final
-class SpokenTime(_message.Message):
-    """A stretch of time that the query speaks of."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WORDS_FIELD_NUMBER: _builtins.int
-    START_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
-    words: _builtins.str
-    """The words, such as "last March"."""
-    @_builtins.property
-    def start_time(self) -> _timestamp_pb2.Timestamp:
-        """From this time on; absent if open."""
-
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp:
-        """Before this time; absent if open."""
-
-    def __init__(
-        self,
-        *,
-        words: _builtins.str = ...,
-        start_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "words", b"words"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SpokenTime: _TypeAlias = SpokenTime  # noqa: Y015
-
-@_typing.final
-class Reranking(_message.Message):
-    """What the reranker did in a search."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MODEL_FIELD_NUMBER: _builtins.int
-    CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    model: _builtins.str
-    """Id of its model."""
-    candidate_count: _builtins.int
-    """How many of the best matches it was given, before the limit."""
-    outcome: Global___RerankOutcome.ValueType
-    """How it went."""
-    def __init__(
-        self,
-        *,
-        model: _builtins.str = ...,
-        candidate_count: _builtins.int = ...,
-        outcome: Global___RerankOutcome.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_count", b"candidate_count", "model", b"model", "outcome", b"outcome"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Reranking: _TypeAlias = Reranking  # noqa: Y015
 
 @_typing.final
 class SearchMessagesResponse(_message.Message):
@@ -558,24 +368,24 @@ class SearchMessagesResponse(_message.Message):
         """The hits."""
 
     @_builtins.property
-    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exclusion]:
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.Exclusion]:
         """What the conditions left out, when an explanation is asked for."""
 
     @_builtins.property
-    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpokenTime]:
+    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.TimeExpression]:
         """The times that the query speaks of: what was said then is placed higher."""
 
     @_builtins.property
-    def reranking(self) -> Global___Reranking:
+    def reranking(self) -> _search_pb2.Reranking:
         """What the reranker did; absent if there is none, or nothing for it to do."""
 
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___MessageHit] | None = ...,
-        exclusions: _abc.Iterable[Global___Exclusion] | None = ...,
-        spoken_times: _abc.Iterable[Global___SpokenTime] | None = ...,
-        reranking: Global___Reranking | None = ...,
+        exclusions: _abc.Iterable[_search_pb2.Exclusion] | None = ...,
+        spoken_times: _abc.Iterable[_search_pb2.TimeExpression] | None = ...,
+        reranking: _search_pb2.Reranking | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reranking", b"reranking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

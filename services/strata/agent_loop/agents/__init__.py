@@ -1,0 +1,1 @@
+"""Creates, changes and inspects agents and groups."""

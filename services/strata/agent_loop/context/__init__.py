@@ -1,0 +1,1 @@
+"""The content of a model request: messages, tools and system message, and their size."""

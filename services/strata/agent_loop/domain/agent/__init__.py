@@ -1,0 +1,1 @@
+"""Agents, conversations and groups: their settings, the commands on them, their store."""

@@ -1,0 +1,1 @@
+"""The messages of a conversation, approval requests among them, and their taint."""

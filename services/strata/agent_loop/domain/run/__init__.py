@@ -1,0 +1,1 @@
+"""What a run is asked, what it reports, and what its journal holds."""

@@ -1,0 +1,1 @@
+"""The input messages of agents that read conversations or documents."""

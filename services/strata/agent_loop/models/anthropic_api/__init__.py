@@ -1,0 +1,1 @@
+"""Adapters for Anthropic's messages API, also at clouds."""

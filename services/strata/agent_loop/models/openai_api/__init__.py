@@ -1,0 +1,1 @@
+"""Adapters for OpenAI's chat completions and Responses APIs."""

@@ -1,0 +1,1 @@
+"""Tool calls of models without tool calling: one JSON action per reply."""

@@ -1,0 +1,1 @@
+"""Converts between protos and the domain, and validates requests."""

@@ -1,0 +1,1 @@
+"""Searches passages and chunks of files; indexes them and rebuilds their indexes."""

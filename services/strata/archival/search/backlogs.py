@@ -1,0 +1,102 @@
+"""The backlogs of the archival service's indexes: passages and chunks of files."""
+
+from __future__ import annotations
+
+import contextlib
+
+from strata.archival.domain.chunks import QueuedSet, SetState
+from strata.archival.search.index import ChunkIndex, PassageIndex
+from strata.archival.store import ChunkQueue, PendingPassages
+from strata.protocol.errors import StrataError
+from strata.shared.search.indexing.indexer import CollectionCheck
+from strata.shared.telemetry import Telemetry
+
+
+class PassageBacklog:
+    """Passages to index. Writes are idempotent, so replicas do not coordinate.
+
+    Args:
+        pending: Reads the passages that wait.
+        index: The index.
+        batch: Passages per step.
+        telemetry: Gets the lag as metrics.
+    """
+
+    def __init__(
+        self,
+        pending: PendingPassages,
+        index: PassageIndex,
+        *,
+        batch: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._pending = pending
+        self._index = index
+        self._batch = batch
+        self._check = CollectionCheck(index, pending, "passages", telemetry)
+
+    async def ensure(self) -> None:
+        """See `Backlog.ensure`."""
+        await self._check.ensure()
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
+        batch = await self._pending.find(self._batch)
+        for project_id, ids in batch.ids.items():
+            passages = await self._pending.load(project_id, ids)
+            await self._index.write(project_id, passages)
+            await self._pending.done(project_id, passages)
+        return batch.has_more
+
+
+class ChunkBacklog:
+    """Chunks of files to index or to remove, a part of one file per step.
+
+    Files can be long: after each part the file goes to the end of the queue.
+
+    Args:
+        queue: The queue of files.
+        index: The index.
+        batch: Chunks per step.
+        telemetry: Gets the lag as metrics.
+    """
+
+    def __init__(
+        self,
+        queue: ChunkQueue,
+        index: ChunkIndex,
+        *,
+        batch: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._queue = queue
+        self._index = index
+        self._batch = batch
+        self._check = CollectionCheck(index, queue, "file-chunks", telemetry)
+
+    async def ensure(self) -> None:
+        """See `Backlog.ensure`."""
+        await self._check.ensure()
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
+        async with self._queue.claim() as queued:
+            if queued is None:
+                return False
+            try:
+                await self._advance(queued)
+            except StrataError:
+                with contextlib.suppress(StrataError):
+                    await self._queue.put_back(queued)
+                raise
+        return True
+
+    async def _advance(self, queued: QueuedSet) -> None:
+        if queued.state is SetState.STAGED:
+            await self._queue.abandon(queued)
+        if queued.state is not SetState.SERVING:
+            await self._index.remove_set(queued.project_id, queued.id)
+            await self._queue.delete_dropped(queued)
+        elif (batch := await self._queue.next(queued, self._batch)) is not None:
+            await self._index.write(queued.project_id, batch)
+            await self._queue.indexed(queued, batch)

@@ -1,0 +1,100 @@
+"""Converts searches of messages and their results, and validates requests."""
+
+from __future__ import annotations
+
+from strata.api.recall.v1 import message_service_pb2 as pb
+from strata.protocol.errors import FieldViolation
+from strata.recall.convert.messages import (
+    message_to_proto,
+    messages_to_proto,
+    refuse,
+    time_or_none,
+    to_roles,
+)
+from strata.recall.domain.messages import Message
+from strata.recall.domain.search import DEFAULT_ROLES, Mode, SearchQuery
+from strata.shared.db import rows_that_fit
+from strata.shared.ids import check_id
+from strata.shared.search.convert import (
+    exclusion_to_proto,
+    query_violations,
+    relevance_to_proto,
+    report_to_proto,
+    time_to_proto,
+)
+from strata.shared.search.results import SearchHit, SearchResult
+
+MAX_QUERY_CHARS = 2_000
+MAX_SEARCH_LIMIT = 100
+DEFAULT_SEARCH_LIMIT = 5
+MAX_NEIGHBOURS = 5
+
+_MODES = {
+    pb.SEARCH_MODE_UNSPECIFIED: Mode.HYBRID,
+    pb.SEARCH_MODE_FULL_TEXT: Mode.FULL_TEXT,
+    pb.SEARCH_MODE_SEMANTIC: Mode.SEMANTIC,
+    pb.SEARCH_MODE_HYBRID: Mode.HYBRID,
+}
+
+
+def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
+    """Returns the query of a SearchMessages request.
+
+    Raises:
+        InvalidArgumentError: The agent is not an id, the query is blank or too long, a
+            number or a role is out of range, or the time range is empty.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    if request.exclude_run_id:
+        check_id(request.exclude_run_id, "run", field="exclude_run_id")
+    start = time_or_none(request.start_time, request.HasField("start_time"), "start_time")
+    end = time_or_none(request.end_time, request.HasField("end_time"), "end_time")
+    reference = time_or_none(
+        request.reference_time, request.HasField("reference_time"), "reference_time"
+    )
+    violations = query_violations(request.query, MAX_QUERY_CHARS)
+    if request.limit < 0:
+        violations.append(FieldViolation("limit", "must not be negative"))
+    if not 0 <= request.neighbours <= MAX_NEIGHBOURS:
+        violations.append(FieldViolation("neighbours", f"must be 0 to {MAX_NEIGHBOURS}"))
+    if start is not None and end is not None and start >= end:
+        violations.append(FieldViolation("end_time", "must be after start_time"))
+    if request.mode not in _MODES:
+        violations.append(FieldViolation("mode", "is not a known mode"))
+    roles = to_roles(request.roles, violations)
+    refuse(violations)
+    return SearchQuery(
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        text=request.query.replace("\x00", " "),
+        limit=min(request.limit or DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT),
+        roles=roles or DEFAULT_ROLES,
+        start_time=start,
+        end_time=end,
+        exclude_run_id=request.exclude_run_id,
+        neighbours=request.neighbours,
+        mode=_MODES[request.mode],
+        explain=request.explain,
+        timezone=request.timezone,
+        reference_time=reference,
+    )
+
+
+def answer_to_proto(answer: SearchResult[Message]) -> pb.SearchMessagesResponse:
+    """Returns the result of a search as a response, with as many hits as fit into a message."""
+    return pb.SearchMessagesResponse(
+        hits=[_hit(hit) for hit in answer.hits[: rows_that_fit(answer.hits)]],
+        exclusions=map(exclusion_to_proto, answer.exclusions),
+        spoken_times=map(time_to_proto, answer.spoken_times),
+        reranking=report_to_proto(answer.reranking),
+    )
+
+
+def _hit(hit: SearchHit[Message]) -> pb.MessageHit:
+    return pb.MessageHit(
+        message=message_to_proto(hit.item),
+        relevance=relevance_to_proto(hit),
+        neighbours=messages_to_proto(hit.neighbours),
+    )

@@ -1,0 +1,1 @@
+"""Searches messages; indexes them and rebuilds their index."""

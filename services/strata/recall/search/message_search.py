@@ -1,0 +1,130 @@
+"""Searches messages: candidates from the index, checked against PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+from strata.recall.domain.messages import Message
+from strata.recall.domain.query_roles import query_role
+from strata.recall.domain.search import Mode, SearchQuery, SearchStore
+from strata.recall.domain.search_text import searchable_text
+from strata.recall.search.index import MessageIndex
+from strata.shared.clock import Clock
+from strata.shared.context import current_project
+from strata.shared.search.pipeline import Explanation, SearchPipeline
+from strata.shared.search.reranking.result_order import Reranking
+from strata.shared.search.result_merge import DatabaseSnapshot
+from strata.shared.search.results import SearchResult
+from strata.shared.search.time_expressions import TimeRange
+from strata.shared.search.vectors import Hit, StartGate
+
+# Factor for queries with phrases, since PostgreSQL drops candidates without the phrase.
+_PHRASE_MARGIN = 5
+
+
+class MessageSearch:
+    """Searches messages by meaning and by words.
+
+    Args:
+        store: Stores the messages.
+        index: The index; None to search only by words.
+        clock: The time that words like "yesterday" refer to.
+        reranking: Reorders the best results; None keeps the order of the fusion.
+    """
+
+    def __init__(
+        self,
+        store: SearchStore,
+        index: MessageIndex | None,
+        clock: Clock,
+        reranking: Reranking | None = None,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._pipeline = SearchPipeline(clock, reranking)
+
+    async def search(self, query: SearchQuery) -> SearchResult[Message]:
+        """Returns the best messages, best first."""
+        times = self._pipeline.times(query.text, query.timezone, query.reference_time)
+        explanation = None
+        if query.explain:
+            everything = _Messages(self._store, self._index, query.without_conditions(), times)
+            explanation = Explanation(everything, query.left_out_by)
+        result = await self._pipeline.search(
+            query.text,
+            query.limit,
+            _Messages(self._store, self._index, query, times),
+            times,
+            explanation=explanation,
+            # A full-text search keeps the order of the search by words.
+            rerank=query.mode is not Mode.FULL_TEXT,
+        )
+        if not query.neighbours or not result.hits:
+            return result
+        around = await self._store.around([hit.item for hit in result.hits], query.neighbours)
+        hits = tuple(replace(hit, neighbours=around.get(hit.item.id, ())) for hit in result.hits)
+        return replace(result, hits=hits)
+
+
+class _Messages:
+    """The messages that meet the conditions of a query, as `ExplainedSource`."""
+
+    def __init__(
+        self,
+        store: SearchStore,
+        index: MessageIndex | None,
+        query: SearchQuery,
+        times: Sequence[TimeRange],
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._query = query
+        self._times = times
+
+    @property
+    def has_index(self) -> bool:
+        return self._index is not None and self._query.mode is not Mode.FULL_TEXT
+
+    async def has_unknown_words(self) -> bool:
+        if self._index is None or self._query.mode is not Mode.HYBRID:
+            return False
+        return await self._index.has_unknown_words(self._query.text)
+
+    def open_snapshot(
+        self, limit: int, *, all_words: bool
+    ) -> AbstractAsyncContextManager[DatabaseSnapshot[Message]]:
+        query = replace(self._query, limit=limit)
+        return self._store.open_snapshot(query, self._times, all_words=all_words)
+
+    async def search_index(self, limit: int, *, weak: bool, after: StartGate) -> list[Hit]:
+        if self._index is None:
+            return []
+        margin = _PHRASE_MARGIN if '"' in self._query.text else 1
+        return await self._index.search(
+            current_project(), self._query, self._times, limit * margin, weak=weak, after=after
+        )
+
+    async def by_words(self, limit: int) -> Sequence[tuple[Message, float]]:
+        return await self._store.by_words(replace(self._query, limit=limit), self._times)
+
+    def id_of(self, message: Message) -> str:
+        return message.id
+
+    def bonus(self, message: Message) -> float:
+        # The store adds the bonus to its scores.
+        return 0.0
+
+    def text_of(self, message: Message) -> str:
+        return searchable_text(message)
+
+    def preferences_met(self, message: Message) -> list[str]:
+        reasons = []
+        if query_role(self._query.text) is message.role:
+            reasons.append(f"the question is about words of the {message.role.value}")
+        return reasons + [
+            f"it was said at the time of {time_range.words!r}"
+            for time_range in self._times
+            if time_range.holds(message.create_time)
+        ]

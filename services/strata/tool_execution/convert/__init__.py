@@ -1,0 +1,1 @@
+"""Conversion and validation between messages of the wire and the domain."""

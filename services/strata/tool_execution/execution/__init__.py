@@ -1,0 +1,1 @@
+"""Execution of the tool calls of one reply."""

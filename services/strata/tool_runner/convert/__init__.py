@@ -1,0 +1,1 @@
+"""Conversion and validation of the messages of the tool runner."""

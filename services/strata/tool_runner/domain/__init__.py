@@ -1,0 +1,1 @@
+"""Interfaces of the tool runner."""

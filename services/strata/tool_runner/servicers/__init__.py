@@ -1,0 +1,1 @@
+"""gRPC servicers of the tool runner."""

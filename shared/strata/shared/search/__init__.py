@@ -1,0 +1,10 @@
+"""Search by meaning and by words, for all services that have searchable texts.
+
+- `service_settings`, `engines`: the settings, and the models and the vector index that they name
+- `embedding`, `vectors`: embedding models, and the vector index
+- `fusion`, `result_merge`, `reranking`: the order of the results
+- `time_expressions`, `time_preference`: times that a query names
+- `indexing`: writes texts to the index; `reindexing`: rebuilds it while it serves
+- `upkeep`: wires the background tasks of both
+- `pipeline`, `results`, `convert`: the steps of a search, its results, and their protos
+"""

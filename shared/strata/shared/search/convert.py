@@ -1,0 +1,72 @@
+"""Converts results of searches to protos, and validates what requests of searches share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.api.common.v1 import search_pb2 as pb
+from strata.protocol.errors import FieldViolation
+from strata.shared.blank_text import BLANK, is_blank
+from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.results import Exclusion, SearchHit
+from strata.shared.search.time_expressions import TimeRange
+
+_OUTCOMES = {
+    Outcome.DONE: pb.RERANK_OUTCOME_DONE,
+    Outcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
+    Outcome.FAILED: pb.RERANK_OUTCOME_FAILED,
+}
+
+
+def query_violations(query: str, max_chars: int) -> list[FieldViolation]:
+    """Returns the violations of a query: it must not be blank or too long.
+
+    Args:
+        query: The query.
+        max_chars: Maximum of characters.
+    """
+    violations = []
+    if is_blank(query):
+        violations.append(FieldViolation("query", BLANK))
+    if len(query) > max_chars:
+        violations.append(FieldViolation("query", f"must not exceed {max_chars} characters"))
+    return violations
+
+
+def relevance_to_proto(hit: SearchHit[Any]) -> pb.Relevance:
+    """Returns why a text was found as a proto."""
+    return pb.Relevance(
+        search_mode=hit.mode,
+        rrf_score=hit.score,
+        vector_rank=hit.vector_rank,
+        fts_rank=hit.fts_rank,
+        explanation=hit.why,
+        rerank_score=hit.rerank_score,
+        rerank_rank=hit.rerank_rank,
+    )
+
+
+def exclusion_to_proto(exclusion: Exclusion) -> pb.Exclusion:
+    """Returns an exclusion as a proto."""
+    return pb.Exclusion(
+        condition=exclusion.condition, count=exclusion.count, best_id=exclusion.best_id
+    )
+
+
+def report_to_proto(report: Report | None) -> pb.Reranking | None:
+    """Returns the report of a reranking as a proto; None if nothing was reranked."""
+    if report is None:
+        return None
+    return pb.Reranking(
+        model=report.model, candidate_count=report.candidates, outcome=_OUTCOMES[report.outcome]
+    )
+
+
+def time_to_proto(time_range: TimeRange) -> pb.TimeExpression:
+    """Returns a time that a query names as a proto."""
+    wire = pb.TimeExpression(words=time_range.words)
+    if time_range.start is not None:
+        wire.start_time.FromDatetime(time_range.start)
+    if time_range.end is not None:
+        wire.end_time.FromDatetime(time_range.end)
+    return wire

@@ -1,0 +1,250 @@
+"""Runs of a busy project beside runs of a quiet one: few work at once, any number may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.gateway.runs.attempts import DispatchTerms
+from strata.gateway.runs.dispatcher import Dispatcher
+from strata.gateway.runs.domain import (
+    Accepted,
+    Dispatch,
+    NewRun,
+    Principal,
+    Run,
+    RunKind,
+    StopReason,
+    Usage,
+)
+from strata.gateway.runs.live_run import RunHub
+from strata.gateway.runs.run_work import RunWork, slots_of_working_runs
+from strata.gateway.runs.states import RunState
+from strata.shared.clock import SystemClock
+
+_RUNS = 20
+
+
+class Store:
+    """Accepts each run at once, and stores nothing."""
+
+    async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
+        run = Run(
+            new.principal.project_id,
+            new.id,
+            new.agent_id,
+            new.conversation_id,
+            new.kind,
+            RunState.RUNNING,
+            StopReason.UNSPECIFIED,
+            None,
+            Usage(),
+            0,
+            1,
+            0,
+            "",
+            datetime.now(UTC),
+            None,
+            None,
+        )
+        return Accepted(run, Dispatch(run, new.principal, new.payload, 0, 60.0))
+
+    async def append(self, *_: object, **__: object) -> None:
+        pass
+
+    async def finish(self, *_: object, **__: object) -> None:
+        pass
+
+    async def release(self) -> None:
+        pass
+
+
+class Turns:
+    """An agent loop whose turns begin in some steps of the event loop and then ask the model."""
+
+    def __init__(self) -> None:
+        self.model = asyncio.Event()
+        self.beginning: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
+        self.began: list[str] = []
+
+    async def execute(
+        self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
+    ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
+        project = request.run_id.partition("-")[0]
+        self.began.append(project)
+        self.beginning[project] += 1
+        self.most[project] = max(self.most[project], self.beginning[project])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.beginning[project] -= 1
+        self.asked[project] += 1
+        yield turn_pb.ExecuteRunResponse(request=turn_pb.ModelRequestSent(message_id="message-1"))
+        await self.model.wait()
+        finished = run_event_pb2.RunFinished(stop_reason=run_event_pb2.STOP_REASON_END_TURN)
+        yield turn_pb.ExecuteRunResponse(event=run_event_pb2.RunEvent(run_finished=finished))
+
+
+class Signer:
+    """Signs nothing."""
+
+    def mint(self, *_: object, **__: object) -> str:
+        return "token"
+
+
+def new_run(project: str, number: int) -> NewRun:
+    return NewRun(
+        id=f"{project}-{number}",
+        principal=Principal("organization-1", project, "key-1", frozenset()),
+        agent_id="agent-1",
+        conversation_id=f"conversation-{number}",
+        kind=RunKind.FOREGROUND,
+        payload=b"",
+        payload_hash=b"",
+    )
+
+
+def dispatcher_of(turns: Turns) -> Dispatcher:
+    store, signer = cast("Any", Store()), cast("Any", Signer())
+    hub, terms = RunHub(lambda _: None), DispatchTerms()
+    return Dispatcher(store, hub, turns, signer, SystemClock(), owner="gateway-1", terms=terms)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_beside_others_one_run_of_a_project_begins_at_a_time_and_all_wait_for_models() -> (
+    None
+):
+    turns = Turns()
+    dispatcher = dispatcher_of(turns)
+    await dispatcher.accept(new_run("quiet", 0))
+    await until(lambda: turns.asked["quiet"] == 1)
+    for number in range(_RUNS):
+        await dispatcher.accept(new_run("noisy", number))
+    await until(lambda: turns.asked["noisy"] == _RUNS)
+    assert turns.most["noisy"] == 1
+    turns.model.set()
+    await dispatcher.close()
+
+
+async def test_a_run_of_a_quiet_project_begins_before_the_waiting_runs_of_a_busy_one() -> None:
+    turns = Turns()
+    dispatcher = dispatcher_of(turns)
+    await dispatcher.accept(new_run("quiet", 0))
+    await until(lambda: turns.asked["quiet"] == 1)
+    for number in range(_RUNS):
+        await dispatcher.accept(new_run("noisy", number))
+    await until(lambda: turns.asked["noisy"] >= 5)
+    begun = len(turns.began)
+    assert begun < _RUNS
+    await dispatcher.accept(new_run("quiet", 1))
+    await until(lambda: turns.asked["quiet"] == 2)
+    # At most the run whose turn it was, and none while the quiet one began.
+    assert turns.began[begun:].index("quiet") <= 1
+    assert len(turns.began) - begun <= 2
+    turns.model.set()
+    await dispatcher.close()
+
+
+async def test_a_project_that_is_alone_begins_many_runs_at_once() -> None:
+    turns = Turns()
+    dispatcher = dispatcher_of(turns)
+    for number in range(_RUNS):
+        await dispatcher.accept(new_run("noisy", number))
+    await until(lambda: turns.asked["noisy"] == _RUNS)
+    assert turns.most["noisy"] == _RUNS
+    turns.model.set()
+    await dispatcher.close()
+
+
+async def test_a_run_that_waits_for_a_slot_can_be_stopped() -> None:
+    turns = Turns()
+    dispatcher = dispatcher_of(turns)
+    slots = dispatcher._working
+    # Another project is active, and a run of this project works.
+    slots.take("quiet")
+    slots.take("noisy")
+    await dispatcher.accept(new_run("noisy", 1))
+    await until(lambda: slots.waiting("noisy") == 1)
+    dispatcher.cancel("noisy-1")
+    await until(lambda: not dispatcher._active)
+    await until(lambda: slots.waiting("noisy") == 0)
+    assert turns.began == []
+    assert slots.held("noisy") == 1
+    await dispatcher.close()
+
+
+Response = turn_pb.ExecuteRunResponse
+REQUEST = Response(request=turn_pb.ModelRequestSent())
+REPLY = Response(reply=turn_pb.ReplyReceived())
+
+
+def tool_started(call_id: str) -> Response:
+    started = run_event_pb2.ToolStarted(tool_call_id=call_id)
+    return Response(event=run_event_pb2.RunEvent(tool_started=started))
+
+
+def tool_finished(call_id: str) -> Response:
+    tool_return = message_pb2.ToolReturnPart(tool_call_id=call_id)
+    finished = run_event_pb2.ToolFinished(tool_return=tool_return)
+    return Response(event=run_event_pb2.RunEvent(tool_finished=finished))
+
+
+async def test_a_run_works_except_while_it_waits_for_a_model_or_for_tools() -> None:
+    slots = slots_of_working_runs()
+    work = RunWork(slots, "project")
+    await work.begin()
+    held = [slots.held("project")]
+    for response in (
+        REQUEST,
+        REPLY,
+        tool_started("a"),
+        tool_started("b"),
+        tool_finished("a"),
+        tool_finished("b"),
+        REQUEST,
+        REPLY,
+    ):
+        work.note(response)
+        held.append(slots.held("project"))
+    work.pause()
+    assert held == [1, 0, 1, 0, 0, 0, 1, 0, 1]
+    assert slots.held("project") == 0
+
+
+async def test_a_reply_is_worked_on_even_if_no_slot_is_free() -> None:
+    slots = slots_of_working_runs()
+    first, second = RunWork(slots, "noisy"), RunWork(slots, "noisy")
+    await first.begin()
+    first.note(REQUEST)
+    slots.take("quiet")
+    await second.begin()
+    first.note(REPLY)
+    assert slots.held("noisy") == 2
+    second.note(REQUEST)
+    third = RunWork(slots, "noisy")
+    assert not third.begin_now()
+    slots.release("quiet")
+    first.pause()
+    assert third.begin_now()
+    third.pause()
+
+
+@pytest.mark.parametrize("response", [REQUEST, REPLY, tool_started("a"), tool_finished("a")])
+async def test_a_run_without_a_slot_never_waits(response: Response) -> None:
+    work = RunWork(None, "project")
+    await work.begin()
+    work.note(response)
+    work.pause()

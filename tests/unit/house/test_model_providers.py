@@ -1,0 +1,32 @@
+"""Model providers are named in their presets and adapters, and nowhere else in the product."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from strata.agent_loop.models.presets.table import PRESETS
+from unit.house.repository import REPOSITORY, sources
+
+# The names of OpenAI's protocol, which many servers speak.
+PROTOCOLS = {"openai"}
+NAMES = {name for preset in PRESETS.values() for name in (preset.name, preset.title)} - PROTOCOLS
+MODELS = Path("services/strata/agent_loop/models")
+OWN_FOLDERS = ("presets", "dialects", "openai_api", "anthropic_api")
+
+
+def test_no_other_module_names_a_provider() -> None:
+    own = tuple(str(MODELS / folder) for folder in OWN_FOLDERS)
+    named = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.value}"
+        for path in sources()
+        if not str(path.relative_to(REPOSITORY)).startswith(own)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in NAMES
+    ]
+    assert named == []
+
+
+def test_every_preset_is_one_file_and_one_entry() -> None:
+    files = {path.stem for path in (REPOSITORY / MODELS / "presets").glob("*.py")}
+    assert set(PRESETS) == files - {"__init__", "base", "fields", "table", "templates"}

@@ -1,0 +1,99 @@
+"""The client of the tool runner: when it connects, and what it measures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
+from strata.protocol.errors import UnavailableError
+from strata.shared.sandbox import Isolation, Run, RunStatus
+from strata.shared.telemetry import Telemetry
+from strata.tool_execution.clients.sandbox import CALLS, ISOLATION, SandboxClient
+
+RUN = Run(source="def f(): pass", function="f")
+
+
+class Runner:
+    """A stub of a runner that counts its calls."""
+
+    def __init__(self) -> None:
+        self.asked = self.runs = 0
+        self.away = False
+
+    async def GetIsolation(self, request: pb.GetIsolationRequest) -> pb.GetIsolationResponse:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.away:
+            raise UnavailableError("no runner")
+        return pb.GetIsolationResponse(isolation=pb.SANDBOX_ISOLATION_NAMESPACES)
+
+    async def RunCode(self, request: pb.RunCodeRequest) -> AsyncIterator[pb.RunCodeResponse]:
+        self.runs += 1
+        if self.away:
+            raise UnavailableError("no runner")
+        yield pb.RunCodeResponse(status="ok", isolation=pb.SANDBOX_ISOLATION_NAMESPACES)
+
+
+@pytest.fixture
+def runner() -> Any:
+    return Runner()
+
+
+@pytest.fixture(autouse=True)
+def _no_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stub's streams are plain generators, which have nothing to complete."""
+    monkeypatch.setattr(
+        "strata.tool_execution.clients.sandbox.complete_in_background", lambda call: None
+    )
+
+
+async def test_isolation_and_calls_are_measured(runner: Any) -> None:
+    telemetry = Telemetry()
+    sandbox = SandboxClient(runner, telemetry)
+    assert sandbox.isolation is Isolation.NONE
+    for _ in range(2):
+        assert (await sandbox.run(RUN)).status is RunStatus.OK
+    in_force = {
+        level: telemetry.gauge(ISOLATION, isolation=level.label).value for level in Isolation
+    }
+    assert {level for level, value in in_force.items() if value} == {Isolation.NAMESPACES}
+    assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
+    assert (runner.asked, runner.runs) == (1, 2)
+
+
+async def test_prepare_connects_once_in_the_background(runner: Any) -> None:
+    sandbox = SandboxClient(runner)
+    sandbox.prepare()
+    sandbox.prepare()
+    async with asyncio.timeout(10):
+        while sandbox.isolation is Isolation.NONE:
+            await asyncio.sleep(0)
+    sandbox.prepare()
+    await sandbox.run(RUN)
+    assert (runner.asked, runner.runs) == (1, 1)
+    await sandbox.close()
+
+
+async def test_failed_prepare_is_tried_again_by_the_next_call(runner: Any) -> None:
+    runner.away = True
+    sandbox = SandboxClient(runner)
+    sandbox.prepare()
+    await asyncio.sleep(0.01)
+    with pytest.raises(UnavailableError):
+        await sandbox.run(RUN)
+    assert (runner.asked, runner.runs) == (2, 0)
+    runner.away = False
+    assert (await sandbox.run(RUN)).status is RunStatus.OK
+
+
+async def test_call_to_a_lost_runner_is_killed_and_not_sent_again(runner: Any) -> None:
+    sandbox = SandboxClient(runner)
+    await sandbox.run(RUN)
+    runner.away = True
+    result = await sandbox.run(RUN)
+    assert result.status is RunStatus.KILLED
+    assert runner.runs == 2
