@@ -19,14 +19,17 @@ RUN pip install "uv>=0.9,<1" && uv venv --python "$(command -v python)" /opt/str
 WORKDIR /src
 # The dependencies are a layer of their own. The lock serves as constraint, so that what only
 # developers need stays out; whatever it names is taken in that version and checked by its hash.
+# The project's own client is installed with the project.
 COPY pyproject.toml requirements.lock ./
-RUN uv pip install --python /opt/strata/bin/python --verify-hashes \
-    --constraint requirements.lock --requirement pyproject.toml
+RUN echo strata-client > /tmp/own && uv pip install --python /opt/strata/bin/python \
+    --verify-hashes --excludes /tmp/own --constraint requirements.lock --requirement pyproject.toml
 COPY README.md LICENSE ./
+COPY clients clients
 COPY shared shared
 COPY services services
 COPY gateway gateway
-RUN uv pip install --python /opt/strata/bin/python --no-deps .
+COPY standalone standalone
+RUN uv pip install --python /opt/strata/bin/python --no-deps ./clients/python .
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="Strata" \

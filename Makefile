@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OTHERS := tests/node/node_modules/.ready
 PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
-API := clients/python/strata/api
+CLIENT := clients/python
+API := $(CLIENT)/strata/api
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
@@ -16,12 +17,12 @@ help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
 # The project brings its own uv, so that a machine needs nothing but Python.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Strata needs Python 3.11, 3.12 or 3.13 on the PATH."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable clients/python --editable .
 	@touch $(READY)
 
 # MCP servers of others, for the tests; without Node those tests are skipped.
@@ -56,25 +57,24 @@ types: $(READY)
 	@$(BIN)/mypy
 
 imports: $(READY)
-	@PYTHONPATH=shared:services:gateway $(BIN)/lint-imports --no-cache
+	@PYTHONPATH=shared:services:gateway:standalone:clients/cli:clients/python $(BIN)/lint-imports --no-cache
 
 proto: $(READY) ## Generate the Python code of the protos.
 	@$(BIN)/buf lint
-	@find $(API) -type f -delete 2>/dev/null || true
-	@mkdir -p shared
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=shared \
-		--mypy_out=quiet:shared --grpc_python_out=shared --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:shared $(PROTOS)
+	@find $(API) -type f ! -name py.typed -delete
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(CLIENT) \
+		--mypy_out=quiet:$(CLIENT) --grpc_python_out=$(CLIENT) --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:$(CLIENT) $(PROTOS)
 	@for f in $$(find $(API) -name '*_pb2_grpc.py'); do \
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
 
 proto-check: $(READY)
 	@$(BIN)/buf lint
-	@rm -rf .make/proto && mkdir -p .make/proto/shared
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=.make/proto/shared \
-		--mypy_out=quiet:.make/proto/shared --grpc_python_out=.make/proto/shared --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:.make/proto/shared $(PROTOS)
+	@rm -rf .make/proto && mkdir -p .make/proto
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=.make/proto \
+		--mypy_out=quiet:.make/proto --grpc_python_out=.make/proto --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:.make/proto $(PROTOS)
 	@for f in $$(find .make/proto -name '*_pb2_grpc.py'); do \
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
-	@diff -r -q -x __pycache__ .make/proto/shared/strata/api $(API) || \
+	@diff -r -q -x __pycache__ -x py.typed .make/proto/strata/api $(API) || \
 		{ echo "Generated code differs from the protos: run 'make proto' and commit."; exit 1; }
 	@$(MAKE) --no-print-directory breaking
 
@@ -106,7 +106,7 @@ format: $(READY) ## Format the code.
 
 lock: $(READY) ## Resolve the dependencies again.
 	@$(BIN)/python -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
-		--python-version 3.11 --group dev pyproject.toml -o requirements.lock
+		--python-version 3.11 --no-emit-package strata-client --group dev pyproject.toml -o requirements.lock
 
 clean: ## Remove what the commands above made.
 	@rm -rf $(VENV) tests/node/node_modules .make .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from strata.cli.settings import environment_of_server
 
 import strata
+from strata.standalone.settings import environment_of_server
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOREIGN = ("STRATA_", "OPENAI_", "ANTHROPIC_")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+
+from benchmarks.processes import Child, Usage, usage
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.ports import pick_port
-
-from benchmarks.processes import Child, Usage, usage
 
 _FIRST_ANSWER_S = 30.0
 

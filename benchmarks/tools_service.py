@@ -14,14 +14,13 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.standalone.postgres import EmbeddedPostgres
-
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.migrate import RolePasswords
 from strata.shared.server import serving
+from strata.standalone.postgres import EmbeddedPostgres
 from strata.tool_execution.main import build
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings

@@ -7,6 +7,7 @@ A test compares the file with what this makes, so a setting cannot be added undo
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import typing
@@ -18,11 +19,12 @@ from pydantic import AliasChoices, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
+from strata.client.settings import PREFIX, ClientSettings
 from strata.shared.settings import ServiceSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TARGET = REPOSITORY / "docs" / "configuration.md"
-_ROOTS = ("shared", "services", "gateway")
+_ROOTS = ("shared", "services", "gateway", "standalone", "clients/cli", "clients/python")
 _ATTRIBUTE = re.compile(
     r"^    (?P<name>\w+): (?P<text>.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE
 )
@@ -61,6 +63,8 @@ def document() -> str:
     for other in sorted(others, key=lambda cls: cls.__module__):
         parts.append(f"## {_title(other)}\n\n{_first_sentence(other)}\n")
         parts.append(_table(_rows(other, _prefix(other))))
+    parts.append(f"## Python programs\n\n{_first_sentence(ClientSettings)}\n")
+    parts.append(_table(_client_rows()))
     return "\n".join(parts)
 
 
@@ -91,6 +95,13 @@ def _rows(cls: type[BaseModel], prefix: str) -> Iterator[Row]:
             yield from _rows(field.annotation, f"{prefix}{name.upper()}__")
             continue
         yield _variable(name, field, prefix), _default(field), field.description or texts[name]
+
+
+def _client_rows() -> Iterator[Row]:
+    """The settings of the Python client, which has no pydantic."""
+    for field in dataclasses.fields(ClientSettings):
+        variable = f"{PREFIX}{field.name.upper()}"
+        yield variable, _shown(field.default), field.metadata["description"]
 
 
 def _own_rows(cls: type[ServiceSettings]) -> Iterator[Row]:
@@ -128,6 +139,10 @@ def _default(field: FieldInfo) -> str:
         value = value.value
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
     if value is None or value in ("", (), {}):
         return "none"
     if isinstance(value, bool):
@@ -162,12 +177,11 @@ def _service_of(cls: type[BaseSettings]) -> str:
 def _title(cls: type[BaseSettings]) -> str:
     return {
         "CliSettings": "The command line",
-        "ClientSettings": "Python programs",
         "LocalDemoSettings": "The local demo model",
     }.get(cls.__name__, cls.__name__)
 
 
-def _first_sentence(cls: type[BaseSettings]) -> str:
+def _first_sentence(cls: type) -> str:
     return (cls.__doc__ or "").strip().partition("\n\n")[0].replace("\n    ", " ")
 
 

@@ -22,12 +22,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 from hypothesis import settings
-from strata.standalone.postgres import EmbeddedPostgres
-from strata.standalone.vectors import EmbeddedVectors
 
 import ast_parse_lock
 from scheduling import FixtureScheduling
 from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 # A handler that an earlier test left with a closed stream must not write into the output of
 # another test: logging would print its failure to whatever stands for standard error now.

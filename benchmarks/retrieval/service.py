@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import search_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.standalone.postgres import EmbeddedPostgres
-from strata.standalone.vectors import EmbeddedVectors
-
-from benchmarks.retrieval.datasets import Chat, Question, Turn
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
@@ -37,6 +34,8 @@ from strata.shared.search.embedding import Embedder
 from strata.shared.search.engines import open_embedder, open_vectors
 from strata.shared.search.vectors import VectorIndex, Where
 from strata.shared.service import BackgroundTasks
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 _ROLES = {"user": common.ROLE_USER, "assistant": common.ROLE_ASSISTANT}
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")

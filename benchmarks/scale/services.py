@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from benchmarks.processes import usage
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.standalone.postgres import EmbeddedPostgres
-from strata.standalone.vectors import EmbeddedVectors
-
-from benchmarks.processes import usage
 from strata.archival.main import build as build_archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
@@ -37,6 +34,8 @@ from strata.shared.search.embedding import Embedder
 from strata.shared.search.engines import open_embedder, open_vectors
 from strata.shared.search.vectors import VectorIndex
 from strata.shared.service import BackgroundTasks
+from strata.standalone.postgres import EmbeddedPostgres
+from strata.standalone.vectors import EmbeddedVectors
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20

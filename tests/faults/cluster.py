@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from dnslib import QTYPE, RR, A, DNSHeader, DNSRecord
-from strata.standalone.compose.local import Local, LocalOptions, open_local
-from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
-from strata.standalone.compose.split import ServiceProcess
-from strata.standalone.data_folder import DataFolder
 
 import strata
 from faults.live import Live
 from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
+from strata.standalone.compose.local import Local, LocalOptions, open_local
+from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
+from strata.standalone.compose.split import ServiceProcess
+from strata.standalone.data_folder import DataFolder
 
 ADDRESSES = ("127.0.0.11", "127.0.0.12")
 _SKEWED = Path(__file__).with_name("skewed")

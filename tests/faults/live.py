@@ -19,18 +19,19 @@ from typing import Any, Self
 
 import grpc
 import psutil
+
+import strata
+from doubles import memory_persona
+from doubles.model_server import ModelServer
+from doubles.script import ModelCall, Reply, Responder, Step, say
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2_grpc, file_service_pb2_grpc
 from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2, run_service_pb2_grpc
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
-from strata.standalone.data_folder import DataFolder, Runtime
-
-import strata
-from doubles import memory_persona
-from doubles.model_server import ModelServer
-from doubles.script import ModelCall, Reply, Responder, Step, say
+from strata.client.data_folder import Runtime
+from strata.standalone.data_folder import DataFolder
 
 # Eight processes start at once; how long that takes says more of the machine than of them.
 START_SECONDS = 180.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from strata.api.common.v1 import message_pb2
-from strata.protocol.status import from_rpc_error
 
 from faults.live import Client, Live, Turn, dialogue
+from strata.api.common.v1 import message_pb2
+from strata.protocol.status import from_rpc_error
 
 _PATIENCE_S = 60.0
 # What a client may see while something is down; anything else is a defect.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc
 import grpc.aio
-from strata.protocol.errors import CancelledError, StrataError
-from strata.protocol.status import to_status
 
 from faults.load import is_passing
+from strata.protocol.errors import CancelledError, StrataError
+from strata.protocol.status import to_status
 
 
 def rpc_error(code: grpc.StatusCode, sent: StrataError | None = None) -> grpc.aio.AioRpcError:

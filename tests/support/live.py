@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from strata.standalone.data_folder import DataFolder
 
 import strata
 from doubles.model_server import ModelServer
+from strata.standalone.data_folder import DataFolder
 from world import Shape, World
 
 START_S = 90.0

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from strata.standalone.vectors import EmbeddedVectors
-
 from recall_support import Writer
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
@@ -29,6 +27,7 @@ from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @dataclass

@@ -16,6 +16,10 @@ from enum import StrEnum
 from typing import Any
 
 import grpc.aio
+
+from doubles.model_server import ModelServer
+from metering import Cost, Meter, SqlMeter
+from strata.agent_loop.settings import EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
@@ -34,13 +38,6 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
-from strata.standalone.ports import ReservedPort
-from strata.standalone.vectors import EmbeddedVectors
-
-from doubles.model_server import ModelServer
-from metering import Cost, Meter, SqlMeter
-from strata.agent_loop.settings import EndpointSettings
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
@@ -51,6 +48,9 @@ from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks, Service, Wiring
 from strata.shared.telemetry import Telemetry
+from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, SERVICES, ServiceSpec
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 CALL_TIMEOUT_S = 60.0
 

@@ -26,8 +26,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from jwt.utils import base64url_decode
-from strata.protocol.errors import Reason, UnauthenticatedError
 
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.context import Caller
 from strata.shared.scopes import OrganizationScope

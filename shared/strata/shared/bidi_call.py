@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import grpc.aio
-from strata.protocol.stream_completion import complete_in_background
 
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.request_stream import RequestStream
 
 RequestT = TypeVar("RequestT")

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason, invalid_fields
 
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason, invalid_fields
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
-
 from strata.shared.context import current
 
 SHARE = 0.75

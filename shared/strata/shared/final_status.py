@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import grpc
+
 from strata.protocol.status import WireStatus
 
 FAILED_WRITE = "Internal error from Core"

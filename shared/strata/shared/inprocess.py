@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from strata.protocol.errors import Reason
 
+from strata.protocol.errors import Reason
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.inprocess_call import (

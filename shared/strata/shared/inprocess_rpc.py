@@ -16,9 +16,9 @@ from typing import Any, Never
 
 import grpc
 import grpc.aio
+
 from strata.protocol.errors import Reason, UnavailableError
 from strata.protocol.status import to_status
-
 from strata.shared.interceptors.pipeline import Endpoint
 
 RawMetadata = tuple[tuple[str, str | bytes], ...]

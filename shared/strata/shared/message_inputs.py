@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from strata.api.common.v1 import message_pb2
 from strata.protocol.errors import FieldViolation
 from strata.protocol.images import MAX_ALT_TEXT, MAX_IMAGES, ImageError, inspect_image
-
 from strata.shared.blank_text import is_blank
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import Message
+
 from strata.api.common.v1.response_format_pb2 import JsonSchemaFormat, ResponseFormat
 from strata.protocol.errors import FieldViolation
-
 from strata.shared.json_schemas import UnusableSchemaError, read_schema
 
 MAX_DESCRIPTION = 1_000

@@ -15,7 +15,7 @@ from typing import Protocol
 
 MIB = 1 << 20
 CONVERSION_MODULE = "_strata_fitting"
-"""Name of the module with which the tool runner converts the arguments of a call."""
+"""Name of `strata.protocol.argument_conversion` in calls of tools; service and runner share it."""
 ASK = "_strata_ask"
 """Global name of the function with which code calls its answerer; see `Run.answerer`."""
 # Unused by distributions: between their ranges for people and for services.

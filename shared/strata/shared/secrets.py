@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 from strata.protocol.errors import DataLossError
 
 KEY_BYTES = 32

@@ -20,8 +20,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingError
-from strata.protocol.errors import FieldViolation, WrongSettingError
 
+from strata.protocol.errors import FieldViolation, WrongSettingError
 from strata.shared.tls import ServerTls
 
 KIB = 1024

@@ -1,3 +1,7 @@
-"""The embedded engines: PostgreSQL, Qdrant's engine and a chat model as supervised children."""
+"""Strata on one machine.
+
+The engines (PostgreSQL, Qdrant's engine, a chat model) run as supervised children; `compose` builds
+all services in one process, or starts one process for each.
+"""
 
 from strata.shared import fork_safety as _before_grpc  # noqa: F401 - says why itself

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
+from strata.client.data_folder import DataFolderReader, Runtime
+from strata.client.settings import DATA_FOLDER_OF_ROOT
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock
@@ -30,46 +30,17 @@ from strata.standalone.supervisor import Identity
 if TYPE_CHECKING:
     from strata.shared.migrate import RolePasswords
 
-_ROOTS_FOLDER = Path("/var/lib/strata")
 
-
-def default_path() -> Path:
-    """Returns the default data folder of a local Strata.
-
-    This is the user's data directory. For root it is the system's directory for the state of
-    services, because the user as which PostgreSQL then runs cannot enter root's home.
-    """
-    if os.geteuid() == 0 and sys.platform == "linux":
-        return _ROOTS_FOLDER
-    return Path(platformdirs.user_data_dir("strata"))
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """The published state of a running Strata.
-
-    Attributes:
-        pid: The process that holds the folder.
-        address: `host:port` of its gateway.
-        processes: The pids of its children by name.
-    """
-
-    pid: int
-    address: str
-    processes: Mapping[str, int] = field(default_factory=dict)
-
-
-class DataFolder:
+class DataFolder(DataFolderReader):
     """One data folder, used by at most one running Strata.
 
     Args:
-        path: The folder; by default `default_path()`. It is not touched before `open`.
+        path: The folder; by default `default_data_folder`. It is not touched before `open`.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = (path if path is not None else default_path()).absolute()
-        self._lock = FolderLock(self.path / "lock", f"the data folder {self.path}")
-        self._runtime_file = self.path / "runtime.json"
+        super().__init__(path)
+        self._lock = FolderLock(self.lock_file, f"the data folder {self.path}")
 
     @property
     def postgres(self) -> Path:
@@ -86,11 +57,6 @@ class DataFolder:
         """The vector engine's folder."""
         return self.path / "vectors"
 
-    @property
-    def secrets(self) -> Path:
-        """Passwords and keys."""
-        return self.path / "secrets"
-
     def open(self) -> None:
         """Creates the folder if necessary and locks it for this process.
 
@@ -98,7 +64,7 @@ class DataFolder:
             FailedPreconditionError: Another process uses it; the message names its pid and
                 address. Or this process is root, and the database's user cannot enter the folder.
         """
-        self._check_is_folder()
+        self.check_is_folder()
         identity = unprivileged_identity()
         # Other users can list nothing; the database's user can pass through to its subfolder.
         mode = 0o711 if identity.uid >= 0 else 0o700
@@ -113,25 +79,13 @@ class DataFolder:
             ) from error
         _check_passage(self.path, identity)
         self._lock.acquire("starting")
-        self._runtime_file.unlink(missing_ok=True)
+        self.runtime_file.unlink(missing_ok=True)
         for folder in (self.postgres, self.vectors, self.secrets):
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    def _check_is_folder(self) -> None:
-        for path in (self.path, *self.path.parents):
-            if path.exists():
-                if path.is_dir():
-                    return
-                raise FailedPreconditionError(
-                    f"the data folder {self.path} cannot be used: {path} is a file. Name a folder,"
-                    " which need not exist.",
-                    reason=Reason.IN_USE,
-                    metadata={"folder": str(self.path)},
-                )
-
     def close(self) -> None:
         """Unlocks the folder."""
-        self._runtime_file.unlink(missing_ok=True)
+        self.runtime_file.unlink(missing_ok=True)
         self._lock.release()
 
     def announce(self, address: str, processes: Mapping[str, int]) -> None:
@@ -142,33 +96,8 @@ class DataFolder:
             processes: The pids of children by name.
         """
         runtime = Runtime(os.getpid(), address, dict(processes))
-        write_atomically(self._runtime_file, json.dumps(asdict(runtime), indent=1))
+        write_atomically(self.runtime_file, json.dumps(asdict(runtime), indent=1))
         self._lock.annotate(address)
-
-    def running(self) -> Runtime | None:
-        """Returns the state that the process that uses the folder has published.
-
-        Returns None if there is no such process, or if it has not published its state yet.
-
-        Raises:
-            FailedPreconditionError: The path is not a folder.
-        """
-        self._check_is_folder()
-        if self._lock.holder() is None:
-            return None
-        try:
-            return Runtime(**json.loads(self._runtime_file.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-
-    def holder(self) -> int | None:
-        """Returns the pid of the process that uses the folder; None if there is none.
-
-        Raises:
-            FailedPreconditionError: The path is not a folder.
-        """
-        self._check_is_folder()
-        return self._lock.holder()
 
     def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
         """Returns a secret of this folder, created at the first call. The folder must be open.
@@ -208,7 +137,7 @@ def _check_passage(path: Path, identity: Identity) -> None:
             raise FailedPreconditionError(
                 f"PostgreSQL does not run as root, and user id {identity.uid}, which it runs as "
                 f"instead, cannot pass through {folder}. Choose a data folder elsewhere, such "
-                f"as {_ROOTS_FOLDER}, or start Strata as the owner of {folder}.",
+                f"as {DATA_FOLDER_OF_ROOT}, or start Strata as the owner of {folder}.",
                 reason=Reason.IN_USE,
                 metadata={"folder": str(folder)},
             )

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from strata.client.data_folder import lock_holder, read_lock_note
 from strata.protocol.errors import FailedPreconditionError, Reason
 
 _LOCK_ATTEMPTS = 5
@@ -39,7 +40,7 @@ class FolderLock:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         file = os.fdopen(descriptor, "r+")
         if not _lock_exclusively(file):
-            pid, note = _holder(file)
+            pid, note = read_lock_note(file)
             file.close()
             raise FailedPreconditionError(
                 f"{self._what} is in use by process {pid or 'unknown'}"
@@ -53,16 +54,7 @@ class FolderLock:
 
     def holder(self) -> int | None:
         """Returns the pid of the process that holds the lock; None if it is free."""
-        try:
-            with self._path.open("r") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    pid, _ = _holder(file)
-                    return int(pid) if pid.isdigit() else None
-                return None
-        except FileNotFoundError:
-            return None
+        return lock_holder(self._path)
 
     def annotate(self, note: str) -> None:
         """Replaces the note beside the pid. The lock must be held."""
@@ -86,8 +78,3 @@ def _lock_exclusively(file: IO[str]) -> bool:
             return True
         time.sleep(_LOCK_PAUSE_SECONDS)  # `holder` of another process locks it for a moment
     return False
-
-
-def _holder(file: IO[str]) -> tuple[str, str]:
-    lines = [*file.read().splitlines(), "", ""]
-    return lines[0], lines[1]

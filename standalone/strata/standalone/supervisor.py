@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import structlog
+
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.locks import FolderLock
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
-from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -22,6 +21,7 @@ from strata.agent_loop.domain.agent.agents import (
 )
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
-from strata.protocol.errors import AbortedError, Reason
 
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
@@ -24,6 +23,7 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext

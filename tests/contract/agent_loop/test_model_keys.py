@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 from sqlalchemy import text
-from strata.protocol.errors import NotFoundError, Reason
 
 from contract.agent_loop.conftest import signed_in
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.model.keys import SealedKey, in_force
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.db import Database

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.migrations import MIGRATIONS
@@ -22,6 +21,7 @@ from strata.shared.search.fusion import FLOOR, FusionConfig
 from strata.shared.search.indexing.indexer import Backlog, Indexer
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
-from strata.protocol.errors import AbortedError
 
 from archival_support import Stores, caller, new_chunks
 from strata.archival.domain.chunks import SetState
 from strata.archival.store import ChunkQueue
+from strata.protocol.errors import AbortedError
 from strata.shared import context
 from strata.shared.ids import new_id
 

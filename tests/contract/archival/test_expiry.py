@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import InvalidArgumentError, NotFoundError
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import Finder, Stores, archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage
 from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
+from strata.protocol.errors import InvalidArgumentError, NotFoundError
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
+from strata.standalone.vectors import EmbeddedVectors
 
 HOUR = 3600
 

@@ -7,8 +7,6 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
-from strata.standalone.vectors import EmbeddedVectors
-
 from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
 from strata.archival.domain.chunks import FoundChunk
 from strata.archival.search.index import FILE_CHUNKS
@@ -16,6 +14,7 @@ from strata.shared import context
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.standalone.vectors import EmbeddedVectors
 
 World = tuple[Finder, EmbeddedVectors]
 

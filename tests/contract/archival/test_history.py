@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+
+from archival_support import MODEL, NOW, Stores, new_passage, new_text
+from strata.archival.convert.archives import own_archive
+from strata.archival.domain.history import Author, Operation, PassageChange
+from strata.archival.domain.passages import ArchiveRef, Filter, Origin, Passage, SuppliedVector
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
     NotFoundError,
     Reason,
 )
-
-from archival_support import MODEL, NOW, Stores, new_passage, new_text
-from strata.archival.convert.archives import own_archive
-from strata.archival.domain.history import Author, Operation, PassageChange
-from strata.archival.domain.passages import ArchiveRef, Filter, Origin, Passage, SuppliedVector
 from strata.shared.context import current_project
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id

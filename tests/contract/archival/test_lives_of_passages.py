@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 from archival_support import archive, caller, new_passage, new_text
 from strata.archival.domain.history import Author, PassageChange
@@ -32,6 +31,7 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from strata.standalone.vectors import EmbeddedVectors
-
 from archival_support import Finder
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
@@ -11,6 +9,7 @@ from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.vectors.qdrant import connect
 from strata.shared.telemetry import Telemetry
+from strata.standalone.vectors import EmbeddedVectors
 
 
 class Watched:

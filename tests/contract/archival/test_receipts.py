@@ -6,12 +6,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, UploadCounts
 from strata.archival.store import RECEIPTS
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id

@@ -10,19 +10,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from strata.api.common.v1 import search_pb2 as pb
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-)
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
 from contract.search.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
+from strata.api.common.v1 import search_pb2 as pb
 from strata.archival.convert.archives import new_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef
@@ -30,6 +23,12 @@ from strata.archival.domain.search import Search
 from strata.archival.search.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.search.indexes import wire
 from strata.archival.settings import ArchivalSettings
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder, EmbeddingModels
@@ -40,6 +39,7 @@ from strata.shared.search.reindexing.routes import StoredRoutes
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from strata.standalone.vectors import EmbeddedVectors
 
 from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, PassageChange
@@ -23,6 +22,7 @@ from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.search.results import SearchHit, SearchResult
 from strata.shared.search.vectors.qdrant import connect
+from strata.standalone.vectors import EmbeddedVectors
 
 World = tuple[Finder, EmbeddedVectors]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id

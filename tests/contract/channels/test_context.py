@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 
 from contract.channels.conftest import until
+from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.context import RequestContext, current, current_project
 from strata.shared.interceptors.client import MARGIN_S
 

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
+from contract.channels.conftest import until
 from strata.protocol.errors import (
     ERRORS,
     AbortedError,
@@ -25,8 +27,6 @@ from strata.protocol.errors import (
     UnavailableError,
     UnimplementedError,
 )
-
-from contract.channels.conftest import until
 
 PATH = "/strata.testing.echo.v1.EchoService"
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
-from strata.protocol.errors import AlreadyExistsError
 
 from strata.core_memory.domain.blocks import (
     DELETE,
@@ -26,6 +25,7 @@ from strata.core_memory.domain.blocks import (
 from strata.core_memory.domain.ports import ReplayedError, Unit
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store.blocks import PostgresBlockStore
+from strata.protocol.errors import AlreadyExistsError
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

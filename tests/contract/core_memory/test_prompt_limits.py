@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.core_memory.domain.blocks import (
     Authorship,
@@ -27,6 +26,7 @@ from strata.core_memory.domain.prompt.limits import PromptLimit, PromptSize
 from strata.core_memory.domain.prompt.memory_section import Form, render_memory
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store.blocks import PostgresBlockStore
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

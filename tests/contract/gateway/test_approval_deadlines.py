@@ -6,18 +6,18 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import answering, asking, refused
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
 from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
 from strata.gateway.runs.domain.runs import Accepted, Dispatch, NewRun, RunEnding, RunFailure
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.stop_reasons import StopReason
 
 REQUEST = message_pb2.ApprovalRequestPart(

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.approvals import ApprovalFilter, AskedApproval, OnApproval
 from strata.gateway.runs.domain.runs import NewRun, RunEnding
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 

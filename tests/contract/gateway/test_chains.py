@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from strata.protocol.errors import NotFoundError, Reason
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
 from strata.gateway.runs.domain.chains import ChainLink, Wait
 from strata.gateway.runs.domain.runs import RunKind
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import NotFoundError, Reason
 
 
 async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> None:

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from strata.protocol.errors import ResourceExhaustedError
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.runs import OnBusy
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import ResourceExhaustedError
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
 

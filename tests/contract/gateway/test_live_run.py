@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_run_store import new_run
 from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyReceived
 from strata.api.common.v1.message_pb2 import ROLE_ASSISTANT, Message, Part, TextPart
 from strata.api.common.v1.run_event_pb2 import (
@@ -27,14 +30,11 @@ from strata.api.common.v1.run_event_pb2 import (
     ToolFinished,
 )
 from strata.api.common.v1.usage_pb2 import Usage
-from strata.protocol.errors import UnavailableError
-
-from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import new_run
 from strata.gateway.runs.domain.runs import Dispatch, Fence, StoredEvent
 from strata.gateway.runs.events import live_run as live_run_module
 from strata.gateway.runs.events.live_run import LiveRun
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import ManualClock, SystemClock
 
 

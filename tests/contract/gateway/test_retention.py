@@ -8,12 +8,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from strata.protocol.errors import (
-    DeadlineExceededError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
@@ -26,6 +20,12 @@ from strata.gateway.runs.events.run_follower import RunFollower
 from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.webhooks.domain import AttemptResult, Delivery, DeliveryState
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.protocol.errors import (
+    DeadlineExceededError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 from strata.shared.clock import SystemClock
 
 OTHER = "project-2"

@@ -9,13 +9,6 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 from sqlalchemy import text as sql
-from strata.protocol.errors import (
-    AbortedError,
-    AlreadyExistsError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 
 from contract.gateway.stores import Gateways
 from strata.gateway.runs.domain.principals import Principal
@@ -34,6 +27,13 @@ from strata.gateway.runs.domain.runs import (
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

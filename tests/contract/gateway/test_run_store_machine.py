@@ -18,7 +18,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from strata.protocol.errors import AbortedError
 
 from contract.gateway.stores import Services, drop
 from contract.gateway.test_run_store import events, fence_of, new_run
@@ -33,6 +32,7 @@ from strata.gateway.runs.domain.runs import (
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import AbortedError
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason

@@ -10,13 +10,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from strata.protocol.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_approvals import asking
@@ -37,6 +30,13 @@ from strata.gateway.schedules.domain import (
 from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import MAX_MISSED, PostgresScheduleStore
 from strata.gateway.schedules.timing import Timing, TimingError
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

@@ -6,7 +6,6 @@ import base64
 from dataclasses import replace
 
 import pytest
-from strata.protocol.errors import ResourceExhaustedError
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
@@ -15,6 +14,7 @@ from strata.gateway.webhooks.domain import AttemptResult, NewWebhook
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.protocol.errors import ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.secrets import open_envelope

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AlreadyExistsError, Reason
 
 from contract.gateway.test_run_store import PROJECT, new_run
 from contract.gateway.test_schedules import TERMS, new_schedule
@@ -29,6 +28,7 @@ from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.webhooks.domain import NewWebhook
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
-from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 
+from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
-from strata.protocol.errors import NotFoundError, Reason
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Cursor, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
 from strata.recall.domain.summary_expansion import SummaryExpansion, expand

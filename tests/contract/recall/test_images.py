@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text as sql
-from strata.api.common.v1 import message_pb2 as common
-from strata.protocol.errors import AbortedError, NotFoundError, Reason
-from strata.protocol.images import image_id
 
 from contract.recall.test_forks import Talk
 from image_samples import png
+from strata.api.common.v1 import message_pb2 as common
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
+from strata.protocol.images import image_id
 from strata.recall.convert import messages as convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.api.common.v1 import search_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError
-from strata.standalone.vectors import EmbeddedVectors
 
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
+from strata.api.common.v1 import search_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError
 from strata.recall.domain.search import SearchQuery
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
@@ -34,6 +33,7 @@ from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

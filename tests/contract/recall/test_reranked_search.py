@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall import test_search_by_meaning as by_meaning
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
@@ -26,6 +25,7 @@ from strata.shared.search.reranking import Outcome
 from strata.shared.search.reranking.cross_encoder import CrossEncoder
 from strata.shared.search.reranking.result_order import RERANKS, Reranking
 from strata.shared.telemetry import Telemetry
+from strata.standalone.vectors import EmbeddedVectors
 
 QUESTION = "What is the name of the boat?"
 SAID = (

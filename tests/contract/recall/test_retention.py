@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import text as sql
-from strata.protocol.errors import AbortedError, NotFoundError, Reason
-from strata.standalone.vectors import EmbeddedVectors
 
 from contract.recall.test_forks import Talk, ids
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.domain.search import SearchQuery
@@ -39,6 +38,7 @@ from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
+from strata.standalone.vectors import EmbeddedVectors
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DAY = 86_400.0

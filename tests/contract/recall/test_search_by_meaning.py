@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from strata.standalone.vectors import EmbeddedVectors
 
 from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, as_caller, finder_on, until
@@ -34,6 +33,7 @@ from strata.shared.search.embedding.minilm import MiniLmEmbedder
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import AbortedError, NotFoundError, Reason
 
+from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Step
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore

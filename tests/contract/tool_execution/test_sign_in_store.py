@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from strata.protocol.errors import NotFoundError, ResourceExhaustedError
 
 from contract.tool_execution.conftest import signed_in
 from doubles.sign_in_server import SignInServer
 from mcp_support import serving_http
+from strata.protocol.errors import NotFoundError, ResourceExhaustedError
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database

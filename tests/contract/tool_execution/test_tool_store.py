@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
 
 from contract.tool_execution.conftest import signed_in
+from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database

@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2e.cli.scripted_approvals import Approvals
+from e2e.cli.scripted_mcp import McpServers
+from strata.agent_loop.prompts.library import PromptLibrary
+from strata.agent_loop.servicers.prompts import PromptServicer
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -36,6 +40,7 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
+from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import (
     AbortedError,
     FieldViolation,
@@ -46,18 +51,12 @@ from strata.protocol.errors import (
     UnauthenticatedError,
     UnimplementedError,
 )
-from strata.standalone.ports import ReservedPort
-
-from e2e.cli.scripted_approvals import Approvals
-from e2e.cli.scripted_mcp import McpServers
-from strata.agent_loop.prompts.library import PromptLibrary
-from strata.agent_loop.servicers.prompts import PromptServicer
-from strata.gateway.settings import GatewaySettings
 from strata.shared.context import Caller
 from strata.shared.ids import new_id
 from strata.shared.interceptors.auth import bearer
 from strata.shared.server import GrpcServer
 from strata.shared.service import GrpcService, Service
+from strata.standalone.ports import ReservedPort
 
 KEY = "strata-test-key"
 RUN_ID = new_id("run")

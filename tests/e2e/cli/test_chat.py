@@ -9,17 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.api.common.v1.run_event_pb2 import RunEvent
-from strata.cli.chat.turn_view import TurnView
-from strata.client.run_follower import ConnectionLost, Update
-from strata.protocol.errors import (
-    AbortedError,
-    InvalidArgumentError,
-    Reason,
-    ResourceExhaustedError,
-    UnavailableError,
-)
 
 from e2e.cli.conftest import Run
 from e2e.cli.scripted import (
@@ -37,6 +26,17 @@ from e2e.cli.scripted import (
     thought,
     tool_finished,
     tool_started,
+)
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.cli.chat.turn_view import TurnView
+from strata.client.run_follower import ConnectionLost, Update
+from strata.protocol.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
 )
 
 DIFF = "@@ -1,1 +1,2 @@\n Name: Ann\n+Likes: olives"

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from e2e.cli.conftest import Run
+from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
@@ -20,9 +23,6 @@ from strata.protocol.errors import (
     UnavailableError,
     UnimplementedError,
 )
-
-from e2e.cli.conftest import Run
-from e2e.cli.scripted import ScriptedGateway
 from strata.shared.ids import new_id
 
 

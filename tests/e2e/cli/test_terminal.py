@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_service_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from e2e.cli.pty_program import on_terminal
 from e2e.cli.scripted import (
@@ -28,6 +25,9 @@ from e2e.cli.scripted import (
     step,
     stored,
 )
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 CTRL_C = "\x03"
 # What a terminal puts around a paste while a program has bracketed paste switched on.

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from certificates import issued, self_signed
+from e2e.cli.conftest import Outcome
+from e2e.cli.scripted import KEY, ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.cli.main import app
 from strata.client import connect
 from strata.client.settings import ClientSettings
 from strata.client.target import Choice, find_target
 from strata.protocol.errors import FailedPreconditionError, UnavailableError
+from strata.protocol.tls import ClientTls
+from strata.shared.tls import ServerTls
 from strata.standalone.ports import pick_port
-from typer.testing import CliRunner
-
-from certificates import issued, self_signed
-from e2e.cli.conftest import Outcome
-from e2e.cli.scripted import KEY, ScriptedGateway
-from strata.shared.tls import ClientTls, ServerTls
 
 
 @pytest.fixture
@@ -164,4 +165,4 @@ async def test_an_https_address_needs_no_port(address: str, target: str) -> None
     done = await strata("agents", "list", "--address", address, "--ca-file", "/missing.pem")
     assert "There is no file /missing.pem" in done.err
 
-    assert find_target(Choice(address, KEY), ClientSettings()).address == target
+    assert find_target(Choice(address, KEY), ClientSettings.from_environment()).address == target

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
-from strata.protocol.status import DETAILS_KEY, DOMAIN
 
 from e2e.edge.contract import Method, statuses_of_reasons
 from faults.live import Client
+from strata.protocol.status import DETAILS_KEY, DOMAIN
 
 # What only somebody who looks into the server could know.
 _INTERNALS = re.compile(

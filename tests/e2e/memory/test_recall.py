@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.protocol.images import image_id
 
 from doubles.script import say
 from e2e.memory.conftest import Run
 from image_samples import png
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.protocol.images import image_id
 from strata.shared.ids import new_id
 from world import World
 

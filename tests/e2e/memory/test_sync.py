@@ -12,15 +12,15 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from e2e.cli.pty_program import on_terminal
+from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.memory.blocks import blocks_of
 from strata.cli.memory.folder import STATE_FILE
 from strata.cli.memory.markdown import parse
 from strata.protocol.errors import NotFoundError
-
-from e2e.cli.pty_program import on_terminal
-from e2e.memory.conftest import Run
 from world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from strata.protocol.errors import InvalidArgumentError
 
 from doubles.http_server import HttpRequest, HttpResponse
 from doubles.model_server import ModelServer
@@ -11,6 +10,7 @@ from doubles.script import Dialect
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.protocol.errors import InvalidArgumentError
 
 
 def provider_of(

@@ -32,8 +32,8 @@ from strata.agent_loop.models.registry import ModelRegistry
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.agent_loop.settings import EndpointSettings
-from strata.cli.settings import environment_of_service
 from strata.shared.usage import Usage
+from strata.standalone.settings import environment_of_service
 
 
 class EchoModel:

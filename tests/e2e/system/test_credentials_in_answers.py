@@ -10,6 +10,11 @@ from urllib.parse import quote
 
 import asyncpg
 import pytest
+
+from doubles.http_server import HttpRequest, HttpResponse, HttpServer
+from doubles.model_server import ModelServer
+from doubles.script import Call, Fault, Reply, say
+from live import LiveStrata
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -18,11 +23,6 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import StrataError
 from strata.standalone.data_folder import DataFolder
-
-from doubles.http_server import HttpRequest, HttpResponse, HttpServer
-from doubles.model_server import ModelServer
-from doubles.script import Call, Fault, Reply, say
-from live import LiveStrata
 from world import World, eventually
 
 MODEL_KEY = "sk-model/7fQ9+zT4bV=kM2xW8aL5c"

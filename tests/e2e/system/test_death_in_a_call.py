@@ -12,16 +12,16 @@ from typing import Any
 
 import psutil
 import pytest
+
+from doubles.script import Call, Reply, call, say
+from live import LiveStrata
+from mcp_support import open_folder, program_command, tool
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
-
-from doubles.script import Call, Reply, call, say
-from live import LiveStrata
-from mcp_support import open_folder, program_command, tool
 from world import Ran, Stream, World, roles
 
 _NAP_S = 25

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 import pytest_asyncio
+
+from doubles.script import Dialect, ModelCall, say, unauthorized
+from metering import store_events_at_the_end
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.protocol.errors import (
@@ -15,9 +18,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
-from doubles.script import Dialect, ModelCall, say, unauthorized
-from metering import store_events_at_the_end
 from strata.shared.ids import new_id
 from world import World
 

@@ -9,14 +9,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
-from strata.protocol.errors import InvalidArgumentError
 
 from doubles.script import call, say
 from integration.agent_loop.world import World, roles, user
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
 from strata.agent_loop.prompts.library import system_prompt
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.agent_types import AgentType
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

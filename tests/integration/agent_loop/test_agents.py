@@ -9,6 +9,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+
+from doubles.script import say
+from integration.agent_loop.world import World, roles, user
+from strata.agent_loop.domain.agent.types import AGENT_TYPES
+from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.common.v1 import tool_pb2
@@ -23,11 +28,6 @@ from strata.protocol.errors import (
     StrataError,
     UnimplementedError,
 )
-
-from doubles.script import say
-from integration.agent_loop.world import World, roles, user
-from strata.agent_loop.domain.agent.types import AGENT_TYPES
-from strata.agent_loop.prompts.library import system_prompt
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 

@@ -8,6 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
+from integration.agent_loop.world import Ran, World, roles
+from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
+from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.turn import Turn
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -17,13 +24,6 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.protocol.errors import InvalidArgumentError, UnavailableError
-
-from doubles.script import Call, Reply, say
-from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
-from integration.agent_loop.world import Ran, World, roles
-from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
-from strata.agent_loop.loop.control import TurnControl
-from strata.agent_loop.loop.turn import Turn
 from strata.shared.ids import new_id
 from web_servers import RawServer, ok
 

@@ -7,15 +7,15 @@ import json
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Fault, ModelCall, Reply, Step, rate_limited, say, unauthorized
+from image_samples import png
+from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.protocol.errors import InvalidArgumentError
-
-from doubles.script import Call, Fault, ModelCall, Reply, Step, rate_limited, say, unauthorized
-from image_samples import png
-from integration.agent_loop.world import World, roles
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

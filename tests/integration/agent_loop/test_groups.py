@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
@@ -17,8 +19,6 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
-
-from integration.agent_loop.world import World
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

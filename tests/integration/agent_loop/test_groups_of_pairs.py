@@ -6,12 +6,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.agent_loop.v1 import group_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError, Reason
 
 from integration.agent_loop.test_groups import agents, block, create, get, labels, members, refusal
 from integration.agent_loop.world import World
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 from google.protobuf.message import Message
+
+from doubles.script import say
+from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -20,9 +23,6 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.protocol.errors import InvalidArgumentError
-
-from doubles.script import say
-from integration.agent_loop.world import World
 from strata.shared.ids import new_id
 from unit.test_hostile_text_in_prompt import structure
 

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from strata.protocol.images import MAX_IMAGE_BYTES
 
 from certificates import self_signed
 from image_samples import padded, png
 from strata.agent_loop.clients.image_fetcher import WebImageFetcher, open_image_fetcher
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.protocol.images import MAX_IMAGE_BYTES
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from web_servers import Names, RawServer, ok, raw_server, redirect
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 import pytest_asyncio
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.protocol.errors import AlreadyExistsError, NotFoundError
 
 from integration.agent_loop.world import World, roles
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import AlreadyExistsError, NotFoundError
 from strata.shared.db import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -6,6 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+
+from integration.agent_loop.world import World, roles
+from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
+from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -18,10 +22,6 @@ from strata.protocol.errors import (
     Reason,
     UnavailableError,
 )
-
-from integration.agent_loop.world import World, roles
-from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
-from strata.agent_loop.clients.archival import ArchivalClient
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import default_tools
 

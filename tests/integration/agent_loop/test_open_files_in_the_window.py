@@ -10,6 +10,9 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+from doubles.script import Call, Fault, ModelCall, Reply, overflow, say
+from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -17,9 +20,6 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-
-from doubles.script import Call, Fault, ModelCall, Reply, overflow, say
-from integration.agent_loop.world import World
 from strata.shared.ids import new_id
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]

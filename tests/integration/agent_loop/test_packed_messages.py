@@ -8,11 +8,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError
 
 from doubles.script import call, say
 from integration.agent_loop.world import World
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

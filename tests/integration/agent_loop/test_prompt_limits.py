@@ -6,6 +6,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import (
@@ -15,8 +17,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
-from integration.agent_loop.world import World
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from doubles.script import say
+from integration.agent_loop.world import World
+from strata.agent_loop.prompts.library import BUILTIN_DESCRIPTIONS, system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb
 from strata.protocol.errors import (
@@ -14,10 +18,6 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
-
-from doubles.script import say
-from integration.agent_loop.world import World
-from strata.agent_loop.prompts.library import BUILTIN_DESCRIPTIONS, system_prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,13 +11,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
-from strata.api.archival.v1 import passage_service_pb2 as passage_pb
-from strata.api.common.v1 import run_event_pb2, tool_pb2
-from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.protocol.errors import AbortedError, UnavailableError
 
 from doubles.script import Call, Reply, rate_limited, say
 from integration.agent_loop.world import World, roles, user
@@ -39,6 +32,13 @@ from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.servicers.turns import DetachTerms, TurnServicer
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.common.v1 import run_event_pb2, tool_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.protocol.errors import AbortedError, UnavailableError
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database

@@ -9,15 +9,15 @@ import re
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
+from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
-
-from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
-from integration.agent_loop.world import World, roles
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

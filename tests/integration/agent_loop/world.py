@@ -9,6 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from doubles.model_server import ModelServer
+from strata.agent_loop import main as agent_loop
+from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
+from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
@@ -24,12 +28,6 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.standalone.vectors import EmbeddedVectors
-
-from doubles.model_server import ModelServer
-from strata.agent_loop import main as agent_loop
-from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
-from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.archival import main as archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
@@ -48,6 +46,7 @@ from strata.shared.request_stream import RequestStream
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks
+from strata.standalone.vectors import EmbeddedVectors
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
 from strata.tool_execution.settings import ToolExecutionSettings

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
 from strata.api.archival.v1 import (
     agent_archive_service_pb2_grpc,
     archive_service_pb2_grpc,
     file_index_service_pb2_grpc,
     passage_service_pb2_grpc,
 )
-from strata.standalone.vectors import EmbeddedVectors
-
 from strata.archival.main import build
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.settings import ArchivalSettings
@@ -27,6 +26,7 @@ from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks
+from strata.standalone.vectors import EmbeddedVectors
 
 
 @dataclass

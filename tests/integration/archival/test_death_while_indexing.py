@@ -11,20 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strata.protocol.errors import StrataError
-from strata.standalone.ports import ReservedPort
-from strata.standalone.vectors import EmbeddedVectors
-
 import strata
 from gates import gate
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_files import index, progress, search, until
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.index import FILE_CHUNKS
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 CHUNKS = 400
 

@@ -7,11 +7,11 @@ import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
+
+from integration.archival.conftest import Client
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, StrataError
-
-from integration.archival.conftest import Client
 from strata.shared.context import use
 from strata.shared.ids import new_id
 

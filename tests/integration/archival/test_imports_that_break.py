@@ -12,16 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
-from strata.protocol.errors import StrataError, UnavailableError
-from strata.standalone.ports import ReservedPort
-from strata.standalone.vectors import EmbeddedVectors
 
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_death_while_indexing import service
 from integration.archival.test_repeated_requests import count, made
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.channels import ChannelFactory, services_of
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 LINES = 5_000
 

@@ -12,13 +12,13 @@ import asyncpg
 import pytest
 import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
-from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 from archival_support import DIM, MODEL
 from integration.archival.conftest import Client
 from integration.archival.test_repeated_requests import count, made
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
 

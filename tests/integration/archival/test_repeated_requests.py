@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+
+from integration.archival.conftest import Client
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
-
-from integration.archival.conftest import Client
 from strata.shared.ids import new_id
 
 

@@ -7,17 +7,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.api.common.v1 import search_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from cross_encoders import export
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_life_of_passages import put
 from integration.archival.test_repeated_requests import made
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.common.v1 import search_pb2
 from strata.archival.main import build
 from strata.archival.settings import ArchivalSettings
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.service import BackgroundTasks

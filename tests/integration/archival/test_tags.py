@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+
+from integration.archival.conftest import Client
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
-
-from integration.archival.conftest import Client
 from strata.shared.ids import new_id
 
 GIVEN = ["zoo", "Äpfel", "apple", "10", "Zebra", "apple", "9", "été", "zoo", "東京", "🚲"]

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from integration.archival.conftest import Client
 from integration.archival.test_files import index
 from integration.archival.test_repeated_requests import count, made
 from integration.archival.test_uploads import upload
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 
 # Each is below the limit of bytes, and one token or a few thousand to the embedding model.

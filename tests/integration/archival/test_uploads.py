@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+
+from integration.archival.conftest import Client
+from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import (
     AlreadyExistsError,
@@ -13,9 +16,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
-from integration.archival.conftest import Client
-from integration.archival.test_repeated_requests import count, made
 from strata.shared.ids import new_id
 
 

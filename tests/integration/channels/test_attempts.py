@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from strata.protocol.errors import DeadlineExceededError
 
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
 

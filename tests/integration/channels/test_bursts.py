@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.protocol.status import from_rpc_error
-
 from strata.shared.settings import ServerLimits
 
 CALLS = 6000

@@ -1,23 +1,35 @@
-"""Calls of clients outside: which are repeated, and how often."""
+"""Calls of the client of a gateway: which are repeated, and how often."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc.aio
 import pytest
+
+from strata.client.channel import open_gateway_channel
+from strata.protocol.attempts import RepeatLimits
 from strata.protocol.errors import Reason, StrataError, UnavailableError
 
-from strata.shared.channels import ChannelFactory, ChannelOptions
+Connect = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture
-async def factory() -> AsyncIterator[ChannelFactory]:
-    made = ChannelFactory(ChannelOptions(first_pause_s=0.01, local_subchannels=True))
-    yield made
-    await made.close()
+async def connect(echo: Any) -> AsyncIterator[Connect]:
+    """Opens channels to servers, and returns stubs on them."""
+    async with AsyncExitStack() as stack:
+
+        async def stub(target: str, key: str = "key", first_pause_s: float = 0.01) -> Any:
+            services = echo.pb.DESCRIPTOR.services_by_name.values()
+            limits = RepeatLimits(max_attempts=4, first_pause_s=first_pause_s)
+            opened = open_gateway_channel(target, key, services, limits=limits)
+            channel = await stack.enter_async_context(opened)
+            return echo.pb_grpc.EchoServiceStub(channel)
+
+        yield stub
 
 
 class FailingServer:
@@ -57,11 +69,6 @@ class _Handlers(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self._server.answer)
 
 
-def stub_to(target: str, factory: ChannelFactory, echo: Any) -> Any:
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    return echo.pb_grpc.EchoServiceStub(factory.channel(target, services, token="key"))
-
-
 UNAVAILABLE, CANCELLED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
 
 
@@ -81,10 +88,10 @@ UNAVAILABLE, CANCELLED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
     ],
 )
 async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
-    echo: Any, factory: ChannelFactory, method: str, code: grpc.StatusCode, calls: int
+    echo: Any, connect: Connect, method: str, code: grpc.StatusCode, calls: int
 ) -> None:
     server = FailingServer(code, 100)
-    stub = stub_to(await server.start(), factory, echo)
+    stub = await connect(await server.start())
     try:
         call = getattr(stub, method)(echo.pb.Note())
         with pytest.raises(StrataError):
@@ -97,10 +104,10 @@ async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
 
 @pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
 async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
-    echo: Any, factory: ChannelFactory, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
+    echo: Any, connect: Connect, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = FailingServer(code, 3)
-    stub = stub_to(await server.start(), factory, echo)
+    stub = await connect(await server.start())
     ended: list[Any] = []
     try:
         call = stub.Echo(echo.pb.Note(text="a"))
@@ -114,21 +121,19 @@ async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
         await server.stop()
 
 
-async def test_no_attempt_is_made_after_the_deadline(echo: Any) -> None:
-    factory = ChannelFactory(ChannelOptions(first_pause_s=60))
+async def test_no_attempt_is_made_after_the_deadline(echo: Any, connect: Connect) -> None:
     server = FailingServer(UNAVAILABLE, 100)
-    stub = stub_to(await server.start(), factory, echo)
+    stub = await connect(await server.start(), first_pause_s=60)
     try:
         with pytest.raises(UnavailableError):
             await stub.Echo(echo.pb.Note(), timeout=5)
         assert server.calls == 1
     finally:
-        await factory.close()
         await server.stop()
 
 
-async def test_server_that_is_away_is_not_waited_for(echo: Any, factory: ChannelFactory) -> None:
-    stub = stub_to("127.0.0.1:1", factory, echo)
+async def test_server_that_is_away_is_not_waited_for(echo: Any, connect: Connect) -> None:
+    stub = await connect("127.0.0.1:1")
     # Its attempts are over long before its deadline; a service's call would wait for that.
     async with asyncio.timeout(60):
         with pytest.raises(UnavailableError) as raised:
@@ -137,7 +142,7 @@ async def test_server_that_is_away_is_not_waited_for(echo: Any, factory: Channel
 
 
 async def test_retry_hint_of_the_gateway_does_not_lengthen_the_pauses(
-    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+    start: Any, echo: Any, keys: Any, connect: Connect
 ) -> None:
     calls = 0
 
@@ -150,10 +155,8 @@ async def test_retry_hint_of_the_gateway_does_not_lengthen_the_pauses(
             )
 
     server = await start(Hinting())
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    token = keys.caller().token
-    channel = factory.channel(server.address, services, token=token)
+    stub = await connect(server.address, keys.caller().token)
     async with asyncio.timeout(60):
         with pytest.raises(UnavailableError) as raised:
-            await echo.pb_grpc.EchoServiceStub(channel).Echo(echo.pb.Note(), timeout=1000)
+            await stub.Echo(echo.pb.Note(), timeout=1000)
     assert (calls, raised.value.retry_after) == (4, 600.0)

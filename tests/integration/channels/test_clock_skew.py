@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from strata.protocol.errors import Reason, UnavailableError
-from strata.protocol.status import from_rpc_error
 
 from integration.channels.conftest import check_refusals, refusals, targets
 from strata.gateway.servicers.proxy import proxied_service
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter

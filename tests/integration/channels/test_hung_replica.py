@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.protocol.errors import Reason, UnavailableError
 
+from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
 SCRIPT = Path(__file__).with_name("echo_process.py")

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
-from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 
 from cut_proxy import CutProxy
 from name_server import NameServer
+from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
 METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from strata.protocol.errors import Reason, UnavailableError
-from strata.protocol.status import from_rpc_error
 
 from integration.channels.conftest import echo_service, targets
+from strata.protocol.errors import Reason, UnavailableError
+from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator

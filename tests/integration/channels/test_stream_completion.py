@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from strata.protocol.stream_completion import complete_in_background
 
 from contract.channels.conftest import until
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.channels import ChannelFactory
 from strata.shared.telemetry import Telemetry

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 
 from contract.channels.conftest import until
 from integration.channels.conftest import check_refusals, refusals, targets
+from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import SERVER_TIME_KEY

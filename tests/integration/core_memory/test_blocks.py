@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -19,7 +20,6 @@ from strata.protocol.errors import (
     Reason,
     UnauthenticatedError,
 )
-
 from strata.shared.context import RequestContext, use
 from strata.shared.db import encode_page_token
 from strata.shared.ids import new_id

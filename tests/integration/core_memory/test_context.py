@@ -7,9 +7,13 @@ import re
 from typing import Any
 
 import pytest
+
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.core_memory.domain.prompt.tool_rules import ToolRuleType
+from strata.core_memory.settings import CoreMemorySettings
+from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -17,10 +21,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
-from strata.core_memory.domain.prompt.tool_rules import ToolRuleType
-from strata.core_memory.settings import CoreMemorySettings
-from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.context import use
 from strata.shared.db import Database
 from strata.shared.ids import new_id

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 
 from strata.core_memory.domain.blocks import Block, EditorKind, NewBlock, Origin, Version
 from strata.core_memory.domain.commands import (
@@ -41,6 +40,7 @@ from strata.core_memory.domain.text_edits.verbs import (
     TextEdit,
 )
 from strata.core_memory.store.blocks import PostgresBlockStore
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey

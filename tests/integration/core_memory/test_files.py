@@ -14,7 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+
 from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.core_memory.settings import CoreMemorySettings
 from strata.protocol.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -22,8 +24,6 @@ from strata.protocol.errors import (
     Reason,
     ResourceExhaustedError,
 )
-
-from strata.core_memory.settings import CoreMemorySettings
 from strata.shared.ids import new_id
 from uploading import MIB, PDF, make_agent, make_folder, rows, until_read, upload, upload_requests
 

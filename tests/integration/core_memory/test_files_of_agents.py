@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.protocol.errors import (
@@ -15,7 +16,6 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
-
 from strata.shared.context import use
 from strata.shared.ids import new_id
 from uploading import make_agent, make_folder, rows, until_read, upload

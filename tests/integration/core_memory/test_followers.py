@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import NotFoundError, Reason
-
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -17,7 +18,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
@@ -464,3 +464,53 @@ async def test_other_projects_undo_and_see_nothing(client: Any) -> None:
                 await call
         assert (await compiled(client, as_of_time=block.create_time)).memory_section == ""
     assert (await read(client, block)).value == "h\nx"
+
+
+async def last_named(client: Any, label: str, agent: str = AGENT) -> pb.Block:
+    request = pb.GetBlockRequest(agent_id=agent, label=label, show_detached=True)
+    response: pb.GetBlockResponse = await client.blocks.GetBlock(request)
+    return response.block
+
+
+async def test_the_last_block_of_a_label_is_returned_after_it_was_detached_or_deleted(
+    client: Any,
+) -> None:
+    first = await create(client, value="first")
+    assert (await last_named(client, "human")).id == first.id
+    await client.blocks.DetachBlock(pb.DetachBlockRequest(agent_id=AGENT, block_id=first.id))
+    assert (await last_named(client, "human")).id == first.id
+    second = await create(client, value="second")
+    await client.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=second.id))
+    deleted = await last_named(client, "human")
+    assert deleted.id == second.id
+    assert deleted.HasField("delete_time")
+    await client.blocks.AttachBlock(pb.AttachBlockRequest(agent_id=AGENT, block_id=first.id))
+    assert (await last_named(client, "human")).id == first.id
+    await client.blocks.DetachBlock(pb.DetachBlockRequest(agent_id=AGENT, block_id=first.id))
+    assert (await last_named(client, "human")).id == first.id
+
+
+async def test_the_last_block_of_a_label_is_returned_after_it_was_renamed(client: Any) -> None:
+    block = await create(client)
+    await update(client, block, label="person")
+    assert (await last_named(client, "human")).id == block.id
+    assert (await last_named(client, "person")).id == block.id
+
+
+async def test_a_block_that_the_agent_never_had_or_that_was_purged_is_not_found(
+    client: Any,
+) -> None:
+    block = await create(client)
+    with pytest.raises(NotFoundError) as other:
+        await last_named(client, "human", OTHER)
+    assert other.value.reason is Reason.BLOCK_NOT_FOUND
+    await client.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=block.id, purge=True))
+    with pytest.raises(NotFoundError):
+        await last_named(client, "human")
+
+
+async def test_detached_blocks_are_asked_for_by_agent_and_label_only(client: Any) -> None:
+    block = await create(client)
+    with pytest.raises(InvalidArgumentError) as refused:
+        await client.blocks.GetBlock(pb.GetBlockRequest(block_id=block.id, show_detached=True))
+    assert [violation.field for violation in refused.value.violations] == ["show_detached"]

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
-
 from strata.core_memory.domain.prompt.compilation import CompileQuery, FileLimits, compile_memory
 from strata.core_memory.domain.prompt.memory_section import Form
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store.blocks import PostgresBlockStore
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -15,7 +16,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
 from strata.shared.ids import new_id
 
 LIMIT = 1_000

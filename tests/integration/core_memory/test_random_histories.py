@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import AbortedError, StrataError
-
 from strata.shared.ids import new_id
 
 FIELDS = ("label", "value", "description", "limit", "read_only", "metadata")

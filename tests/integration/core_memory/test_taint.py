@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from integration.core_memory.test_edits import AGENT, agent, create, edit, patch, versions
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import InvalidArgumentError
-
-from integration.core_memory.test_edits import AGENT, agent, create, edit, patch, versions
 from strata.shared.context import use
 from strata.shared.ids import new_id
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+
 from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -24,9 +25,8 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from strata.standalone.postgres import EmbeddedPostgres
-
 from strata.shared.db import Database, text_with_columns
+from strata.standalone.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from conftest import ServiceDatabase

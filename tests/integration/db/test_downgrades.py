@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
-from strata.standalone.compose.services import SERVICES
 
 from archival_support import DIM, MODEL, new_passage, new_text
 from contract.agent_loop.test_journal import record, result
@@ -38,6 +36,7 @@ from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.gateway.runs.domain.runs import Fence, StoredEvent
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
@@ -46,6 +45,7 @@ from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect
+from strata.standalone.compose.services import SERVICES
 from strata.tool_execution.store import PostgresToolStore
 
 if TYPE_CHECKING:

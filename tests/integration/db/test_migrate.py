@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 if TYPE_CHECKING:

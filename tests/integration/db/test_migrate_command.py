@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+
 from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
 from strata.cli.failures import UsageError

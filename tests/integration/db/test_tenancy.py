@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from strata.protocol.errors import Reason
 
+from strata.protocol.errors import Reason
 from strata.shared import context
 from strata.shared.db import Database, MissingTenantError
 from strata.shared.db.errors import driver_error

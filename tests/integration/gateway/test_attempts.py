@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import run_event_pb2, usage_pb2
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.protocol.errors import Reason, UnavailableError
 
 from integration.gateway.world import (
     REPLY_EVENTS,
@@ -26,6 +22,10 @@ from integration.gateway.world import (
     step,
     stored,
 )
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import run_event_pb2, usage_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.protocol.errors import Reason, UnavailableError
 
 
 async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(

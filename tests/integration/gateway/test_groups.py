@@ -8,12 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
-from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.protocol.errors import UnavailableError
 
 from integration.gateway.members import Members, check_log, send, spoken_texts
 from integration.gateway.world import (
@@ -24,6 +18,12 @@ from integration.gateway.world import (
     finished,
     message,
 )
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.protocol.errors import UnavailableError
 from strata.shared.ids import new_id
 
 

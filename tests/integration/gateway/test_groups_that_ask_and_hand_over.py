@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+
+from integration.gateway.members import Members, send, spoken_texts
+from integration.gateway.world import Gateway, World, collect, eventually, finished, message
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-
-from integration.gateway.members import Members, send, spoken_texts
-from integration.gateway.world import Gateway, World, collect, eventually, finished, message
 from strata.shared.ids import new_id
 from strata.shared.interceptors.client import ClientChannel
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+
+from integration.gateway.world import Gateway, World, eventually, finished, reply, started, stored
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
-
-from integration.gateway.world import Gateway, World, eventually, finished, reply, started, stored
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.client import ClientChannel
 from strata.tool_execution.builtin.agents import AgentTools

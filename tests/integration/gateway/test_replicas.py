@@ -13,12 +13,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
-from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.standalone.ports import ReservedPort
 
+import strata
 from integration.gateway.world import (
     Gateway,
     World,
@@ -31,9 +27,14 @@ from integration.gateway.world import (
     step,
     stored,
 )
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
+from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
+from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.events import run_follower
+from strata.standalone.ports import ReservedPort
 
-_ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]
+_ROOTS = [str(Path(part).parent) for part in strata.__path__]
 
 
 class Gate:

@@ -9,10 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 from integration.gateway.world import (
     REPLY_EVENTS,
@@ -26,7 +22,11 @@ from integration.gateway.world import (
     step,
     stored,
 )
+from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.dispatch.attempts import DispatchTerms
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2
-from strata.api.common.v1 import message_pb2
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.protocol.status import from_rpc_error
 
 from integration.gateway.test_proxy import reason, status_of
 from integration.gateway.world import Gateway, World, collect, message
+from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
 
 AGENT = "agent-01890a5d-ac96-774b-bcce-b302099a8057"

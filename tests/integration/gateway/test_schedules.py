@@ -12,6 +12,11 @@ from typing import Any
 import asyncpg
 import grpc.aio
 import pytest
+from typer.testing import CliRunner
+
+from integration.gateway.test_admin import project, project_key
+from integration.gateway.test_replicas import start_process
+from integration.gateway.world import Gateway, World, eventually, message
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
@@ -20,11 +25,6 @@ from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
 from strata.cli.main import app
 from strata.protocol.status import from_rpc_error
-from typer.testing import CliRunner
-
-from integration.gateway.test_admin import project, project_key
-from integration.gateway.test_replicas import start_process
-from integration.gateway.world import Gateway, World, eventually, message
 from strata.shared.ids import new_id
 
 YEARLY = "0 0 1 1 *"

@@ -15,15 +15,15 @@ from typing import Any
 import asyncpg
 import grpc.aio
 import pytest
+from typer.testing import CliRunner
+
+from integration.gateway.world import Gateway, World, collect, eventually, finished, started
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.api.gateway.v1 import webhook_service_pb2_grpc as pb_grpc
 from strata.cli.main import app
-from strata.protocol.status import from_rpc_error
-from typer.testing import CliRunner
-
-from integration.gateway.world import Gateway, World, collect, eventually, finished, started
 from strata.gateway.webhooks.domain import RETRIES_S
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
 from strata.shared.secrets import generate_master_key
 from web_servers import RawServer, ok, raw_server, redirect

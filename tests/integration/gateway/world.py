@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
+
+from contract.gateway.stores import drop
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -29,13 +31,11 @@ from strata.api.tool_execution.v1 import (
     execution_service_pb2_grpc,
     tool_service_pb2,
 )
-from strata.protocol.errors import NotFoundError, Reason, UnavailableError
-
-from contract.gateway.stores import drop
 from strata.gateway.auth.bootstrap import FirstKey, ensure_local_project, ensure_organization_key
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.auth import TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.context import current
 from strata.shared.ids import new_id

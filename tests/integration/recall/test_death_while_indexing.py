@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import strata
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.protocol.errors import StrataError
-from strata.standalone.ports import ReservedPort
-from strata.standalone.vectors import EmbeddedVectors
-
-import strata
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
@@ -33,6 +31,8 @@ from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.standalone.ports import ReservedPort
+from strata.standalone.vectors import EmbeddedVectors
 
 PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 

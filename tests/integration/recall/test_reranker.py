@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from cross_encoders import export
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import search_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -14,8 +16,6 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.protocol.errors import FailedPreconditionError, Reason
-
-from cross_encoders import export
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.settings import RecallSettings

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from strata.protocol.errors import Reason, UnavailableError
 
+from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, RequestContext, current_project, use
 from strata.shared.inprocess import InProcessNetwork

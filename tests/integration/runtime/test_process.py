@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,13 +14,13 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from strata.protocol.errors import StrataError
 
+import strata
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
 
 SCRIPT = Path(__file__).with_name("service_process.py")
-ROOTS = Path(__file__).parents[3]
 
 Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
@@ -31,7 +32,7 @@ async def spawn(tmp_path: Path, keys: tuple[str, str]) -> AsyncIterator[Spawn]:
     running: list[asyncio.subprocess.Process] = []
 
     async def start(mode: str = "plain", drain_s: float = 0.0) -> asyncio.subprocess.Process:
-        paths = ":".join(str(ROOTS / root) for root in ("shared", "services", "gateway"))
+        paths = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-X", "dev", str(SCRIPT), str(file), mode, str(drain_s),
             stdout=asyncio.subprocess.PIPE,

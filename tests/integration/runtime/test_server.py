@@ -15,6 +15,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
 from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
@@ -22,7 +23,6 @@ from strata.protocol.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.context import Caller, RequestContext, current_project, require_caller, use
 from strata.shared.interceptors.auth import bearer
@@ -207,7 +207,7 @@ async def test_unavailable_is_retried_for_repeatable_methods_only(
         return behave
 
     server = await start({"Read": failing_twice("Read"), "Write": failing_twice("Write")})
-    channel = factory.channel(server.address, [raw_service()])
+    channel = factory.channel(server.address, [raw_service()], peer="raw")
     with use(RequestContext(caller=caller)):
         assert await channel.unary_unary(f"{PATH}/Read")(b"") == b"at last"
         with pytest.raises(UnavailableError, match="database is away"):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.protocol.errors import UnavailableError
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
 from strata.shared.sandbox import Isolation, Limits, Run, RunStatus

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from strata.protocol.errors import UnavailableError
 
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
+from strata.protocol.errors import UnavailableError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
 from strata.tool_runner.sandbox.call import Call

@@ -21,11 +21,11 @@ import grpc.aio
 import psutil
 import pytest
 import pytest_asyncio
+
+import strata
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
-
-import strata
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use

@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
+
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.postgres import EmbeddedPostgres
 

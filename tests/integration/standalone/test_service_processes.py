@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.services import INNER_SERVICES
 from strata.standalone.compose.split import ServiceProcess

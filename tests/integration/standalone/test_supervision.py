@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 from qdrant_client import AsyncQdrantClient, models
+
 from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 
 if TYPE_CHECKING:
-    from integration.embedded.conftest import Engines
+    from integration.standalone.conftest import Engines
 
 
 def _client(port: int, key: str) -> AsyncQdrantClient:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+
+import strata
 from strata.standalone import postgres_binaries
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.supervisor import Identity, launch
-
-import strata
 
 NOBODY = 65534
 

@@ -9,7 +9,9 @@ from uuid import UUID
 import grpc
 import psutil
 import pytest
-from integration.embedded.vector_points import (
+from qdrant_client import AsyncQdrantClient, models
+
+from integration.standalone.vector_points import (
     STEM,
     connect,
     create_alias,
@@ -19,7 +21,6 @@ from integration.embedded.vector_points import (
     point,
     where,
 )
-from qdrant_client import AsyncQdrantClient, models
 from strata.standalone.vectors import EmbeddedVectors
 
 

@@ -17,12 +17,12 @@ import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import models
+
+from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors, filter_rewriter, wire
 from strata.standalone.vectors.convert_filters import filter_of
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
 from strata.standalone.vectors.store import CollectionStore
-
-from strata.shared.search.vectors.qdrant import connect
 
 DIM = 384
 COUNT = 3_000

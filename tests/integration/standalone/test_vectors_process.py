@@ -14,7 +14,9 @@ from uuid import UUID
 import grpc
 import psutil
 import pytest
-from integration.embedded.vector_points import (
+from qdrant_client import models
+
+from integration.standalone.vector_points import (
     STEM,
     connect,
     create_alias,
@@ -24,7 +26,6 @@ from integration.embedded.vector_points import (
     point,
     where,
 )
-from qdrant_client import models
 from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.ports import pick_port
 from strata.standalone.vectors import EmbeddedVectors, process

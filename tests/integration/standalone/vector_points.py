@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from qdrant_client import AsyncQdrantClient, models
+
 from strata.standalone.vectors import EmbeddedVectors
 
 STEM = "points__model__v1"

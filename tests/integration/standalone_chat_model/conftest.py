@@ -11,6 +11,7 @@ from pathlib import Path
 
 import openai
 import pytest
+
 from strata.standalone.chat_model.serving.replies import ChatService
 from strata.standalone.chat_model.serving.requests import Sampling
 from strata.standalone.chat_model.serving.web import ChatServer

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
+
 from strata.standalone.chat_model.serving import web
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -136,10 +137,10 @@ def test_a_wrong_key_is_refused(running: Any) -> None:
 )
 def test_a_wrong_body_is_refused(running: Any, body: bytes, status: int) -> None:
     headers = {"Authorization": "Bearer a-test-key"}
-    with httpx.Client(headers=headers) as client:
+    with httpx2.Client(headers=headers) as client:
         try:
             answer = client.post(f"{running.url}/v1/chat/completions", content=body)
-        except httpx.WriteError:  # refused before the body was read
+        except httpx2.WriteError:  # refused before the body was read
             assert status == 413
         else:
             assert answer.status_code == status
@@ -148,7 +149,7 @@ def test_a_wrong_body_is_refused(running: Any, body: bytes, status: int) -> None
 
 def test_an_unknown_path_is_not_found(running: Any) -> None:
     headers = {"Authorization": "Bearer a-test-key"}
-    with httpx.Client(headers=headers) as client:
+    with httpx2.Client(headers=headers) as client:
         assert client.get(f"{running.url}/nothing").status_code == 404
         assert client.post(f"{running.url}/v1/models", json={}).status_code == 404
         assert client.get(f"{running.url}/health").json() == {"status": "ok"}
@@ -204,7 +205,7 @@ def test_a_waiting_stream_is_kept_alive(running: Any, monkeypatch: pytest.Monkey
     headers = {"Authorization": "Bearer a-test-key"}
     body = {"messages": HELLO, "stream": True}
     with (
-        httpx.Client(headers=headers) as client,
+        httpx2.Client(headers=headers) as client,
         client.stream("POST", f"{running.url}/v1/chat/completions", json=body) as response,
     ):
         lines = response.iter_lines()

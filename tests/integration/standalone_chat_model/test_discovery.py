@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from strata.standalone.chat_model.choice import Source, choose
 from strata.standalone.chat_model.discovery import UsualAddress, chat_models, discover
 from strata.standalone.chat_model.settings import LocalDemoMode

@@ -16,6 +16,7 @@ from typing import Any
 import openai
 import psutil
 import pytest
+
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.manifest import ModelFile, Part
 from strata.standalone.chat_model.progress import LocalModelError, Phase, Progress

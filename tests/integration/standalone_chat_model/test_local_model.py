@@ -14,10 +14,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import psutil
 import pytest
+
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.settings import LocalDemoSettings
 
@@ -174,7 +175,7 @@ async def test_a_killed_process_comes_back_at_the_same_address(model: LocalChatM
         await asyncio.sleep(0.05)
     await model.wait_serving()
     assert model.base_url == address
-    async with httpx.AsyncClient() as plain:
+    async with httpx2.AsyncClient() as plain:
         headers = {"Authorization": f"Bearer {model.api_key}"}
         assert (await plain.get(f"{address}/models", headers=headers)).status_code == 200
         assert (await plain.get(f"{address}/models")).status_code == 401

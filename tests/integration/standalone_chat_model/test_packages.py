@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from strata.standalone.chat_model.assets import ModelAssembler, PackageSource
 from strata.standalone.chat_model.cpu import Cpu
 from strata.standalone.chat_model.manifest import ModelFile, Part

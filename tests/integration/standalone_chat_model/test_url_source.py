@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from strata.standalone.chat_model.assets import ModelAssembler, UrlSource
 from strata.standalone.chat_model.manifest import ModelFile, Part
 from strata.standalone.chat_model.progress import Cancellation, LocalModelError, ignore

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Reply, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
-
-from doubles.script import Call, Reply, call, say
 from strata.shared.ids import new_id
 from world import Ran, Stream, World, roles, user
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Reply, call, say
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-
-from doubles.script import Call, Reply, call, say
 from world import Ran, Stream, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

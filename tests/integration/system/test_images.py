@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from doubles.script import Fault, ModelCall, Step, say
+from image_samples import encoded, padded, png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -13,9 +16,6 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.client.images import image, user_message
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.protocol.images import MAX_IMAGE_BYTES, image_id
-
-from doubles.script import Fault, ModelCall, Step, say
-from image_samples import encoded, padded, png
 from world import Ran, Stream, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.protocol.errors import NotFoundError, Reason
 
 from doubles.script import Call, Reply, call, rate_limited, say
 from strata.agent_loop.convert.recordings import recording_from_json
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replay import replay
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.protocol.errors import NotFoundError, Reason
 from world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

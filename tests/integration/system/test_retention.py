@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
-from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.protocol.errors import NotFoundError, Reason
 
 from doubles.script import say
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, ServiceChannels
 from strata.shared.clock import SystemClock

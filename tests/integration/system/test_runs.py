@@ -6,12 +6,12 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
+
+from doubles.script import Call, ModelCall, Reply, Step, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
-
-from doubles.script import Call, ModelCall, Reply, Step, call, say
 from world import Stream, World, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

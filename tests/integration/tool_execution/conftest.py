@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
+from integration.agent_loop.world import World, open_world
+from mcp_support import Mcp, open_folder
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import NotFoundError
-
-from integration.agent_loop.world import World, open_world
-from mcp_support import Mcp, open_folder
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 

@@ -6,16 +6,16 @@ import json
 from typing import Any
 
 import pytest
+
+from doubles.script import call, say
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import InvalidArgumentError, Reason
-
-from doubles.script import call, say
-from integration.agent_loop.world import World
-from integration.tool_execution.conftest import Tools
 from strata.shared.ids import new_id
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import PermissionDeniedError, Reason, UnavailableError
-
-from integration.agent_loop.world import World
-from integration.tool_execution.conftest import Tools
-from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
 from strata.shared.context import RequestContext, current_project, use
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 

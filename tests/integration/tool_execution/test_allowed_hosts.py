@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from strata.api.common.v1 import tool_pb2
-from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.sandbox import Isolation
 from strata.shared.secrets import Envelope, generate_master_key, open_envelope

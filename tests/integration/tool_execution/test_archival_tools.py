@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
 from strata.api.common.v1.message_pb2 import TOOL_STATUS_FAILED
 from strata.protocol.errors import InvalidArgumentError
-
-from integration.tool_execution.conftest import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

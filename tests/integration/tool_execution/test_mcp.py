@@ -8,17 +8,6 @@ import shutil
 from typing import Any
 
 import pytest
-from strata.api.common.v1 import message_pb2, tool_pb2
-from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
-from strata.protocol.errors import (
-    AbortedError,
-    AlreadyExistsError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-)
 
 from cut_proxy import CutProxy
 from doubles import mcp_sdk_server
@@ -32,6 +21,17 @@ from mcp_support import (
     serving_http,
     tool,
     until,
+)
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
+from strata.protocol.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

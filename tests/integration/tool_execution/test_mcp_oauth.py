@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError, NotFoundError
 
 from doubles.oauth_server import Authority, Vault
 from integration.agent_loop.world import World
 from mcp_support import Mcp, serving_http
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError, NotFoundError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HTTP = pb.MCP_TRANSPORT_STREAMABLE_HTTP

@@ -16,9 +16,9 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from mcp_support import alive, open_folder, program_command, serving_http, tool, until
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.messages import ToolStatus
 from strata.shared.web.errors import ForbiddenUrlError

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from strata.protocol.errors import Reason as Why
 
 from doubles.oauth_server import Vault
 from doubles.sign_in_server import SignInServer, browse
 from integration.agent_loop.world import World
 from mcp_support import Mcp, serving_http
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from strata.protocol.errors import Reason as Why
 from strata.shared.clock import SystemClock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

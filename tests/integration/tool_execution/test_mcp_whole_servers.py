@@ -6,16 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.common.v1 import message_pb2, tool_pb2
-from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 
 from doubles.script import Call, Reply, say
 from integration.agent_loop.test_recovery import Died, Mortal, mortal
 from mcp_support import Mcp, names, tool, until
 from strata.agent_loop.domain.tools import ToolEvent
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.server_tools import MAX_SERVER_TOOLS
 

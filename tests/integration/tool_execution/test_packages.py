@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
 
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType

@@ -23,8 +23,9 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.archival import main as archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
+from strata.client.channel import open_gateway_channel
 from strata.shared.auth import TokenSigner, generate_key_pair
-from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.channels import services_of
 from strata.shared.ids import new_id
 from strata.shared.server import serving
 from strata.tool_execution import main as tool_execution
@@ -134,11 +135,13 @@ async def parts(databases: Any, vectors: Any) -> AsyncIterator[Split]:
                 ),
             )
         )
-        factory = ChannelFactory()
-        stack.push_async_callback(factory.close)
         token = signer.mint("org-1", new_id("project"), "key-1", ["read", "write", "run"])
-        channel = factory.channel(tools.address, services_of("tool_execution"), token=token)
-        direct = factory.channel(behind.address, services_of("archival"), token=token)
+        channel = await stack.enter_async_context(
+            open_gateway_channel(tools.address, token, services_of("tool_execution"))
+        )
+        direct = await stack.enter_async_context(
+            open_gateway_channel(behind.address, token, services_of("archival"))
+        )
         yield Split(
             proxy,
             pb_grpc.ExecutionServiceStub(channel),

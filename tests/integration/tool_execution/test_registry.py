@@ -7,6 +7,10 @@ import re
 from typing import Any
 
 import pytest
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
@@ -19,10 +23,6 @@ from strata.protocol.errors import (
     PermissionDeniedError,
     Reason,
 )
-
-from doubles.script import Call, Reply, say
-from integration.agent_loop.world import World
-from integration.tool_execution.conftest import Tools
 from strata.shared.context import current_project
 from strata.shared.scopes import DEFAULT_SCOPES, Scope
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from strata.protocol.errors import FailedPreconditionError, Reason
 
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 from pydantic import SecretStr
-from strata.protocol.errors import WrongSettingError
 
 import file_samples
+from strata.protocol.errors import WrongSettingError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS

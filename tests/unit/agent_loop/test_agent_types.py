@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.domain.agent.agents import Agent
@@ -16,6 +14,8 @@ from strata.agent_loop.domain.agent.types import AGENT_TYPES, Boot, LoopKind
 from strata.agent_loop.prompts.base import base_prompt
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import MEMORIES_STORED, default_tools
 from strata.shared.tool_rules import ToolRuleType

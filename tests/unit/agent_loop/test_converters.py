@@ -9,10 +9,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
-from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
-from strata.protocol.errors import InvalidArgumentError, Reason
 
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
 from strata.agent_loop.convert.runs import event_to_proto, response_to_proto, run_from_proto
@@ -52,6 +48,10 @@ from strata.agent_loop.domain.run.journal import (
 )
 from strata.agent_loop.domain.run.runs import RunFailure, RunOutcome
 from strata.agent_loop.domain.tools import PromptSnapshot, ToolResult
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import MessageRole, ToolStatus

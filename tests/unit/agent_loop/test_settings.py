@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
@@ -14,6 +13,7 @@ from strata.agent_loop.models.presets.table import PRESETS
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.protocol.errors import InvalidArgumentError
 
 KEYS = tuple(
     f"{preset.variables}_{name}" for preset in PRESETS.values() for name in ("API_KEY", "BASE_URL")

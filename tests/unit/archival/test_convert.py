@@ -4,15 +4,15 @@ from base64 import b64encode
 from functools import partial
 
 import pytest
+
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as file_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-
 from strata.archival.convert import archives as convert
 from strata.archival.convert import files as convert_files
 from strata.archival.convert import passages as convert_passages
 from strata.archival.convert.passages import PassageReader
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.shared.search.embedding.wordpiece import WordPieceTokenizer
 

@@ -9,14 +9,14 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.api.common.v1 import search_pb2
-from strata.protocol.errors import InvalidArgumentError
 
 from archival_support import NOW, new_passage
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.common.v1 import search_pb2
 from strata.archival.convert.search import answer_to_proto, to_search
 from strata.archival.domain.passages import Origin, Passage, TagMatch
 from strata.archival.domain.search import Search
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.result_merge import ResultRank

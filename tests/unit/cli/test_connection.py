@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
-from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
+from strata.client.settings import ClientSettings
 from strata.protocol.errors import UnauthenticatedError
 from strata.standalone.data_folder import DataFolder
 
@@ -31,10 +32,10 @@ def running(folder: DataFolder) -> DataFolder:
 
 
 def find(folder: DataFolder, *, address: str = "", api_key: str = "") -> Target:
-    return find_target(Choice(address, api_key), CliSettings(data=folder.path))
+    return find_target(Choice(address, api_key), ClientSettings(data=folder.path))
 
 
-def address_and_key(choice: Choice, settings: CliSettings) -> tuple[str, str]:
+def address_and_key(choice: Choice, settings: ClientSettings) -> tuple[str, str]:
     target = find_target(choice, settings)
     return target.address, target.api_key
 
@@ -47,14 +48,14 @@ def test_address_and_key_are_read_from_the_data_folder(running: DataFolder) -> N
 def test_options_come_before_the_environment_and_that_before_the_folder(
     running: DataFolder,
 ) -> None:
-    settings = CliSettings(address="10.0.0.1:1", api_key="environment", data=running.path)
+    settings = ClientSettings(address="10.0.0.1:1", api_key="environment", data=running.path)
     assert address_and_key(Choice(), settings) == ("10.0.0.1:1", "environment")
     assert address_and_key(Choice("10.0.0.2:2"), settings) == ("10.0.0.2:2", "environment")
     assert address_and_key(Choice("10.0.0.2:2", "mine"), settings) == ("10.0.0.2:2", "mine")
 
 
 def test_a_folder_that_is_named_comes_before_the_environment(running: DataFolder) -> None:
-    settings = CliSettings(address="10.0.0.1:1", api_key="environment")
+    settings = ClientSettings(address="10.0.0.1:1", api_key="environment")
     assert address_and_key(Choice(data=running.path), settings) == ("127.0.0.1:7600", "folder-key")
     choice = Choice("10.0.0.2:2", data=running.path)
     assert address_and_key(choice, settings) == ("10.0.0.2:2", "environment")
@@ -77,7 +78,7 @@ def test_the_default_folder_needs_no_option(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = DataFolder(open_folder)
-    monkeypatch.setattr("strata.standalone.data_folder.default_path", lambda: open_folder)
+    monkeypatch.setattr("strata.client.data_folder.default_data_folder", lambda: open_folder)
     with pytest.raises(UnreachableError) as raised:
         find(usual)
     assert raised.value.message.endswith("Start it with: strata up")
@@ -152,20 +153,20 @@ def test_schemes_have_no_case_and_blanks_around_an_address_do_not_count(
 def test_an_http_address_contradicts_the_option_tls(running: DataFolder) -> None:
     choice = Choice("http://host:7600", "k", tls=True)
     with pytest.raises(UsageError, match="without TLS"):
-        find_target(choice, CliSettings(data=running.path))
+        find_target(choice, ClientSettings(data=running.path))
 
 
 def test_a_missing_file_of_authorities_is_wrong_usage(running: DataFolder) -> None:
     choice = Choice("host:7600", "k", ca_file=running.path / "missing.pem")
     with pytest.raises(UsageError, match="There is no file"):
-        find_target(choice, CliSettings(data=running.path))
+        find_target(choice, ClientSettings(data=running.path))
 
 
 @pytest.mark.parametrize("key", ["two words", "two\nlines", "ключ", "sk-\x1b[31m", "“sk-strata”"])
 def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key: str) -> None:
     with pytest.raises(UsageError, match="API key has blanks"):
         find(running, address="127.0.0.1:7600", api_key=key)
-    settings = CliSettings(address="127.0.0.1:7600", organization_key=key)
+    settings = ClientSettings(address="127.0.0.1:7600", organization_key=key)
     with pytest.raises(UsageError, match="organisation key has blanks"):
         find_organization_target(Choice(), settings)
 
@@ -180,12 +181,14 @@ def test_keys_are_not_printed(running: DataFolder) -> None:
 
 def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
-    folder = CliSettings(data=running.path)
-    settings = CliSettings(
+    folder = ClientSettings(data=running.path)
+    settings = ClientSettings(
         address="10.0.0.1:1", api_key="project", organization_key="environment", data=running.path
     )
 
-    def key(choice: Choice, settings: CliSettings, organization_key: str = "") -> tuple[str, str]:
+    def key(
+        choice: Choice, settings: ClientSettings, organization_key: str = ""
+    ) -> tuple[str, str]:
         target = find_organization_target(choice, settings, organization_key)
         return target.address, target.api_key
 
@@ -198,7 +201,7 @@ def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) ->
 
 def test_the_organisation_key_of_the_folder_goes_to_no_other_address(running: DataFolder) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
-    settings = CliSettings(api_key="project", data=running.path)
+    settings = ClientSettings(api_key="project", data=running.path)
     with pytest.raises(UnauthenticatedError) as raised:
         find_organization_target(Choice("10.0.0.2:2"), settings)
     assert "--organization-key" in raised.value.message

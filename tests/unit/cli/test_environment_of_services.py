@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from strata.cli.settings import environment_of_service
+
 from strata.standalone.compose.services import ALL_SERVICES
+from strata.standalone.settings import environment_of_service
 
 SECRETS = {
     "STRATA_API_KEY": "an API key",

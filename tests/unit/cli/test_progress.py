@@ -6,6 +6,7 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+
 from strata.standalone.chat_model.progress import Phase, Progress
 from strata.standalone.compose.progress import (
     ProgressBar,
@@ -13,7 +14,6 @@ from strata.standalone.compose.progress import (
     progress_documents,
     progress_lines,
 )
-
 from unit.cli.terminal import Terminal
 
 PHASE = next(iter(Phase))

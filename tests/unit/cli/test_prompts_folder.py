@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from strata.standalone.compose.local import Local
-from strata.standalone.data_folder import DataFolder
 
 from strata.shared.auth import generate_key_pair
+from strata.standalone.compose.local import Local
+from strata.standalone.data_folder import DataFolder
 
 
 def prompts_path(folder: Path) -> Any:

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from rich.console import Console
+
+from certificates import self_signed
 from strata.cli.commands.up import _ready
+from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import WrongSettingError
 from strata.standalone.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
 from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.data_folder import DataFolder
-
-from certificates import self_signed
-from strata.gateway.settings import GatewaySettings
 
 
 class Model:
@@ -67,7 +67,7 @@ def test_the_chat_command_names_the_data_folder_unless_it_is_the_usual_one(
     # Another terminal does not know our environment.
     monkeypatch.setenv("STRATA_DATA", str(folder.path))
     assert "--data" in shown(folder)
-    monkeypatch.setattr("strata.standalone.data_folder.default_path", lambda: folder.path)
+    monkeypatch.setattr("strata.client.data_folder.default_data_folder", lambda: folder.path)
     assert "--data" not in shown(folder)
 
 

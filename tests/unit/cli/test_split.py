@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from strata.standalone.compose.split import environment_of
 
+from strata.standalone.compose.split import environment_of
 from strata.tool_execution.settings import ToolExecutionSettings
 
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from strata.cli.main import ENTRIES, _load, app
-from strata.standalone.data_folder import DataFolder
 from typer.testing import CliRunner
 
 import strata
+from strata.cli.main import ENTRIES, _load, app
+from strata.standalone.data_folder import DataFolder
 
 ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy")

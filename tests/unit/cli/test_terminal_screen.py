@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.cli.chat.screens import TerminalScreen, rows_of
 from strata.cli.chat.turn_view import TurnView
 from strata.client.run_follower import ConnectionBack, ConnectionLost
 from strata.protocol.errors import UnavailableError
-
 from unit.cli.terminal import Terminal
 
 LOST = ConnectionLost(UnavailableError("gone"))

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments, result_of
 from strata.cli.client import is_agent_id
@@ -15,7 +16,6 @@ from strata.cli.messages import text_of
 from strata.cli.output import clipped, safe
 from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
-
 from strata.shared.ids import new_id
 
 

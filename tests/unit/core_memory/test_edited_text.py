@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.text_edits.diffs import unified_diff
@@ -30,6 +29,7 @@ from strata.core_memory.domain.text_edits.verbs import (
     StringReplace,
     TextEdit,
 )
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 from strata.shared.tag_escapes import escape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.core_memory.domain.text_edits.diffs import unified_diff
 from strata.core_memory.domain.text_edits.messages import TextMissingError
 from strata.core_memory.domain.text_edits.patches import Action, apply_section, parse_patch
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.tag_escapes import escape
 
 TEXT = "one\n\ttwo\nthree\nfour\nfive"

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.common.v1 import message_pb2
 from strata.protocol.errors import InvalidArgumentError, Reason
-
 from strata.shared.db import (
     Page,
     decode_page_token,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.gateway.runs.domain.chains import (
     ChainLink,
@@ -15,6 +14,7 @@ from strata.gateway.runs.domain.chains import (
     conversation_with,
 )
 from strata.gateway.runs.domain.states import FINAL_STATES, RunState
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 def chain(*names: str) -> list[ChainLink]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from strata.protocol.errors import UnavailableError
-
 from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
+from strata.protocol.errors import UnavailableError
 
 TERMS = DispatchTerms(first_pause_s=0.2, longest_pause_s=5.0)
 AWAY = UnavailableError("Recall is away.")

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from strata.gateway.auth.authenticator import ApiKeyAuthenticator
+from strata.gateway.auth.domain import Hasher, KeyRecord, key_id_of, new_secret
+from strata.gateway.auth.rate import RateLimiter
 from strata.protocol.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
     UnauthenticatedError,
 )
-
-from strata.gateway.auth.authenticator import ApiKeyAuthenticator
-from strata.gateway.auth.domain import Hasher, KeyRecord, key_id_of, new_secret
-from strata.gateway.auth.rate import RateLimiter
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.clock import ManualClock
 from strata.shared.interceptors.pipeline import Method

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError
 
+from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.convert import new_key, new_name, new_organization_key
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.names import name_problems
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

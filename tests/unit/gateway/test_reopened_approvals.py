@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.protocol.errors import Reason
-
 from strata.gateway.runs.convert.approvals import reopened_if_no_call_ran
 from strata.gateway.runs.domain.runs import RunEnding, RunFailure
 from strata.gateway.runs.events.progress import RunProgress
+from strata.protocol.errors import Reason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.domain.runs import RunEnding, trigger_of
 from strata.gateway.runs.domain.states import (
@@ -21,6 +20,7 @@ from strata.gateway.runs.domain.states import (
     after,
     sources,
 )
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 

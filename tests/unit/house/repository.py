@@ -10,8 +10,11 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[3]
-ROOTS = ("shared", "services", "gateway")
-_GENERATED = REPOSITORY / "shared" / "strata" / "api"
+ROOTS = (
+    *("shared", "services", "gateway", "standalone"),
+    *("clients/cli", "clients/python"),
+)
+_GENERATED = REPOSITORY / "clients" / "python" / "strata" / "api"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The shape of the source: three roots, one namespace, small modules, settings in one place."""
+"""The layout of the source: several roots, one namespace, settings in one place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_no_file_hides_the_other_roots() -> None:
     for root in ROOTS:
         assert (REPOSITORY / root / "strata").is_dir()
         assert not (REPOSITORY / root / "strata" / "__init__.py").exists()
-    assert list((REPOSITORY / "shared" / "strata" / "api").rglob("__init__.py")) == []
+    assert list((REPOSITORY / "clients/python/strata/api").rglob("__init__.py")) == []
 
 
 def test_every_other_package_says_what_it_is() -> None:
@@ -79,13 +79,16 @@ def reads_environment(source: str) -> bool:
     return bool(used & wanted)
 
 
-def test_every_tool_knows_the_same_three_roots() -> None:
+def test_every_tool_knows_the_same_roots() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     hatch = project["tool"]["hatch"]["build"]
-    assert hatch["dev-mode-dirs"] == list(ROOTS)
-    assert hatch["targets"]["wheel"]["packages"] == [f"{root}/strata" for root in ROOTS]
-    assert project["tool"]["mypy"]["mypy_path"][:3] == list(ROOTS)
-    assert project["tool"]["pytest"]["ini_options"]["pythonpath"][:3] == list(ROOTS)
+    roots, count = list(ROOTS), len(ROOTS)
+    packaged = [root for root in roots if root != "clients/python"]
+    assert hatch["dev-mode-dirs"] == packaged
+    assert hatch["targets"]["wheel"]["packages"] == [f"{root}/strata" for root in packaged]
+    assert project["tool"]["ruff"]["src"][:count] == roots
+    assert project["tool"]["mypy"]["mypy_path"][:count] == roots
+    assert project["tool"]["pytest"]["ini_options"]["pythonpath"][:count] == roots
 
 
 def test_every_package_stands_under_the_import_rules() -> None:
@@ -104,11 +107,7 @@ def test_every_package_stands_under_the_import_rules() -> None:
 def test_every_script_has_its_main(root: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     scripts = set(project["scripts"].values())
-    services = {
-        path.parent.name
-        for path in Path(REPOSITORY / root / "strata").glob("*/main.py")
-        if path.parent.name != "cli"
-    }
+    services = {path.parent.name for path in Path(REPOSITORY / root / "strata").glob("*/main.py")}
     assert services
     for service in services:
         assert f"strata.{service}.main:main" in scripts

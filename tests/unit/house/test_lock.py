@@ -15,6 +15,7 @@ from unit.house.repository import REPOSITORY
 
 _LOCK = (REPOSITORY / "requirements.lock").read_text("utf-8")
 _PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+_CLIENT = tomllib.loads((REPOSITORY / "clients/python/pyproject.toml").read_text("utf-8"))
 
 
 def entries() -> list[tuple[Requirement, list[str]]]:
@@ -56,9 +57,21 @@ def test_the_lock_names_no_host_and_no_option() -> None:
     assert options == {"--hash"}
 
 
-@pytest.mark.parametrize(
-    "wanted", [*_PROJECT["project"]["dependencies"], *_PROJECT["dependency-groups"]["dev"]]
-)
+_OWN = "strata-client"
+_DEPENDENCIES = [
+    *(wanted for wanted in _PROJECT["project"]["dependencies"] if Requirement(wanted).name != _OWN),
+    *_PROJECT["dependency-groups"]["dev"],
+    *_CLIENT["project"]["dependencies"],
+]
+
+
+def test_the_server_depends_on_the_client_of_the_same_version() -> None:
+    assert f"{_OWN}=={_CLIENT['project']['version']}" in _PROJECT["project"]["dependencies"]
+    assert _CLIENT["project"]["version"] == _PROJECT["project"]["version"]
+    assert _OWN not in pins(), "it is installed from its folder"
+
+
+@pytest.mark.parametrize("wanted", _DEPENDENCIES)
 def test_the_lock_satisfies_the_project(wanted: str) -> None:
     requirement = Requirement(wanted)
     versions = pins()[canonicalize_name(requirement.name)]
@@ -69,7 +82,7 @@ def test_the_lock_satisfies_the_project(wanted: str) -> None:
 
 def test_the_generated_code_runs_with_the_locked_protobuf() -> None:
     header = re.compile(r"# Protobuf Python Version: (\S+)")
-    files = list((REPOSITORY / "shared" / "strata" / "api").rglob("*_pb2.py"))
+    files = list((REPOSITORY / "clients/python/strata/api").rglob("*_pb2.py"))
     assert files
     (locked,) = pins()["protobuf"]
     for path in files:

@@ -8,9 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.protocol import images
-from strata.protocol.errors import StrataError
 
 from strata.agent_loop.agents import first_messages
 from strata.agent_loop.compaction import compactor, plan, transcript
@@ -28,6 +25,7 @@ from strata.agent_loop.models import conversation_repair, tokens
 from strata.agent_loop.prompts import library, summary, system_message
 from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival.convert import archives as archival
 from strata.archival.settings import ArchivalSettings
 from strata.core_memory.convert import blocks as block_requests
@@ -52,6 +50,8 @@ from strata.core_memory.files.text_extraction import pages
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs.convert import runs as run_requests
+from strata.protocol import images
+from strata.protocol.errors import StrataError
 from strata.recall.convert import search as recall
 from strata.shared import json_text, member_labels, tool_arguments, tool_returns
 from strata.shared.messages import MessageRole, ToolStatus

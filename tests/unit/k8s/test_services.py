@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from strata.cli.settings import CliSettings
-from strata.protocol.errors import UnauthenticatedError
 
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.cli.settings import CliSettings
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import UnauthenticatedError
 from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.secrets import read_master_keys
 from strata.shared.settings import ServiceSettings

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import search_pb2, usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import InvalidArgumentError
 from strata.protocol.images import image_id
-
-from image_samples import png
 from strata.recall.convert import messages as convert
 from strata.recall.convert import search as convert_search
 from strata.recall.domain.messages import Message

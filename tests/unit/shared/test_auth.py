@@ -13,8 +13,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from strata.protocol.errors import Reason, UnauthenticatedError
 
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import (
     AUDIENCE,
     CLOCK_LEEWAY_S,

@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from strata.api.common.v1 import call_options_pb2
+from strata.protocol.connections import SERVICE_CONFIG
 from strata.shared.channels import (
-    SERVICE_CONFIG,
     ChannelFactory,
     ServiceChannels,
     patience_of,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, Reason
-
 from strata.shared.checks import Checks
 from strata.shared.ids import new_id
 

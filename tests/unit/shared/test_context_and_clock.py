@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 
+from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.context import (
     Caller,

@@ -11,6 +11,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.errors.v1 import error_reason_pb2
 from strata.protocol.errors import (
     ERRORS,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 
+from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
 from strata.shared.interceptors.admission import Admission

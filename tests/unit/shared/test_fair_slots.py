@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import Reason, ResourceExhaustedError
 
+from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import FairSlots, share_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 
 from strata.agent_loop.domain.run.journal import idempotency_key
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.idempotency.keys import (
     MAX_REQUEST_ID,
     check_request_id,

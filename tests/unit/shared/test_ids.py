@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError, Reason
 
+from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import check_id, id_time, is_id, new_id, new_uuid7
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from image_samples import FORMATS, encoded, padded, png
 from strata.protocol.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
@@ -14,8 +16,6 @@ from strata.protocol.images import (
     inspect_image,
     is_image_id,
 )
-
-from image_samples import FORMATS, encoded, padded, png
 
 SIDES = st.integers(1, 700)
 OPTIONS = st.sampled_from(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-from strata.api.core_memory.v1 import file_service_pb2 as file_pb
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.agent_loop.convert import checks as agent_checks
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.archival.convert import archives as archive_convert
 from strata.core_memory.files import convert as file_convert
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.names import name_problems
 

@@ -7,8 +7,8 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import DataLossError
 
+from strata.protocol.errors import DataLossError
 from strata.shared.secrets import Envelope, context_of, generate_master_key, read_master_keys
 
 OLD, NEW = generate_master_key(), generate_master_key()

@@ -8,10 +8,10 @@ from typing import Self
 
 import pytest
 from pydantic import SecretStr, ValidationError, model_validator
-from strata.client.settings import ClientSettings
-from strata.protocol.errors import WrongSettingError
 
+from strata.client.settings import ClientSettings
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import WrongSettingError
 from strata.shared.settings import ServiceSettings, settings_config
 
 
@@ -84,8 +84,7 @@ def test_a_variable_that_is_set_to_nothing_counts_as_unset(
     monkeypatch.setenv("STRATA_DATA", "")
     monkeypatch.setenv("STRATA_TLS", "")
     assert RecallSettings() == RecallSettings(port=0)
-    assert ClientSettings().data is None
-    assert not ClientSettings().tls
+    assert ClientSettings.from_environment() == ClientSettings()
 
 
 def test_an_error_names_the_setting_and_not_its_value(monkeypatch: pytest.MonkeyPatch) -> None:

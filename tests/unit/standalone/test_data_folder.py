@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from strata.client.data_folder import Runtime
+from strata.client.settings import default_data_folder
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.standalone.data_folder import DataFolder, Runtime, default_path
+from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres_binaries import unprivileged_identity
 
 
@@ -126,7 +129,7 @@ def test_a_folder_that_the_database_cannot_reach_is_refused_by_name(open_folder:
 
 
 def test_the_default_can_be_reached_by_the_database() -> None:
-    path = default_path()
+    path = default_data_folder()
 
     assert path.is_absolute()
     if os.geteuid() == 0 and sys.platform == "linux":

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from strata.standalone.vectors.errors import VectorsError
 from strata.standalone.vectors.store import CollectionStore
 from strata.standalone.vectors.worker import EngineWorker

@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+
 from strata.standalone.ports import ReservedPort, pick_port
 
 

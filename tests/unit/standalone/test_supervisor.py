@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from strata.protocol.errors import FailedPreconditionError, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.supervisor import (

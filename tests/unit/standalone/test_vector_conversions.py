@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_filters import filter_of
 from strata.standalone.vectors.convert_points import (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from strata.standalone.chat_model.assets import ModelAssembler, PackageSource, SourceError
 from strata.standalone.chat_model.manifest import LOCAL_DEMO, ModelFile, Part
 from strata.standalone.chat_model.packages import CommandError

@@ -1,6 +1,7 @@
 """Reading the processor, and naming the build switches for it."""
 
 import pytest
+
 from strata.standalone.chat_model.cpu import (
     Cpu,
     detect,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.standalone.chat_model.serving.replies import TextAssembler, Turnstile
 from strata.standalone.chat_model.serving.requests import ApiError, chat_segments, parse_chat
 

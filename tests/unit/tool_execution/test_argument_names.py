@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from google.protobuf.message import Message
+
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import run_event_pb2 as events
@@ -18,7 +19,6 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.agents import AgentTools

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.memory_edits import MemoryEdit

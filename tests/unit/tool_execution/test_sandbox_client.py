@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import UnavailableError
-
 from strata.shared.sandbox import Isolation, Run, RunStatus
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution.clients.sandbox import CALLS, ISOLATION, SandboxClient

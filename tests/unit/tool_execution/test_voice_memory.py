@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, Reason, UnavailableError
-
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import MEMORIES_STORED
 from strata.tool_execution.builtin.voice_memory import StoreMemories, passages_of

@@ -9,8 +9,8 @@ import ipaddress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import StrataError
 
+from strata.protocol.errors import StrataError
 from strata.shared.web.addresses import is_allowed, read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.host_patterns import listed

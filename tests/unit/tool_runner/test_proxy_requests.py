@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import StrataError
 
+from strata.protocol.errors import StrataError
 from strata.tool_runner.egress.requests import ProxyError, read_request
 
 

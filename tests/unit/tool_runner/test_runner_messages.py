@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
-
 from strata.shared.sandbox import (
     Failure,
     Isolation,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError
 
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.web.addresses import check_addresses, is_public, read_networks
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.resolver import SystemResolver

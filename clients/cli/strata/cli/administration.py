@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.client import Client, first_of
 from strata.cli.output import note, print_json, print_listing, when
 from strata.cli.times import parse_end
 from strata.protocol.errors import NotFoundError, Reason
-
 from strata.shared.ids import is_id
 
 _EVERYTHING = 1_000_000

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 from strata.cli.connection import Choice, Target, find_organization_target, find_target, folder_of
 from strata.cli.findings import CheckVerdict, Finding
 from strata.cli.sandbox_check import local_sandbox, served_sandbox
-from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
+from strata.client.settings import ClientSettings
 from strata.protocol.errors import StrataError
-
 from strata.shared.auth import CLOCK_LEEWAY_S
 from strata.shared.clock_skew import NOTICEABLE_S
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
-    from strata.standalone.data_folder import DataFolder
+    from strata.client.data_folder import DataFolderReader
 
 _PYTHON = ((3, 11), (3, 14))
 _GB = 1_000_000_000
@@ -39,7 +38,9 @@ _REINSTALL = "Install Strata again: its packages are incomplete, or not for this
 Findings = list[Finding]
 
 
-async def examine(choice: Choice, settings: CliSettings, report: Callable[[Finding], None]) -> None:
+async def examine(
+    choice: Choice, settings: ClientSettings, report: Callable[[Finding], None]
+) -> None:
     """Runs every check, and reports each finding at once.
 
     Args:
@@ -106,7 +107,7 @@ def _loaded(check: str, module: str, distribution: str) -> Finding:
     return Finding(check, CheckVerdict.OK, f"{distribution} {installed}")
 
 
-def data_folder(folder: DataFolder) -> Iterator[Finding]:
+def data_folder(folder: DataFolderReader) -> Iterator[Finding]:
     """Checks that this user can write the data folder, and that others cannot read its secrets."""
     path = folder.path
     try:
@@ -155,7 +156,7 @@ def _owned_by_another_user(path: Path) -> Finding:
     )
 
 
-def _exposed_secrets(folder: DataFolder) -> Iterator[Path]:
+def _exposed_secrets(folder: DataFolderReader) -> Iterator[Path]:
     if not folder.secrets.exists():
         return
     for path in (folder.secrets, *folder.secrets.iterdir()):
@@ -169,7 +170,7 @@ def _nearest_existing_parent(path: Path) -> Path:
     return path
 
 
-def disk(folder: DataFolder) -> Finding:
+def disk(folder: DataFolderReader) -> Finding:
     """Checks the free disk space."""
     free = shutil.disk_usage(_nearest_existing_parent(folder.path)).free
     text = f"{free / _GB:.1f} GB free"
@@ -183,7 +184,7 @@ def disk(folder: DataFolder) -> Finding:
     return Finding("disk", CheckVerdict.OK, text)
 
 
-def _target(choice: Choice, settings: CliSettings) -> Target | StrataError:
+def _target(choice: Choice, settings: ClientSettings) -> Target | StrataError:
     try:
         return find_target(choice, settings)
     except StrataError as error:
@@ -196,11 +197,11 @@ def _not_reached(error: StrataError) -> Finding:
     return Finding("gateway", verdict, message, advice)
 
 
-async def _not_running(folder: DataFolder) -> Findings:
+async def _not_running(folder: DataFolderReader) -> Findings:
     return [await local_sandbox(), *await local_model_choice(), *await schemas(folder)]
 
 
-async def running(target: Target, folder: DataFolder) -> Findings:
+async def running(target: Target, folder: DataFolderReader) -> Findings:
     """Checks that the gateway accepts the key, and reaches every service and a chat model."""
     from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
     from strata.cli.health import gateway_state, service_states  # noqa: PLC0415
@@ -301,7 +302,7 @@ async def _served_models(client: Client) -> Findings:
     ]
 
 
-async def lag_of_indexes(choice: Choice, settings: CliSettings) -> Findings:
+async def lag_of_indexes(choice: Choice, settings: ClientSettings) -> Findings:
     """Checks how far behind each index is; skipped without an organisation key.
 
     All projects share the indexes, so only an organisation key may read their state.
@@ -335,12 +336,11 @@ async def lag_of_indexes(choice: Choice, settings: CliSettings) -> Findings:
 
 async def local_model_choice() -> Findings:
     """Reports which chat model the next start would choose."""
+    from strata.agent_loop.settings import AgentLoopSettings  # noqa: PLC0415
     from strata.standalone.chat_model.choice import Source, choose  # noqa: PLC0415
     from strata.standalone.chat_model.discovery import discover  # noqa: PLC0415
     from strata.standalone.chat_model.settings import LocalDemoSettings  # noqa: PLC0415
     from strata.standalone.compose.model import USUAL_ADDRESSES  # noqa: PLC0415
-
-    from strata.agent_loop.settings import AgentLoopSettings  # noqa: PLC0415
 
     try:
         registry = AgentLoopSettings().registry()
@@ -358,7 +358,7 @@ async def local_model_choice() -> Findings:
     return [Finding("chat model", CheckVerdict.WARN, sentence, f"Configure a provider{ways_out}")]
 
 
-async def schemas(folder: DataFolder) -> Findings:
+async def schemas(folder: DataFolderReader) -> Findings:
     """Checks that the schemas in a configured database fit this release."""
     from strata.standalone.compose.services import SERVICES  # noqa: PLC0415 - loads every service
 

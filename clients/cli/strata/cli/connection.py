@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strata.cli.failures import UsageError
-from strata.cli.settings import CliSettings
 from strata.client import target
+from strata.client.settings import ClientSettings
 from strata.client.target import Choice, OptionNames, Target, folder_of
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -17,7 +17,7 @@ _OPTIONS = OptionNames("--address", "--api-key")
 _ORGANIZATION_OPTIONS = OptionNames("--address", "--organization-key")
 
 
-def find_target(choice: Choice, settings: CliSettings) -> Target:
+def find_target(choice: Choice, settings: ClientSettings) -> Target:
     """Returns address and key of the gateway; see `strata.client.target`.
 
     Raises:
@@ -30,7 +30,7 @@ def find_target(choice: Choice, settings: CliSettings) -> Target:
 
 
 def find_organization_target(
-    choice: Choice, settings: CliSettings, organization_key: str = ""
+    choice: Choice, settings: ClientSettings, organization_key: str = ""
 ) -> Target:
     """Returns address and organisation key of the gateway.
 

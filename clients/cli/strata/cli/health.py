@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import archive_service_pb2
 from strata.api.common.v1.search_pb2 import IndexState
@@ -19,7 +20,6 @@ from strata.cli.client import Client
 from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.client.services import is_transport_failure
 from strata.protocol.errors import DeadlineExceededError, StrataError, UnavailableError
-
 from strata.shared.clock_skew import server_time, skew_between
 from strata.shared.ids import new_id
 

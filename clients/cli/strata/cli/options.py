@@ -14,7 +14,7 @@ from strata.cli.arguments import folder_of_option, named
 from strata.cli.client import Client, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
-from strata.cli.settings import CliSettings
+from strata.client.settings import ClientSettings
 
 ResultT = TypeVar("ResultT")
 
@@ -72,7 +72,7 @@ class Connection:
         Raises:
             StrataError: No gateway or key is configured.
         """
-        return find_target(self.choice, CliSettings())
+        return find_target(self.choice, ClientSettings.from_environment())
 
     def run(self, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
         """Connects to the gateway, runs `work` and returns its result.
@@ -94,7 +94,12 @@ class Connection:
         Raises:
             StrataError: The gateway or the key cannot be found, or `work` failed.
         """
-        return talk(find_organization_target(self.choice, CliSettings(), organization_key), work)
+        return talk(
+            find_organization_target(
+                self.choice, ClientSettings.from_environment(), organization_key
+            ),
+            work,
+        )
 
 
 def online(command: Callable[..., None]) -> Callable[..., None]:

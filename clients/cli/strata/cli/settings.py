@@ -1,20 +1,18 @@
-"""Settings of the command line: ``STRATA_…`` variables without a service's name."""
+"""Settings of the command line beside those of every client: ``STRATA_…`` variables."""
 
 from __future__ import annotations
 
-import os
-
 from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
-from strata.agent_loop.models.presets.table import PRESETS
-from strata.client.settings import ClientSettings
-
-# Variables that every process needs.
-_FOR_ALL = frozenset({"HOME", "PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR"})
+from strata.client.settings import PREFIX
+from strata.shared.settings import EnvironmentSettings
 
 
-class CliSettings(ClientSettings):
-    """Where the server is, and how `strata up` starts one."""
+class CliSettings(EnvironmentSettings):
+    """How commands start servers. The settings of Python programs hold as well."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     port: int = Field(
         default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
@@ -32,37 +30,3 @@ class CliSettings(ClientSettings):
     database_admin_url: str = Field(
         default="", repr=False, description="PostgreSQL URL that `strata migrate` connects with."
     )
-
-
-def environment_of_server() -> dict[str, str]:
-    """Returns the environment for a `strata up` that a command starts.
-
-    It has the settings of services and of model providers, and what every process needs.
-    """
-    return _environment("STRATA_", *_variables_of_providers())
-
-
-def environment_of_service(name: str) -> dict[str, str]:
-    """Returns the environment for the process of one service.
-
-    It has that service's settings, which may contain keys, and no other service's. Only the agent
-    loop gets the keys of chat models, which it reads under the providers' own variable names.
-
-    Args:
-        name: The folder name of the service, ``core_memory``.
-    """
-    providers = _variables_of_providers() if name == "agent_loop" else ()
-    return _environment(f"STRATA_{name.upper()}_", *providers)
-
-
-def _variables_of_providers() -> list[str]:
-    """Returns the prefixes of the model providers' own variables."""
-    return [prefix for preset in PRESETS.values() for prefix in preset.variables_in(os.environ)]
-
-
-def _environment(*prefixes: str) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(prefixes) or name in _FOR_ALL
-    }

@@ -4,8 +4,9 @@
         async for event in client.send(agent_id, "Hello!"):
             ...
 
-Calls raise the errors of `strata.protocol.errors`, which this package exports too. Names are imported
-at their first use, because the command line shares the errors and must not wait for gRPC.
+Programs without an event loop use `connect_sync`. Calls raise the errors of
+`strata.protocol.errors`, which this package exports too. Names are imported at their first use,
+because the command line shares the errors and must not wait for gRPC.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from strata.client.services import new_request_id
     from strata.client.source import tool_source
+    from strata.client.sync import SyncClient, connect_sync
     from strata.client.tools import Effect, returned
     from strata.protocol.errors import (
         AbortedError,
@@ -72,6 +74,7 @@ __all__ = [
     "ResourceExhaustedError",
     "RunFollower",
     "StrataError",
+    "SyncClient",
     "ToolSourceError",
     "UnauthenticatedError",
     "UnavailableError",
@@ -80,6 +83,7 @@ __all__ = [
     "Untrusted",
     "Update",
     "connect",
+    "connect_sync",
     "image",
     "new_request_id",
     "returned",
@@ -101,6 +105,8 @@ _HOMES = {
     "image": "images",
     "new_request_id": "services",
     "tool_source": "source",
+    "SyncClient": "sync",
+    "connect_sync": "sync",
     "Effect": "tools",
     "returned": "tools",
 }

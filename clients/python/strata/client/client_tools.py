@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime as dt
+import decimal
+import enum
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import json
+import pathlib
+import typing
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pydantic
-import pydantic_core
-
 from strata.api.common.v1 import message_pb2 as pb
 from strata.client.tools import wrong_argument
+from strata.protocol.argument_conversion import _strata_call
 
 MAX_ANSWERS = 100
 """Most approval requests that are answered for one message."""
@@ -40,12 +46,12 @@ class ClientTools:
     """Functions of this program that agents call by name.
 
     Args:
-        functions: Plain or ``async`` functions or methods. pydantic converts their arguments to
-            the types in their annotations.
+        functions: Plain or ``async`` functions or methods. Their arguments are converted to the
+            types in their annotations, like those of tools that run in the sandbox.
 
     Raises:
-        InvalidArgumentError: A function has no name, two have the same name, or pydantic does not
-            support an annotation.
+        InvalidArgumentError: A function has no name, two have the same name, or an annotation
+            names something that is not defined.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
@@ -57,11 +63,12 @@ class ClientTools:
             if name in self._functions:
                 raise wrong_argument("tools", f"has two functions of the name {name}")
             try:
-                self._functions[name] = pydantic.validate_call(function)
-            except (pydantic.errors.PydanticUserError, NameError) as error:
+                typing.get_type_hints(function)
+            except (NameError, TypeError) as error:
                 raise wrong_argument("tools", f"has {name}, which cannot be called: {error}") from (
                     None
                 )
+            self._functions[name] = function
 
     def covers(self, request: pb.ApprovalRequestPart) -> bool:
         """Whether the request consists only of calls of these functions."""
@@ -109,17 +116,36 @@ def calls_by_client(request: pb.ApprovalRequestPart) -> frozenset[str]:
 
 
 async def _call(function: Callable[..., Any], arguments: str) -> Any:
-    values: Mapping[str, Any] = pydantic_core.from_json(arguments or "{}")
+    values: dict[str, Any] = json.loads(arguments or "{}")
     if inspect.iscoroutinefunction(function):
-        return await function(**values)
-    value = await asyncio.to_thread(function, **values)
+        return await _strata_call(function, values)
+    value = await asyncio.to_thread(_strata_call, function, values)
     return await value if inspect.isawaitable(value) else value
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, str) or value is None:
         return str(value)
-    return pydantic_core.to_json(value).decode()
+    return json.dumps(
+        value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Converts a value that JSON does not support; called by the encoder."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return dump(mode="json")
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError(f"A return of type {type(value).__name__} cannot be converted to JSON.")
 
 
 def _sendable(text: str) -> str:

@@ -14,10 +14,11 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.client.channel import CALL_S
 from strata.client.client_tools import MAX_ANSWERS, ClientTools
 from strata.client.images import ImageSource, user_message
 from strata.client.run_follower import BackOff, FollowedRequest, RunFollower
-from strata.client.services import CALL_S, Services, new_request_id, open_channel
+from strata.client.services import Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
 from strata.client.target import Choice, find_target
@@ -290,7 +291,9 @@ async def connect(
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
-    target = find_target(Choice(address, api_key, data, tls, ca_file), ClientSettings())
+    target = find_target(
+        Choice(address, api_key, data, tls, ca_file), ClientSettings.from_environment()
+    )
     async with open_channel(
         target.address, target.api_key, tls=target.tls, timeout_s=timeout_s
     ) as channel:

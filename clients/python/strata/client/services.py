@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -54,17 +55,10 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
+from strata.client.channel import CALL_S, open_gateway_channel
 from strata.protocol.status import DETAILS_KEY
+from strata.protocol.tls import ClientTls
 
-from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.interceptors.client import CallPolicy
-from strata.shared.tls import ClientTls
-
-CALL_S = 30.0
-
-_ATTEMPTS = 3
-# Proxies may treat more frequent pings as an attack.
-_PING_S = 10.0
 _FILES = (
     agent_service_pb2,
     group_service_pb2,
@@ -204,14 +198,10 @@ async def open_channel(
         timeout_s: Deadline of a unary call in seconds; None for none.
     """
     services = [service for file in _FILES for service in file.DESCRIPTOR.services_by_name.values()]
-    factory = ChannelFactory(
-        ChannelOptions(max_attempts=_ATTEMPTS, local_subchannels=True, keepalive_s=_PING_S),
-        CallPolicy(unary_timeout_s=timeout_s, stream_timeout_s=None),
-    )
-    try:
-        yield factory.channel(address, services, token=api_key, tls=tls)
-    finally:
-        await factory.close()
+    async with open_gateway_channel(
+        address, api_key, services, tls=tls, timeout_s=timeout_s
+    ) as channel:
+        yield channel
 
 
 def is_transport_failure(error: BaseException) -> bool:

@@ -16,11 +16,10 @@ from strata.protocol.errors import (
     Reason,
     UnauthenticatedError,
 )
-
-from strata.shared.tls import ClientTls
+from strata.protocol.tls import ClientTls
 
 if TYPE_CHECKING:
-    from strata.standalone.data_folder import DataFolder
+    from strata.client.data_folder import DataFolderReader
 
 API_KEY_FILE = "api-key"
 ORGANIZATION_KEY_FILE = "organization-key"
@@ -153,17 +152,17 @@ def find_organization_target(
     """
     return find_target(
         replace(choice, api_key=organization_key),
-        settings.model_copy(update={"api_key": settings.organization_key}),
+        replace(settings, api_key=settings.organization_key),
         option_names,
         ORGANIZATION_KEY,
     )
 
 
-def folder_of(choice: Choice, settings: ClientSettings) -> DataFolder:
+def folder_of(choice: Choice, settings: ClientSettings) -> DataFolderReader:
     """Returns the data folder, which may not exist."""
-    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - an address needs none
+    from strata.client.data_folder import DataFolderReader  # noqa: PLC0415 - an address needs none
 
-    return DataFolder(choice.data or settings.data)
+    return DataFolderReader(choice.data or settings.data)
 
 
 def checked_address(address: str, *, default_port: int | None = None) -> str:
@@ -192,19 +191,19 @@ def checked_address(address: str, *, default_port: int | None = None) -> str:
     return bare
 
 
-def data_option(folder: DataFolder) -> str:
+def data_option(folder: DataFolderReader) -> str:
     """Returns the command-line option for a data folder, for hints to copy.
 
     It is empty for the default folder. STRATA_DATA is ignored, because it may not be set in the
     terminal that the hint is copied to.
     """
-    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - an address needs none
+    from strata.client.data_folder import DataFolderReader  # noqa: PLC0415 - an address needs none
 
-    usual = DataFolder(None).path == folder.path
+    usual = DataFolderReader(None).path == folder.path
     return "" if usual else f" --data {shlex.quote(str(folder.path))}"
 
 
-def _start(folder: DataFolder) -> str:
+def _start(folder: DataFolderReader) -> str:
     return f"{_START_IT}{data_option(folder)}"
 
 
@@ -281,7 +280,7 @@ def _settings_ask(settings: ClientSettings) -> bool:
     return settings.tls or settings.tls_ca_file is not None
 
 
-def _running_address(folder: DataFolder) -> str:
+def _running_address(folder: DataFolderReader) -> str:
     try:
         runtime = folder.running()
         holder = folder.holder()
@@ -296,7 +295,9 @@ def _running_address(folder: DataFolder) -> str:
     raise UnreachableError(f"Strata is not running on {folder.path}. {_start(folder)}")
 
 
-def _folder_key(folder: DataFolder, address: str, option_names: OptionNames, kind: KeyKind) -> str:
+def _folder_key(
+    folder: DataFolderReader, address: str, option_names: OptionNames, kind: KeyKind
+) -> str:
     try:
         runtime = folder.running()
         if runtime is not None and runtime.address == address:
@@ -314,7 +315,7 @@ def _folder_key(folder: DataFolder, address: str, option_names: OptionNames, kin
     )
 
 
-def _owned_by_another_user(folder: DataFolder) -> PermissionDeniedError:
+def _owned_by_another_user(folder: DataFolderReader) -> PermissionDeniedError:
     return PermissionDeniedError(
         f"The data folder {folder.path} belongs to another user. Run as that user, or set "
         "STRATA_ADDRESS and STRATA_API_KEY.",

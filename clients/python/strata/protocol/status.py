@@ -16,6 +16,7 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
 from strata.protocol.errors import (
     ERRORS,
     FieldViolation,

@@ -6,10 +6,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
-
 from strata.gateway.auth.domain import Hasher, KeyLookup, KeyRecord, key_id_of
 from strata.gateway.auth.rate import RateLimiter
+from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller

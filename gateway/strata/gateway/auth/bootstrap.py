@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.gateway.auth.convert import name_violations
 from strata.gateway.auth.domain import Authority, Hasher, KeyRecord, NewKey, key_id_of
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id

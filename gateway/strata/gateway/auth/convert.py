@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.protocol.errors import FieldViolation
-
 from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
 from strata.gateway.runs.domain.runs import UsageSum
+from strata.protocol.errors import FieldViolation
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.checks import Checks
 from strata.shared.ids import check_id

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Protocol, Self
 
 from strata.protocol.errors import PermissionDeniedError
-
 from strata.shared.context import Caller
 from strata.shared.ids import new_id
 from strata.shared.scopes import with_included

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
-
 from strata.shared.clock import Clock
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from strata.protocol.errors import Reason, UnauthenticatedError
-
 from strata.gateway.auth.domain import key_id_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.registry import RUN_FOLLOW_SERVICE
+from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY, Authenticator, Metadata, bearer

@@ -16,7 +16,6 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.gateway.auth.domain import (
     ApiKey,
@@ -28,6 +27,7 @@ from strata.gateway.auth.domain import (
     Project,
     new_secret,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from strata.api.agent_loop.v1.group_service_pb2 import GroupMember
 from strata.api.common.v1 import run_event_pb2
-from strata.protocol.errors import StrataError
-
 from strata.gateway.runs.domain.chains import ChainStore
 from strata.gateway.runs.events.run_follower import RunFollower
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_catalogue import ASK_MEMBERS, CODE_TOOLS
 

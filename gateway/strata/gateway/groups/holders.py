@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.protocol.errors import NotFoundError

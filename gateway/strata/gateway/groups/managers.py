@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.gateway.groups.exchange import Exchange, ExchangeMessage, Labels, named_message
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.member_labels import labels_of, member_lines, position_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 

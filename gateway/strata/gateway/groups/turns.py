@@ -19,13 +19,6 @@ from dataclasses import dataclass, field
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.protocol.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    NotFoundError,
-    StrataError,
-)
-
 from strata.gateway.groups.asked_members import AskedMembers
 from strata.gateway.groups.exchange import Exchange
 from strata.gateway.groups.holders import SwarmHolders
@@ -46,6 +39,12 @@ from strata.gateway.runs.convert.runs import (
 )
 from strata.gateway.runs.domain.runs import Accepted, NewRun, Run, RunFailure, RunKind, RunStore
 from strata.gateway.runs.events.run_follower import RunFollower
+from strata.protocol.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    StrataError,
+)
 from strata.shared.context import require_caller
 from strata.shared.convert.usage import usage_from_proto
 from strata.shared.ids import default_conversation_id, new_id

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from strata.protocol.errors import DeadlineExceededError, StrataError
-
 from strata.gateway.retention.store import PostgresRetention, RetainedKind
+from strata.protocol.errors import DeadlineExceededError, StrataError
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 

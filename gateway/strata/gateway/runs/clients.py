@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -16,10 +17,9 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
-from strata.protocol.stream_completion import complete_in_background
-
 from strata.gateway.runs.dispatch.dispatcher import TurnClient
 from strata.gateway.runs.domain.runs import is_group
+from strata.protocol.stream_completion import complete_in_background
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
 from strata.shared.request_stream import RequestStream

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import grpc
+
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
@@ -26,6 +27,8 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
+from strata.gateway.runs.convert.runs import principal_of
+from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -33,9 +36,6 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
-
-from strata.gateway.runs.convert.runs import principal_of
-from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
 from strata.shared.context import current_project, require_caller
 from strata.shared.logs import get_logger
 

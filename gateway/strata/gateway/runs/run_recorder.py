@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import recording_pb2
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.common.v1 import run_event_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.gateway.runs.domain.runs import Run, RunFilter, RunKind, RunStore, is_group
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.fair_slots import FairSlots
 from strata.shared.settings import MIB
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.response_format_pb2 import ResponseFormat
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
-
 from strata.gateway.runs.convert import runs
 from strata.gateway.runs.domain.runs import NewRun, RunKind
 from strata.gateway.schedules.domain import (
@@ -24,6 +23,7 @@ from strata.gateway.schedules.domain import (
     TickOutcome,
 )
 from strata.gateway.schedules.timing import Timing, TimingError
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.context import Caller
 from strata.shared.convert.enums import EnumTable
 from strata.shared.ids import new_id

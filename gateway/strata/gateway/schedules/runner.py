@@ -11,9 +11,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from strata.protocol.errors import ResourceExhaustedError, StrataError
-
 from strata.gateway.schedules.domain import DueSchedule, ScheduleStore
+from strata.protocol.errors import ResourceExhaustedError, StrataError
 from strata.shared.logs import get_logger
 
 _BATCH = 50

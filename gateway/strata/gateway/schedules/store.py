@@ -11,14 +11,6 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-    UnavailableError,
-)
 
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.principals import Principal
@@ -37,6 +29,14 @@ from strata.gateway.schedules.domain import (
     TickOutcome,
 )
 from strata.gateway.schedules.timing import Timing
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id

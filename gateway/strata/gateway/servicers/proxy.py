@@ -16,9 +16,9 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
 from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.protocol.status import DETAILS_KEY, WireStatus, code_of
-
 from strata.shared.clock_skew import SERVER_HOST_KEY
 from strata.shared.context import current_project
 from strata.shared.final_status import FinalStatus, is_failed_write

@@ -11,8 +11,6 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import StrataError, invalid_field
-
 from strata.gateway.groups.managers import check_group
 from strata.gateway.runs.clients import AgentDirectory, GroupDirectory, GrpcToolVersions
 from strata.gateway.runs.convert import approvals
@@ -37,6 +35,7 @@ from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.gateway.runs.explanation.spans import Explanation
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.run_recorder import RunRecorder
+from strata.protocol.errors import StrataError, invalid_field
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id, default_conversation_id

@@ -8,13 +8,12 @@ from typing import Any
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import Reason, StrataError
-
 from strata.gateway.runs.clients import AgentDirectory
 from strata.gateway.runs.convert.runs import principal_of
 from strata.gateway.schedules import convert
 from strata.gateway.schedules.domain import ScheduleStore
 from strata.gateway.schedules.timing import TimingError
+from strata.protocol.errors import Reason, StrataError
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id

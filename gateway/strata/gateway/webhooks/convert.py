@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
-
 from strata.gateway.webhooks.domain import EVENTS, Delivery, DeliveryState, Webhook, key_of
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
 from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import digest_of

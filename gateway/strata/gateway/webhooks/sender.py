@@ -9,13 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC
 
-from strata.protocol.errors import DataLossError, StrataError
-
 from strata.gateway.runs.convert.runs import run_to_pb
 from strata.gateway.runs.domain.runs import NO_STOP_REASON, Run, RunStore
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.protocol.errors import DataLossError, StrataError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
 from strata.shared.web.errors import FetchError, ForbiddenUrlError

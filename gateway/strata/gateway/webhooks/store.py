@@ -9,11 +9,6 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import (
-    NotFoundError,
-    Reason,
-    ResourceExhaustedError,
-)
 
 from strata.gateway.runs.store.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
@@ -24,6 +19,11 @@ from strata.gateway.webhooks.domain import (
     DeliveryState,
     NewWebhook,
     Webhook,
+)
+from strata.protocol.errors import (
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
 )
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request

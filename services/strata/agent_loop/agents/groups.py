@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from strata.protocol.errors import StrataError
-
 from strata.agent_loop.domain.agent.agents import revision_mismatch
 from strata.agent_loop.domain.agent.groups import CreateGroup, Group, GroupStore, UpdateGroup
 from strata.agent_loop.loop.failures import ends_run
+from strata.protocol.errors import StrataError
 
 
 class SharedMemory(Protocol):

@@ -14,17 +14,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.protocol.errors import (
-    AbortedError,
-    AlreadyExistsError,
-    FieldViolation,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-    StrataError,
-)
-
 from strata.agent_loop.agents.first_messages import first_messages
 from strata.agent_loop.agents.memory_agents import (
     PERSONA,
@@ -75,6 +64,16 @@ from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.agent_loop.rules.validation import tool_violations
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.protocol.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+)
 from strata.shared.agent_types import MEMORY_AGENT_TYPES
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id, new_id

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.agent_loop.domain.agent.agents import Agent, AgentPatch
 from strata.agent_loop.domain.agent.message_buffer import BufferLengths, buffer_lengths
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts.base import base_prompt
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.agent_types import AgentType
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id

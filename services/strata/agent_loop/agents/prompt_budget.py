@@ -10,13 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    FieldViolation,
-    InvalidArgumentError,
-    Reason,
-)
-
 from strata.agent_loop.context.memory_view import shows_line_numbers
 from strata.agent_loop.context.token_budget import FILES_SHARE, MESSAGES_SHARE, TokenBudget
 from strata.agent_loop.domain.agent.agents import Agent
@@ -26,6 +19,12 @@ from strata.agent_loop.domain.model.chat import ToolSchema
 from strata.agent_loop.domain.ports import ArchivalStats, BoundModel, PromptLimit
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    Reason,
+)
 from strata.shared.clock import Clock
 from strata.shared.tool_rules import rule_element
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from strata.protocol.errors import FailedPreconditionError, StrataError
-
 from strata.agent_loop.agents.prompt_budget import PromptBudget, budget_of
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -26,6 +24,7 @@ from strata.agent_loop.domain.model.errors import ModelError
 from strata.agent_loop.domain.ports import BoundModel, Models, PromptLimit, Tools
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
 from strata.shared.logs import get_logger

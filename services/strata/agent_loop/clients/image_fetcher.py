@@ -5,9 +5,8 @@ from __future__ import annotations
 import ssl
 from contextlib import AsyncExitStack
 
-from strata.protocol.images import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
-
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.protocol.images import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver

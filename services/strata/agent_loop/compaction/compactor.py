@@ -11,8 +11,6 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from strata.protocol.errors import AbortedError, Reason
-
 from strata.agent_loop.compaction.plan import Plan, plan
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
@@ -24,6 +22,7 @@ from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.domain.retries import until_available
 from strata.agent_loop.domain.run.journal import JournalKey
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.clock import Clock
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger

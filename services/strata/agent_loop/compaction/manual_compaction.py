@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.context.inspection import NextRequest
@@ -17,6 +15,7 @@ from strata.agent_loop.domain.agent.agents import CompactionSettings
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.ports import Models, Recall
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import Clock
 
 Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]

@@ -10,11 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from strata.protocol.images import image_text
-
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn
 from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
+from strata.protocol.images import image_text
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.messages import MessageRole
 from strata.shared.replies import sent_text

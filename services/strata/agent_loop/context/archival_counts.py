@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.domain.ports import Archival, ArchivalStats
 from strata.protocol.errors import (
     DeadlineExceededError,
     ResourceExhaustedError,
     UnavailableError,
     UnimplementedError,
 )
-
-from strata.agent_loop.domain.ports import Archival, ArchivalStats
 from strata.shared.logs import get_logger
 
 _log = get_logger(__name__)

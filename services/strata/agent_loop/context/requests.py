@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES
-
 from strata.agent_loop.context.added_arguments import ArgumentsStream, CallForm
 from strata.agent_loop.context.exchanges import WindowUnit, leaving, units_of
 from strata.agent_loop.context.packaging import (
@@ -45,6 +43,7 @@ from strata.agent_loop.domain.model.proofs import is_thought
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
+from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from strata.shared.messages import MessageRole
 from strata.shared.one_line import one_line
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strata.protocol.errors import DataLossError
-
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
@@ -18,6 +16,7 @@ from strata.agent_loop.prompts.system_message import (
     shown_archival_lines,
     shows_day,
 )
+from strata.protocol.errors import DataLossError
 from strata.shared.clock import Clock
 from strata.shared.messages import MessageRole
 

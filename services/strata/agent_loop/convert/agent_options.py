@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.protocol.errors import FieldViolation
-
 from strata.agent_loop.convert import checks
 from strata.agent_loop.domain.agent.agents import CompactionSettings, MessagePackaging, ModelConfig
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.protocol.errors import FieldViolation
 
 MIN_CONTEXT_WINDOW = 4096
 """Fewest tokens of a context window."""

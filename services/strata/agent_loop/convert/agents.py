@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from google.protobuf.message import Message as ProtoMessage
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.protocol.errors import FieldViolation
 
 from strata.agent_loop.agents.memory_agents import (
     MAX_FREQUENCY,
@@ -55,6 +51,10 @@ from strata.agent_loop.domain.agent.commands import (
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER, BufferLengths, buffer_lengths
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, TypeTraits
 from strata.agent_loop.prompts.base import base_prompt
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.protocol.errors import FieldViolation
 from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from strata.protocol.errors import FieldViolation, invalid_fields
-
 from strata.shared.names import name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import run_event_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError
-
 from strata.agent_loop.convert.messages import message_from_proto
 from strata.agent_loop.convert.recordings import (
     digest_from_proto,
@@ -14,6 +10,9 @@ from strata.agent_loop.convert.recordings import (
     turn_from_proto,
 )
 from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence, StepEvidence
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import run_event_pb2 as pb
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.convert.memory_edits import edits_from_proto
 from strata.shared.convert.usage import usage_from_proto
 from strata.shared.ids import check_id

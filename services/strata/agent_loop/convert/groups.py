@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strata.api.agent_loop.v1 import group_service_pb2 as pb
-from strata.protocol.errors import FieldViolation, invalid_field
-
 from strata.agent_loop.agents.memory_agents import MAX_FREQUENCY
 from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agents import request_of
@@ -28,6 +25,8 @@ from strata.agent_loop.domain.agent.groups import (
     wrong_member_count,
 )
 from strata.agent_loop.domain.agent.message_buffer import MAX_BUFFER
+from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.protocol.errors import FieldViolation, invalid_field
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import request_id_violations
 from strata.shared.ids import check_id, new_id

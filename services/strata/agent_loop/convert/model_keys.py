@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strata.agent_loop.convert.checks import MAX_NAME, name_violations, refuse
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.protocol.errors import FieldViolation
-
-from strata.agent_loop.convert.checks import MAX_NAME, name_violations, refuse
 from strata.shared.ids import check_id
 
 

@@ -10,9 +10,6 @@ from datetime import UTC, datetime
 
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
-from strata.api.agent_loop.v1 import recording_pb2 as pb
-from strata.api.common.v1 import run_event_pb2
-from strata.protocol.errors import InvalidArgumentError, StrataError
 
 from strata.agent_loop.convert.agents import agent_from_proto, agent_to_proto
 from strata.agent_loop.convert.messages import message_to_proto, messages_from_proto
@@ -36,6 +33,9 @@ from strata.agent_loop.replay.recording import (
     SentRequest,
     ShownMemory,
 )
+from strata.api.agent_loop.v1 import recording_pb2 as pb
+from strata.api.common.v1 import run_event_pb2
+from strata.protocol.errors import InvalidArgumentError, StrataError
 from strata.shared.convert.memory_edits import edits_from_proto, edits_to_proto
 from strata.shared.convert.messages import labels_from_proto, labels_to_proto
 from strata.shared.convert.runs import STOP_REASONS

@@ -5,11 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2
-from strata.api.common.v1 import run_event_pb2 as pb
-from strata.protocol.errors import FieldViolation, invalid_field
-
 from strata.agent_loop.convert.checks import refuse
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
@@ -49,6 +44,10 @@ from strata.agent_loop.domain.run.runs import (
     TranscriptRange,
 )
 from strata.agent_loop.domain.tools import ToolResult
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as pb
+from strata.protocol.errors import FieldViolation, invalid_field
 from strata.shared.convert.memory_edits import edits_to_proto
 from strata.shared.convert.messages import labels_from_proto, labels_to_proto
 from strata.shared.convert.runs import STOP_REASONS

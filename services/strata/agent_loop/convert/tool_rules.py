@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strata.api.common.v1 import tool_pb2 as pb
-from strata.protocol.errors import FieldViolation
-
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.rules.validation import shape_violations
+from strata.api.common.v1 import tool_pb2 as pb
+from strata.protocol.errors import FieldViolation
 from strata.shared.convert.tools import RULE_TYPES
 
 _DECISIONS = frozenset(pb.DefaultDecision.values())

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from strata.protocol.errors import StrataError, passes
-
 from strata.shared.logs import get_logger
 
 ResultT = TypeVar("ResultT")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.run.runs import RunFailure
 from strata.protocol.errors import (
     AbortedError,
     CancelledError,
@@ -15,9 +17,6 @@ from strata.protocol.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-
-from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.agent_loop.domain.run.runs import RunFailure
 from strata.shared.stop_reasons import StopReason
 
 _API = StopReason.LLM_API_ERROR

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from strata.protocol.errors import NotFoundError, StrataError
-from strata.protocol.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
-
 from strata.agent_loop.context.requests import image_note
 from strata.agent_loop.domain.conversation.messages import Message, MessagePart
 from strata.agent_loop.domain.model.chat import ImagePart, ModelRequest, PromptPart, ShownImage
 from strata.agent_loop.domain.ports import ImageFetcher, Recall
 from strata.agent_loop.domain.retries import until_available
+from strata.protocol.errors import NotFoundError, StrataError
+from strata.protocol.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
 from strata.shared.provenance import Provenance
 
 GONE = "it is no longer stored"

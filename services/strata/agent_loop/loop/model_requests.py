@@ -8,8 +8,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from strata.protocol.errors import AbortedError, Reason
-
 from strata.agent_loop.context.added_arguments import ArgumentsStream
 from strata.agent_loop.context.requests import FittedRequest, Offer, View, build_request, view_of
 from strata.agent_loop.context.token_budget import (
@@ -64,6 +62,7 @@ from strata.agent_loop.loop.replies_in_json import (
 )
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.logs import get_logger
 from strata.shared.usage import Usage
 

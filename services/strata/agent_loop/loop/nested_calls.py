@@ -15,8 +15,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from strata.protocol.errors import StrataError, passes
-
 from strata.agent_loop.context.packaging import OUTCOME_UNKNOWN, own_result
 from strata.agent_loop.domain.conversation.messages import NestedCall
 from strata.agent_loop.domain.model.chat import ToolCall
@@ -35,6 +33,7 @@ from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fa
 from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
+from strata.protocol.errors import StrataError, passes
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of

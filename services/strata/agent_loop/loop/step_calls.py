@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from strata.protocol.errors import StrataError, passes
-
 from strata.agent_loop.context.packaging import NOT_STARTED, OUTCOME_UNKNOWN, own_result, with_calls
 from strata.agent_loop.domain.model.chat import ModelReply, ToolCall
 from strata.agent_loop.domain.retries import until_available
@@ -37,6 +35,7 @@ from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.loop.turn_rules import CallVerdict
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
+from strata.protocol.errors import StrataError, passes
 from strata.shared.logs import get_logger
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import taint_of

@@ -12,9 +12,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.protocol.errors import StrataError
-from strata.protocol.images import MAX_IMAGES_BYTES
-
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.context.memory_view import memory_view
@@ -72,6 +69,8 @@ from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
+from strata.protocol.errors import StrataError
+from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
-
 from strata.agent_loop.context.archival_counts import read_counts
 from strata.agent_loop.context.memory_view import memory_view
 from strata.agent_loop.domain.agent.agents import Agent, merge_tools
@@ -65,6 +63,7 @@ from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
-
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.model.keys import SealedKey, in_force
 from strata.agent_loop.models.registry import EndpointKey
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.context import current_project
 from strata.shared.logs import get_logger
 from strata.shared.secrets import Envelope, context_of

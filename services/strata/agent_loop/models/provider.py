@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.domain.model.chat import DEFAULT_CONTEXT_WINDOW
 from strata.agent_loop.domain.model.errors import (
@@ -23,6 +21,7 @@ from strata.agent_loop.models.factory import EndpointModels, ModelFactory
 from strata.agent_loop.models.keyring import Keyring
 from strata.agent_loop.models.probes import ModelFinding, ask_model, ask_server, documented
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 HOW_TO_CONFIGURE = (
     "No chat model is configured. Set OPENAI_API_KEY, ANTHROPIC_API_KEY or the key of another known"

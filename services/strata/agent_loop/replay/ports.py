@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from strata.protocol.errors import NotFoundError, Reason
-
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, ToolReturn, Window
 from strata.agent_loop.domain.model.chat import (
@@ -61,6 +59,7 @@ from strata.agent_loop.replay.recording import (
     RunCall,
 )
 from strata.agent_loop.replay.script import EndOfRecordingError, Script
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect

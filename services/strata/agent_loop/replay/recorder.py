@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig, merge_tools
 from strata.agent_loop.domain.agent.response_formats import (
     TEXT_FORMAT,
@@ -40,6 +38,7 @@ from strata.agent_loop.replay.recording import (
 )
 from strata.agent_loop.replay.replay import replay, with_requests
 from strata.agent_loop.rules.refusals import NOT_RUN
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, taint_of
 from strata.shared.stop_reasons import StopReason

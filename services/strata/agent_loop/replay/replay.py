@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from strata.protocol.errors import StrataError
-
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.model.errors import ModelError
 from strata.agent_loop.domain.run.runs import RunOutcome, RunRequest, TranscriptRange
@@ -15,6 +13,7 @@ from strata.agent_loop.replay.differences import Difference, DifferenceFoundErro
 from strata.agent_loop.replay.ports import OutcomeSink, ports_of, without_images
 from strata.agent_loop.replay.recording import RecordedEnd, Recording, RequestText
 from strata.agent_loop.replay.script import DECIDED, EndOfRecordingError, Script
+from strata.protocol.errors import StrataError
 from strata.shared.provenance import Provenance, taint_of
 
 

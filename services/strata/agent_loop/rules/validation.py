@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strata.protocol.errors import FieldViolation
-
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.prefilled import problems_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.protocol.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 MAX_RULES = 256

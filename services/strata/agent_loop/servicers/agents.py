@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.agent_loop.agents.lifecycle import AgentLifecycle
 from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
@@ -29,6 +25,9 @@ from strata.agent_loop.convert.context_windows import (
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.library import PromptLibrary
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id, default_conversation_id
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.api.agent_loop.v1 import model_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.agent_loop.convert.model_keys import model_key
 from strata.agent_loop.domain.model.keys import ModelKeyStore
 from strata.agent_loop.models.dialects.key_forms import plain_key
@@ -17,6 +13,9 @@ from strata.agent_loop.models.keyring import Keyring
 from strata.agent_loop.models.known_models import AS_OF
 from strata.agent_loop.models.provider import HOW_TO_CONFIGURE, ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.api.agent_loop.v1 import model_service_pb2 as pb
+from strata.api.agent_loop.v1 import model_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 Context = Any
 

@@ -7,10 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.api.agent_loop.v1 import turn_service_pb2 as pb
-from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import AbortedError, InvalidArgumentError, StrataError
-
 from strata.agent_loop.convert.evidence import EvidenceReader
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
@@ -23,6 +19,9 @@ from strata.agent_loop.loop.turn import Turn, control_of
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.replay.recorder import Recorder, not_recordable
 from strata.agent_loop.replay.recording import MAX_RECORDING_BYTES
+from strata.api.agent_loop.v1 import turn_service_pb2 as pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
+from strata.protocol.errors import AbortedError, InvalidArgumentError, StrataError
 from strata.shared import context
 from strata.shared.ids import check_id
 from strata.shared.logs import get_logger

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -32,6 +31,7 @@ from strata.agent_loop.store.rows import (
     to_keys,
     to_stored,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error

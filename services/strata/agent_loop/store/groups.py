@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import NotFoundError, Reason
 
 from strata.agent_loop.domain.agent.agents import revision_mismatch
 from strata.agent_loop.domain.agent.groups import (
@@ -32,6 +31,7 @@ from strata.agent_loop.domain.agent.paired_groups import (
 )
 from strata.agent_loop.store.agents import agent_not_found
 from strata.agent_loop.store.request_table import REQUESTS
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
 from strata.shared.db import Database

@@ -15,7 +15,6 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from strata.protocol.errors import AbortedError, Reason
 
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import (
@@ -33,6 +32,7 @@ from strata.agent_loop.domain.run.journal import (
 )
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.store.agents import agent_not_found
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error

@@ -8,13 +8,12 @@ from typing import Any
 
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
 from strata.protocol.errors import (
     FailedPreconditionError,
     Reason,
     invalid_field,
 )
-
-from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
 from strata.shared.checks import Checks
 from strata.shared.convert.messages import labels_to_proto
 from strata.shared.idempotency.keys import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
-from strata.protocol.errors import invalid_field
-
 from strata.archival.convert.archives import MAX_QUERY_CHARS, check_text, checked_tokens
 from strata.archival.domain.chunks import FileChunk, FileProgress, FoundChunk
+from strata.protocol.errors import invalid_field
 from strata.shared.checks import Checks
 
 DEFAULT_LIMIT = 5

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from strata.protocol.errors import StrataError
-
 from strata.archival.domain.chunks import QueuedSet, SetState
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.archival.store import ChunkQueue, PendingPassages
+from strata.protocol.errors import StrataError
 from strata.shared.search.indexing.indexer import CollectionCheck
 from strata.shared.telemetry import Telemetry
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import StrataError, invalid_field
-
 from strata.archival.convert import files as convert
 from strata.archival.domain.chunks import FileChunk, FileChunkStore
 from strata.archival.search.chunk_search import FileChunkSearch
+from strata.protocol.errors import StrataError, invalid_field
 from strata.shared.search.embedding import Embedder
 
 Context = Any

@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.protocol.errors import invalid_field
-
 from strata.archival.convert import archives as convert
 from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import PassageStore
 from strata.archival.servicers.uploads import check_size
+from strata.protocol.errors import invalid_field
 from strata.shared.idempotency.keys import RequestKey, check_request_id, request_id_reused
 
 _START = sha256(b"UploadPassages").hexdigest()

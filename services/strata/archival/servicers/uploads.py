@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.convert import archives as convert
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, UploadCounts
+from strata.archival.domain.store import PassageStore
 from strata.protocol.errors import (
     FieldViolation,
     InvalidArgumentError,
     UnavailableError,
     invalid_field,
 )
-
-from strata.archival.convert import archives as convert
-from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, UploadCounts
-from strata.archival.domain.store import PassageStore
 from strata.shared.idempotency.keys import RequestKey, check_request_id
 
 MAX_UPLOAD_BATCH = 1_000

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import CursorResult, TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.archival.domain.passages import (
     MOST_TAGS,
@@ -28,6 +27,7 @@ from strata.archival.store.rows import (
     archive_values,
     to_archive,
 )
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AbortedError, Reason
 
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
 from strata.archival.store.words import storable, wanted_sql
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.ids import new_id

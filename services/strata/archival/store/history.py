@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 from strata.archival.domain.history import (
     Author,
@@ -40,6 +39,7 @@ from strata.archival.store.rows import (
     to_passage,
     to_records,
 )
+from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.idempotency.keys import RequestKey, check_same_request

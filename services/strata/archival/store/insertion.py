@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 
 from strata.archival.domain.passages import (
     Archive,
@@ -34,6 +33,7 @@ from strata.archival.store.rows import (
     to_passage,
     to_records,
 )
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.idempotency.keys import request_id_reused
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import (
@@ -42,6 +41,7 @@ from strata.archival.store.words import (
     storable,
     wanted_sql,
 )
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db import Database, rows_that_fit
 from strata.shared.idempotency.keys import RequestKey, request_id_reused

@@ -103,8 +103,10 @@ def to_get(message: pb.GetBlockRequest) -> GetBlock:
     else:
         checks.fail("block_id", "is required, or agent_id and label")
     as_of = checks.optional_time(message, "as_of_time")
+    if message.show_detached and (message.block_id or as_of is not None):
+        checks.fail("show_detached", "needs agent_id and label, and excludes as_of_time")
     checks.done()
-    return GetBlock(message.block_id, message.agent_id, message.label, as_of)
+    return GetBlock(message.block_id, message.agent_id, message.label, as_of, message.show_detached)
 
 
 def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:

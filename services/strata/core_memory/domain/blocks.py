@@ -10,7 +10,6 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from strata.protocol.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
-
 from strata.shared.ids import new_id
 
 DEFAULT_LIMIT = 20_000

@@ -158,12 +158,17 @@ class ReleaseAgent:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block by id, or by agent and label; as it was, if there is a time."""
+    """Asks for a block by id, or by agent and label; as it was, if there is a time.
+
+    Attributes:
+        detached: If the agent has no block of the label, ask for the last one that it had.
+    """
 
     block_id: str = ""
     agent_id: str = ""
     label: str = ""
     as_of: datetime | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

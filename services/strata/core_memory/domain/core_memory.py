@@ -110,6 +110,8 @@ class CoreMemory:
         if query.as_of is None:
             labelled = await self._store.labelled(query.agent_id, query.label)
             block, labels = labelled.block, labelled.labels
+            if block is None and query.detached:
+                block = await self._store.last_labelled(query.agent_id, query.label)
         else:
             memory = await self._store.agent_memory_as_of(query.agent_id, query.as_of)
             labels = tuple(block.label for block in memory.blocks)

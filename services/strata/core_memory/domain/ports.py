@@ -268,6 +268,10 @@ class BlockStore(MemoryReader, Protocol):
         """Returns the agent's block of a label."""
         ...
 
+    async def last_labelled(self, agent_id: str, label: str) -> Block | None:
+        """Returns the block that the agent had last under a label, deleted or not."""
+        ...
+
     async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
         """Returns a block as it was; None if it was not there."""
         ...

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import grpc
+
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import UnavailableError
-
 from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
+from strata.protocol.errors import UnavailableError
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import new_id

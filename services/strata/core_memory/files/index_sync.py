@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
 
-from strata.protocol.errors import (
-    AbortedError,
-    CancelledError,
-    DeadlineExceededError,
-    ResourceExhaustedError,
-    StrataError,
-    UnavailableError,
-)
-
 from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import Chunk, FileIndex
 from strata.core_memory.files.leases import LeaseLostError, while_held
@@ -23,6 +14,14 @@ from strata.core_memory.files.store.queue import (
     DroppedFile,
     FileQueue,
     WaitingFile,
+)
+from strata.protocol.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    ResourceExhaustedError,
+    StrataError,
+    UnavailableError,
 )
 from strata.shared.logs import get_logger
 

@@ -15,8 +15,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from strata.protocol.errors import StrataError
-
 from strata.core_memory.files.index_sync import FileIndexSync
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
@@ -24,6 +22,7 @@ from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
 from strata.core_memory.files.text_extraction.formats import Format
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 
 MAX_ATTEMPTS = 3

@@ -7,8 +7,6 @@ import hashlib
 import mimetypes
 from collections.abc import AsyncIterator, Callable
 
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
-
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
     PART_BYTES,
@@ -21,6 +19,7 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
 from strata.core_memory.files.text_extraction.formats import HEAD_BYTES, READABLE, Format, kind_of
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import StrataError, invalid_field
-
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert
@@ -22,6 +20,7 @@ from strata.core_memory.files.file_windows import Windows
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.uploads import Uploads
+from strata.protocol.errors import StrataError, invalid_field
 from strata.shared.db import Page, decode_page_token, page_limit
 
 Context = Any

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import AbortedError, Reason
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
@@ -23,6 +22,7 @@ from strata.core_memory.store.queries import (
     BLOCK_BY_ID,
     KNOWN_AGENT,
     LABELLED,
+    LAST_LABELLED,
     MEMORY,
     VALUES,
     VERSIONS,
@@ -30,6 +30,7 @@ from strata.core_memory.store.queries import (
 )
 from strata.core_memory.store.rows import to_block, to_version
 from strata.core_memory.store.unit import PostgresUnit
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
@@ -100,6 +101,11 @@ class PostgresBlockStore:
         """Returns the agent's block of a label."""
         row = (await self._read(LABELLED, agent=agent_id, label=label))[0]
         return LabelledBlock(None if row.id is None else to_block(row), tuple(row.labels))
+
+    async def last_labelled(self, agent_id: str, label: str) -> Block | None:
+        """Returns the block that the agent had last under a label, deleted or not."""
+        rows = await self._read(LAST_LABELLED, agent=agent_id, label=label)
+        return to_block(rows[0]) if rows else None
 
     async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
         """Returns a block as it was; None if it was not there."""

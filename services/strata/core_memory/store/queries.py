@@ -61,6 +61,32 @@ LABELLED = text(
     FROM (SELECT 1) AS one LEFT JOIN b ON true
     """
 )
+# A block has a label for the agent while it is attached and its newest version has that label.
+LAST_LABELLED = text(
+    f"""
+    WITH members AS (
+        SELECT block_id, attach_time, detach_time FROM core_memory.attachment_history
+        WHERE project_id = :project AND agent_id = :agent
+        UNION ALL
+        SELECT block_id, create_time, CAST('infinity' AS timestamptz) FROM core_memory.attachments
+        WHERE project_id = :project AND agent_id = :agent
+    ), labels AS (
+        SELECT block_id, label, create_time,
+               lead(create_time, 1, CAST('infinity' AS timestamptz))
+                   OVER (PARTITION BY block_id ORDER BY revision) AS end_time
+        FROM core_memory.block_versions
+        WHERE project_id = :project AND block_id IN (SELECT block_id FROM members)
+    ), past AS (
+        SELECT m.block_id, max(least(m.detach_time, l.end_time)) AS end_time
+        FROM members m JOIN labels l ON l.block_id = m.block_id
+        WHERE l.label = :label AND l.create_time <= m.detach_time AND l.end_time > m.attach_time
+        GROUP BY m.block_id
+    )
+    SELECT {BLOCK} FROM past
+    JOIN core_memory.blocks b ON b.project_id = :project AND b.id = past.block_id
+    ORDER BY past.end_time DESC, b.id DESC LIMIT 1
+    """
+)
 KNOWN_AGENT = text(
     "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import invalid_field
-
 from strata.recall.convert.messages import messages_to_proto
 from strata.recall.domain.messages import MessageFilter
 from strata.recall.domain.retention import MAX_DAYS, Retention

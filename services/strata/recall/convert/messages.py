@@ -10,7 +10,6 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.protocol.errors import invalid_field
 from strata.protocol.images import ImageError, is_image_id
-
 from strata.recall.convert.parts import (
     part_from_json,
     parts_to_json,

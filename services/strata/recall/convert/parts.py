@@ -17,10 +17,10 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2 as tool
 from strata.protocol.images import image_id, inspect_image
-
 from strata.recall.domain.messages import Image, Part
 from strata.shared.convert.enums import numbers_by_name
 

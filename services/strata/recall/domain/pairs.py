@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.protocol.errors import FieldViolation
-
 from strata.recall.domain.messages import Message
 from strata.shared.messages import MessageRole
 

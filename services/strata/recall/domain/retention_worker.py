@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from strata.protocol.errors import StrataError
-
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
 from strata.shared.clock import Clock

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 
 from strata.protocol.images import image_text
-
 from strata.recall.domain.messages import Message
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.messages import MessageRole

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.domain.store import MessageStore
 from strata.shared.messages import MessageRole

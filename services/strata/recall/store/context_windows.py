@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.protocol.errors import (
     AbortedError,
     FieldViolation,
@@ -21,7 +22,6 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
-
 from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import (
     CommittedStep,

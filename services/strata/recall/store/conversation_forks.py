@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import NotFoundError, Reason
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
 from strata.recall.domain.messages import Message
 from strata.recall.store.images import copy_images

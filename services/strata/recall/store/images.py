@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import NotFoundError, Reason
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Image, Message
 from strata.shared.context import current_project
 from strata.shared.db import Database

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import NotFoundError, Reason
 
+from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import (
     Cursor,
     Message,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
 
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Message
 from strata.recall.domain.pins import with_added
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message

@@ -20,7 +20,6 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.protocol.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
 from strata.protocol.stream_completion import complete_in_background
-
 from strata.shared.blank_text import is_blank
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.ids import check_id

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
-
 from strata.shared.convert.messages import role_name, taint_of_messages
 from strata.tool_execution.domain.dates import start_of, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output

@@ -15,7 +15,6 @@ from strata.protocol.errors import (
     UnavailableError,
     passes,
 )
-
 from strata.shared.convert.messages import labels_to_proto
 from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
 from strata.tool_execution.clients.peers import backoff

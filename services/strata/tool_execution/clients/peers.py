@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
+
 from strata.protocol.backoff import Backoff
 from strata.protocol.errors import (
     CancelledError,
@@ -25,7 +26,6 @@ from strata.protocol.errors import (
     UnavailableError,
     passes,
 )
-
 from strata.shared.context import current
 from strata.shared.logs import get_logger
 

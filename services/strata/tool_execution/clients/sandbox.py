@@ -12,7 +12,6 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
 from strata.protocol.stream_completion import complete_in_background
-
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.sandbox import Answerer, Failure, Isolation, Run, RunResult, RunStatus
 from strata.shared.telemetry import Telemetry

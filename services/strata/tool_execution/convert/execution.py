@@ -11,7 +11,6 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.images import image_id
-
 from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.memory_edits import edits_to_proto

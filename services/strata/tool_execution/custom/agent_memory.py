@@ -13,7 +13,6 @@ from typing import Any
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import AlreadyExistsError, Reason, StrataError
-
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.memory_edits import MemoryEdit
 from strata.tool_execution.clients.editors import editor_kind

@@ -17,7 +17,6 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-
 from strata.shared.context import current
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.redaction import Redactor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
-
 from strata.shared.context import current_project
 from strata.shared.secrets import Envelope, context_of
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
-
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.redaction import MIN_KEY_CHARS
 from strata.tool_execution.domain.tools import Tool

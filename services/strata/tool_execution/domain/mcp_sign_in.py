@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.tool_execution.domain.mcp import SignIn
 
 LIFETIME = timedelta(minutes=10)

@@ -13,7 +13,6 @@ from strata.protocol.errors import (
     Reason,
     UnimplementedError,
 )
-
 from strata.shared.context import Caller
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import Scope

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from strata.protocol.images import ImageHeader
-
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata.protocol.errors import StrataError
-
 from strata.shared.tool_arguments import INVALID
 
 # Request field -> argument. If several arguments are listed, the first one that was passed counts.

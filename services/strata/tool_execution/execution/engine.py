@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strata.protocol.errors import StrataError
-
 from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.logs import get_logger

@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strata.protocol.errors import DataLossError, FailedPreconditionError, StrataError
-
 from strata.shared.context import Caller, RequestContext, current, current_project, use
 from strata.shared.fair_slots import share_of
 from strata.shared.logs import get_logger

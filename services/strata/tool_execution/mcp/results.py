@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
-
 from strata.shared.json_schemas import unstorable
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.sandbox import RunStatus

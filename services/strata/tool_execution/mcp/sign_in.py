@@ -19,8 +19,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import httpx2
-from strata.protocol.errors import DataLossError, FailedPreconditionError
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, require_caller, use
 from strata.tool_execution.custom.secrets import SecretBox

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.protocol.errors import StrataError
-
 from strata.shared.logs import get_logger
 from strata.shared.search.embedding import Embedder
 from strata.tool_execution.domain.registry import StoredVector, ToolStore

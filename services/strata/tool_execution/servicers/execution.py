@@ -11,7 +11,6 @@ from typing import Any
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import invalid_field
-
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.convert import execution as convert

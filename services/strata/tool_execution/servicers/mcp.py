@@ -7,7 +7,6 @@ from typing import Any
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import invalid_field
-
 from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.ids import check_id

@@ -7,8 +7,10 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.protocol.errors import UnavailableError, invalid_field
-
+from strata.protocol.errors import (
+    UnavailableError,
+    invalid_field,
+)
 from strata.tool_execution.builtin.code_with_tools import NestedReturn
 
 

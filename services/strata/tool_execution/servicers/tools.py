@@ -9,7 +9,6 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
-
 from strata.shared.checks import Checks
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope

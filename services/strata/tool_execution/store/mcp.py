@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.protocol.errors import (
     AbortedError,
     NotFoundError,
     Reason,
     ResourceExhaustedError,
 )
-
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey

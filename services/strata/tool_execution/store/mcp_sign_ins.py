@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import Reason, ResourceExhaustedError
 
+from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.tool_execution.domain.mcp import SignIn, server_missing

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from strata.protocol.errors import StrataError
-
 from strata.shared.context import current, use
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError

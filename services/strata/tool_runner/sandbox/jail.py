@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from strata.protocol import argument_conversion
 from strata.protocol.errors import UnavailableError
-
 from strata.shared.context import current
 from strata.shared.fair_slots import FairSlots
 from strata.shared.sandbox import (
@@ -36,7 +36,7 @@ from strata.tool_runner.sandbox.forkserver import (
 from strata.tool_runner.sandbox.pool import Pool
 from strata.tool_runner.sandbox.shape import Shape
 
-_CONVERSION = Path(__file__).with_name("argument_conversion.py")
+_CONVERSION = Path(argument_conversion.__file__)
 _REFILL_S = 0.002
 # Part of a caller's time that is reserved for returning the result.
 _ANSWER_S = 0.5

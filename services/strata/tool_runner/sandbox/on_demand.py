@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from strata.protocol.errors import UnavailableError
-
 from strata.shared.logs import get_logger
 from strata.shared.sandbox import Isolation, Run, RunResult, Sandbox
 

@@ -10,7 +10,6 @@ from typing import Any
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import invalid_field
-
 from strata.shared.sandbox import RunResult
 from strata.tool_runner.convert import sandbox as convert
 from strata.tool_runner.sandbox.on_demand import SandboxOnDemand

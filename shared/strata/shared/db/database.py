@@ -28,8 +28,8 @@ import structlog
 from sqlalchemy import Executable, Row, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from strata.protocol.errors import InternalError
 
+from strata.protocol.errors import InternalError
 from strata.shared import context
 from strata.shared.db.errors import (
     MissingTenantError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncpg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
 from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
-
 from strata.shared.json_text import parse_json
 from strata.shared.settings import MIB
 

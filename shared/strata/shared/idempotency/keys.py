@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from google.protobuf.message import Message
+
 from strata.protocol.errors import AlreadyExistsError, FieldViolation, Reason, invalid_fields
 
 MAX_REQUEST_ID = 256

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import UnavailableError
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
-
 from strata.shared.fair_slots import calling_project, share_of
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 

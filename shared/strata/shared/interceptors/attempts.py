@@ -1,23 +1,20 @@
-"""Calls that are attempted again while their peer hangs, is away, or refuses the token.
+"""Calls between services that are attempted again while their peer hangs, is away or refuses.
 
-gRPC can repeat calls as well, but its retry timer has a race that leaves a call hanging until its
-deadline (grpc/grpc#41036), and its limits are too narrow: a process that hangs keeps its
-connections, and a service that restarts is away for longer than a second.
+The retries of gRPC have limits that are too narrow: a process that hangs keeps its connections, and
+a service that restarts is away for longer than a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import grpc.aio
-from strata.protocol.backoff import FIRST_PAUSE_S, Backoff
-from strata.protocol.errors import CancelledError, Reason, StrataError, UnavailableError, passes
 
+from strata.protocol.attempts import Repeated, RepeatedCall, RepeatLimits
+from strata.protocol.errors import Reason, StrataError, UnavailableError, passes
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 
@@ -29,8 +26,8 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatPolicy:
-    """How calls are repeated.
+class RepeatPolicy(RepeatLimits):
+    """How calls between services are repeated.
 
     Attributes:
         patience_s: Path of a repeatable unary method (free of side effects or idempotent) to
@@ -39,24 +36,14 @@ class RepeatPolicy:
             other calls wait until their deadline.
         max_attempts: Attempts in all that get no answer, the answer UNAVAILABLE, or whose
             token is refused.
-        first_pause_s: Mean pause before the second attempt, seconds. Later pauses double.
-        internal: The peer is one of our services. Otherwise only repeatable methods are
-            repeated, up to `max_attempts` whatever the cause, and `patience_s` and `away_s`
-            set no times.
     """
 
     patience_s: Mapping[str, float] = field(default_factory=dict)
     away_s: float = 30.0
-    max_attempts: int = 4
-    first_pause_s: float = FIRST_PAUSE_S
-    internal: bool = True
 
 
-DoneCallback = Callable[[Any], None]
-
-
-class Repeated:
-    """Common part of repeated calls of all shapes.
+class ServiceRepeated(Repeated):
+    """Common part of repeated calls between services: logs them, and heeds retry hints.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
@@ -65,152 +52,31 @@ class Repeated:
         policy: How calls are repeated.
     """
 
-    _always_observed = False
-    """Whether attempts are watched for their end although nobody asked for a callback."""
-
     def __init__(
         self, start: Callable[[], Any], method: str, until: float, policy: RepeatPolicy
     ) -> None:
-        self._start = start
-        self._method = method
+        super().__init__(start, method, until, policy)
         self._policy = policy
-        self._backoff = Backoff(until, first_s=policy.first_pause_s)
-        self._left = policy.max_attempts - 1
-        self._attempt = start()
-        self._pause: asyncio.Future[bool] | None = None
-        self._callbacks: list[DoneCallback] = []
-        self._readers = 0
         self._logged = False
-        self._final = False
-        self._cancelled = False
 
-    def _take_attempt(self) -> bool:
-        """Uses up one of the limited attempts; returns False if there is none left."""
-        self._left -= 1
-        return self._left >= 0
-
-    async def _paused(self, error: StrataError) -> bool:
-        """Waits for the next attempt; returns False if there is no time for one."""
+    def _note_repetition(self, error: StrataError) -> bool:
         refused = token_refused(error)
-        # A refused token is logged for the peer, not for each call. Programs of users log nothing.
-        if self._policy.internal and not (self._logged or refused):
+        # A refused token is logged for the peer, not for each call.
+        if not (self._logged or refused):
             self._logged = True
             _log.warning("call is repeated", method=self._method, error=repr(error))
         # The hint of a refused token is meant for the client outside, after our own attempts.
-        hinted = self._policy.internal and not refused
-        self._pause = asyncio.ensure_future(self._backoff.wait(error, hinted=hinted))
-        try:
-            return await self._pause
-        except asyncio.CancelledError:
-            # By `cancel`, or because the reader was cancelled, which cancels the call.
-            self._final = self._cancelled = True
-            raise
-        finally:
-            self._pause = None
-
-    def _next(self) -> None:
-        """Starts the next attempt."""
-        if self._final:
-            raise asyncio.CancelledError
-        self._attempt = self._start()
-        if self._callbacks or self._always_observed:
-            self._observe()
-
-    def _observe(self) -> None:
-        """Watches the attempt that is under way for its end."""
-        # The attempt must not keep this object alive, which cancels the call when it is dropped.
-        held, callbacks = weakref.WeakMethod(self._attempt_ended), self._callbacks
-
-        def ended(attempt: Any) -> None:
-            attempt_ended = held()
-            if attempt_ended is None:
-                call_back(callbacks, attempt)
-            else:
-                attempt_ended(attempt)
-
-        self._attempt.add_done_callback(ended)
-
-    def _attempt_ended(self, attempt: Any) -> None:
-        # Whoever reads the call decides whether another attempt follows.
-        if attempt is self._attempt and not self._readers:
-            self._over()
-
-    def _over(self) -> None:
-        """Called when the call has ended and no attempt follows; possibly more than once."""
-        call_back(self._callbacks, self)
-
-    def _stop_reading(self) -> None:
-        """Called by a reader when it has a response or an error to return."""
-        self._readers -= 1
-        if not self._readers and self._attempt.done():
-            self._over()
-
-    def cancel(self) -> bool:
-        """Cancels the attempt that is under way; there is none after it."""
-        self._final = True
-        pending = self._attempt if self._pause is None else self._pause
-        cancelled = bool(pending.cancel())
-        self._cancelled = self._cancelled or cancelled
-        if not self._readers:
-            self._over()
-        return cancelled
-
-    def cancelled(self) -> bool:
-        """Whether the call, or its latest attempt, was cancelled."""
-        return self._cancelled or bool(self._attempt.cancelled())
-
-    def done(self) -> bool:
-        """Whether the latest attempt has ended and there is none after it."""
-        return self._pause is None and bool(self._attempt.done())
-
-    def time_remaining(self) -> float | None:
-        """Returns the seconds until the deadline of the call."""
-        remaining: float | None = self._attempt.time_remaining()
-        return remaining
-
-    def add_done_callback(self, callback: Any) -> None:
-        """Calls back when the call ends.
-
-        An attempt that ends while nobody reads the call counts as its end.
-        """
-        self._callbacks.append(callback)
-        if len(self._callbacks) == 1:
-            self._observe()
-
-    async def initial_metadata(self) -> grpc.aio.Metadata:
-        """Returns what the latest attempt received first."""
-        metadata: grpc.aio.Metadata = await self._attempt.initial_metadata()
-        return metadata
-
-    async def trailing_metadata(self) -> grpc.aio.Metadata:
-        """Returns what the latest attempt received last."""
-        metadata: grpc.aio.Metadata = await self._attempt.trailing_metadata()
-        return metadata
-
-    async def code(self) -> grpc.StatusCode:
-        """Returns the status of the latest attempt."""
-        code: grpc.StatusCode = await self._attempt.code()
-        return code
-
-    async def details(self) -> str:
-        """Returns the text of the status of the latest attempt."""
-        details: str = await self._attempt.details()
-        return details
-
-    async def wait_for_connection(self) -> None:
-        """Waits until the attempt that is under way has a connection."""
-        await self._attempt.wait_for_connection()
+        return not refused
 
 
-class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
+class ServiceCall(ServiceRepeated, RepeatedCall):
     """Attempts at one call, one after another, until the deadline of the call.
 
     An attempt that was never sent, because no connection could be made, is followed by another
     one whatever the method does, and so are a few attempts whose token is refused. A repeatable
     method is attempted again after the connection broke, or while its server stops, as often as
     the time allows; a few times after the answer UNAVAILABLE, or after no answer at all, for which
-    an attempt is cancelled. Calls to others than our services are repeated a few times after
-    UNAVAILABLE and after CANCELLED from the server, for whatever cause.
+    an attempt is cancelled.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
@@ -224,17 +90,7 @@ class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
     ) -> None:
         super().__init__(start, method, until, policy)
         self._repeatable = method in policy.patience_s
-        self._patience_s = policy.patience_s.get(method) if policy.internal else None
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._response().__await__()
-
-    async def _response(self) -> Any:
-        self._readers += 1
-        try:
-            return await self._attempts()
-        finally:
-            self._stop_reading()
+        self._patience_s = policy.patience_s.get(method)
 
     async def _attempts(self) -> Any:
         patience, lost = self._patience_s, False
@@ -273,9 +129,6 @@ class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
     def _may_repeat(self, error: StrataError) -> bool:
         if self._final:
             return False
-        if not self._policy.internal:
-            passing = isinstance(error, UnavailableError | CancelledError)
-            return self._repeatable and passing and self._take_attempt()
         if not isinstance(error, UnavailableError):
             return False
         if token_refused(error):
@@ -290,7 +143,7 @@ class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
         return self._take_attempt()
 
 
-class RepeatedStream(Repeated, grpc.aio.UnaryStreamCall[Any, Any]):
+class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
     """Attempts at one call with streamed responses, until one was sent.
 
     An attempt that was never sent, because no connection could be made, is followed by another,
@@ -323,12 +176,6 @@ class RepeatedStream(Repeated, grpc.aio.UnaryStreamCall[Any, Any]):
         if self._final or not error.unsent:
             return False
         return not token_refused(error) or self._take_attempt()
-
-
-def call_back(callbacks: list[DoneCallback], call: Any) -> None:
-    """Calls each callback once."""
-    while callbacks:
-        callbacks.pop(0)(call)
 
 
 class _Watch:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strata.protocol.errors import Reason, UnauthenticatedError
-
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, current, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall

@@ -20,21 +20,26 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from strata.protocol.errors import DeadlineExceededError
 
-from strata.shared.clock_skew import SkewMeter
-from strata.shared.context import Caller, RequestContext, current, use
-from strata.shared.interceptors.attempts import RepeatedCall, RepeatedStream, RepeatPolicy
-from strata.shared.interceptors.auth import AUTHORIZATION_KEY
-from strata.shared.interceptors.client_calls import (
+from strata.protocol.calls import (
     Call,
+    Peer,
     StreamStreamCall,
     StreamUnaryCall,
     UnaryStreamCall,
     UnaryUnaryCall,
 )
+from strata.protocol.errors import DeadlineExceededError
+from strata.shared.clock_skew import SkewMeter
+from strata.shared.context import RequestContext, current, use
+from strata.shared.interceptors.attempts import (
+    RepeatedStream,
+    RepeatPolicy,
+    ServiceCall,
+)
+from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
-from strata.shared.interceptors.peer import Peer
+from strata.shared.interceptors.peer import ServicePeer
 from strata.shared.interceptors.replay import (
     ReplayedCall,
     ReplayedStream,
@@ -120,21 +125,17 @@ class _Callable:
         self,
         inner: Any,
         cap: float | None,
-        caller: Caller | None,
         peer: Peer,
         connect_s: float | None = None,
     ) -> None:
         self._inner = inner
         self._cap = cap
-        self._caller = caller
         self._peer = peer
         self._connect_s = connect_s
 
     def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
         context = current()
         vouched = _vouched(context, metadata)
-        if self._caller is not None:
-            context, vouched = context.with_caller(self._caller), False
         connect_s = self._connect_s if options["wait_for_ready"] is None else None
         if connect_s is not None:
             options["wait_for_ready"] = True
@@ -206,14 +207,13 @@ class _Repeating(_Callable, ABC):
         self,
         inner: Any,
         cap: float | None,
-        caller: Caller | None,
         peer: Peer,
         connect_s: float | None = None,
         *,
         method: str,
         policy: RepeatPolicy,
     ) -> None:
-        super().__init__(inner, cap, caller, peer, connect_s)
+        super().__init__(inner, cap, peer, connect_s)
         self._method = method
         self._policy = policy
 
@@ -256,12 +256,8 @@ class _RepeatedUnaryUnary(_Repeating, _UnaryUnary):
         deadline: float | None,
         latest: float,
     ) -> Any:
-        until = deadline
-        if until is None:
-            until = latest if self._policy.internal else math.inf
-        return RepeatedCall(
-            lambda: attempt(request), self._method, until=until, policy=self._policy
-        )
+        until = latest if deadline is None else deadline
+        return ServiceCall(lambda: attempt(request), self._method, until=until, policy=self._policy)
 
 
 class _RepeatedUnaryStream(_Repeating, _UnaryStream):
@@ -341,11 +337,9 @@ class ClientChannel(grpc.aio.Channel):
     Args:
         inner: The channel that transports.
         policy: Caps on the calls.
-        token: Sent with each call in place of that of the context's caller.
         peer: Name of the service behind it, where that is called with internal tokens.
         skew: Measures the clock of the peer.
-        repeat: How calls are repeated and, to one of our services, wait for it; None makes one
-            attempt at each call.
+        repeat: How calls are repeated and wait for the peer; None makes one attempt at each call.
     """
 
     def __init__(
@@ -353,17 +347,14 @@ class ClientChannel(grpc.aio.Channel):
         inner: grpc.aio.Channel,
         policy: CallPolicy | None = None,
         *,
-        token: str = "",
         peer: str = "",
         skew: SkewMeter | None = None,
         repeat: RepeatPolicy | None = None,
     ) -> None:
-        self._peer = Peer(peer, skew)
+        self._peer = ServicePeer(peer, skew)
         self._inner: Any = inner
         self._policy = policy or CallPolicy()
         self._repeat = repeat
-        # Two channels of one task may have two keys, so a key cannot come from the context.
-        self._caller = Caller("", "", "", token=token) if token else None
 
     def unary_unary(
         self, method: str, *args: Any, **kwargs: Any
@@ -372,11 +363,9 @@ class ClientChannel(grpc.aio.Channel):
         inner = self._inner.unary_unary(method, *args, **kwargs)
         cap = self._policy.unary_timeout_s
         repeat = self._repeat
-        if repeat is None or not (repeat.internal or method in repeat.patience_s):
-            return _UnaryUnary(inner, cap, self._caller, self._peer)
-        return _RepeatedUnaryUnary(
-            inner, cap, self._caller, self._peer, method=method, policy=repeat
-        )
+        if repeat is None:
+            return _UnaryUnary(inner, cap, self._peer)
+        return _RepeatedUnaryUnary(inner, cap, self._peer, method=method, policy=repeat)
 
     def unary_stream(
         self, method: str, *args: Any, **kwargs: Any
@@ -384,11 +373,9 @@ class ClientChannel(grpc.aio.Channel):
         """Returns the callable of a method that streams its responses."""
         inner = self._inner.unary_stream(method, *args, **kwargs)
         cap = self._policy.stream_timeout_s
-        if self._repeat is None or not self._repeat.internal:
-            return _UnaryStream(inner, cap, self._caller, self._peer)
-        return _RepeatedUnaryStream(
-            inner, cap, self._caller, self._peer, method=method, policy=self._repeat
-        )
+        if self._repeat is None:
+            return _UnaryStream(inner, cap, self._peer)
+        return _RepeatedUnaryStream(inner, cap, self._peer, method=method, policy=self._repeat)
 
     def stream_unary(
         self, method: str, request_serializer: Any = None, *args: Any, **kwargs: Any
@@ -396,7 +383,7 @@ class ClientChannel(grpc.aio.Channel):
         """Returns the callable of a method that takes a stream of requests."""
         open_ = self._inner.stream_unary
         written = _StreamUnary(*self._streaming(open_(method, request_serializer, *args, **kwargs)))
-        if self._repeat is None or not self._repeat.internal:
+        if self._repeat is None:
             return written
         return _RepeatedStreamUnary(
             *self._streaming(open_(method, None, *args, **kwargs)),
@@ -414,7 +401,7 @@ class ClientChannel(grpc.aio.Channel):
         written = _StreamStream(
             *self._streaming(open_(method, request_serializer, *args, **kwargs))
         )
-        if self._repeat is None or not self._repeat.internal:
+        if self._repeat is None:
             return written
         return _RepeatedStreamStream(
             *self._streaming(open_(method, None, *args, **kwargs)),
@@ -424,10 +411,10 @@ class ClientChannel(grpc.aio.Channel):
             written=written,
         )
 
-    def _streaming(self, inner: Any) -> tuple[Any, float | None, Caller | None, Peer, float | None]:
+    def _streaming(self, inner: Any) -> tuple[Any, float | None, Peer, float | None]:
         repeat = self._repeat
-        connect_s = repeat.away_s if repeat is not None and repeat.internal else None
-        return inner, self._policy.stream_timeout_s, self._caller, self._peer, connect_s
+        connect_s = None if repeat is None else repeat.away_s
+        return inner, self._policy.stream_timeout_s, self._peer, connect_s
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the inner channel."""

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from strata.protocol.errors import DeadlineExceededError
-
 from strata.shared.context import current, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 

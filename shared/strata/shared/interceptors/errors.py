@@ -7,9 +7,9 @@ import secrets
 from typing import Any
 
 import grpc.aio
+
 from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.protocol.status import code_of, to_status
-
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from strata.protocol.errors import DeadlineExceededError
-
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 _UPLOAD = "Upload"

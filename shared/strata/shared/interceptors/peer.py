@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import grpc.aio
-from strata.protocol.errors import Reason, StrataError, UnauthenticatedError, UnavailableError
-from strata.protocol.status import from_rpc_error
 
+from strata.protocol.calls import Peer
+from strata.protocol.errors import Reason, StrataError, UnauthenticatedError, UnavailableError
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.logs import get_logger
 
@@ -17,8 +17,8 @@ _WARN_EVERY_S = 60.0
 _log = get_logger(__name__)
 
 
-class Peer:
-    """The other side of a channel.
+class ServicePeer(Peer):
+    """The other side of a channel between services.
 
     Args:
         name: The service, where it is called with internal tokens; else empty.
@@ -41,13 +41,6 @@ class Peer:
         if self._skew is not None:
             self._skew.note(self._name, trailing, elapsed_s)
 
-    def not_connected(self) -> StrataError:
-        """Returns the error of a call that this side ended because it got no connection."""
-        raised = UnavailableError("A service that the call needs cannot be reached now.")
-        # It may have got one in the moment of its end.
-        raised.lost = True
-        return raised
-
     def error(self, error: grpc.aio.AioRpcError, elapsed_s: float, *, vouched: bool) -> StrataError:
         """Returns the error that a failed call stands for.
 
@@ -60,7 +53,7 @@ class Peer:
             vouched: The call carried the internal token of the context.
         """
         self.clock_seen(error.trailing_metadata(), elapsed_s)
-        raised = from_rpc_error(error)
+        raised = super().error(error, elapsed_s, vouched=vouched)
         if not (vouched and self._name and isinstance(raised, UnauthenticatedError)):
             return raised
         now = time.monotonic()

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+
 from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
     ResourceExhaustedError,
     UnimplementedError,
 )
-
 from strata.shared.context import Caller
 
 INFRASTRUCTURE = frozenset(

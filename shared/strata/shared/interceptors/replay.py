@@ -13,10 +13,11 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from strata.protocol.errors import StrataError
 
+from strata.protocol.attempts import call_back
+from strata.protocol.errors import StrataError
 from strata.shared.final_status import FinalStatus, is_failed_write
-from strata.shared.interceptors.attempts import Repeated, RepeatPolicy, call_back
+from strata.shared.interceptors.attempts import RepeatPolicy, ServiceRepeated
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 from strata.shared.settings import KIB
@@ -181,7 +182,7 @@ class _AttemptRequests:
         return self._replay.next_of(self)
 
 
-class _Replayed(Repeated):
+class _Replayed(ServiceRepeated):
     """Attempts at one call with streamed requests, while the token is refused.
 
     No attempt follows once a response has arrived, or more requests were sent than are kept.

@@ -10,8 +10,8 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import FailedPreconditionError, Reason
 
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.db.errors import driver_error
 from strata.shared.migrate.passwords import scram_verifier
 

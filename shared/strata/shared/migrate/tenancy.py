@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.protocol.errors import FailedPreconditionError, Reason
 
 _TABLES = text(

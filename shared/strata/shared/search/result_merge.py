@@ -18,7 +18,6 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-
 from strata.shared.logs import get_logger
 from strata.shared.search.fusion import Hit
 from strata.shared.search.vectors.index import StartGate

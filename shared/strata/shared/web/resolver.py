@@ -7,7 +7,6 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from strata.protocol.errors import ResourceExhaustedError
-
 from strata.shared.fair_slots import FairSlots
 
 _Entry = tuple[int, int, int, str, tuple[object, ...]]

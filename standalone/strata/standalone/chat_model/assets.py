@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-import httpx
+import httpx2
+
 from strata.standalone.chat_model.manifest import ModelFile, Part
 from strata.standalone.chat_model.packages import CommandError, PackageClient
 from strata.standalone.chat_model.progress import (
@@ -62,7 +63,7 @@ class UrlSource:
     @property
     def name(self) -> str:
         """See PartSource."""
-        return httpx.URL(self._url).host or "the configured address"
+        return httpx2.URL(self._url).host or "the configured address"
 
     @contextlib.contextmanager
     def blocks(
@@ -75,17 +76,17 @@ class UrlSource:
         first = sum(part.size for part in model.parts[:index])
         wanted = {"Range": f"bytes={first}-{first + model.parts[index].size - 1}"}
         try:
-            with httpx.stream(
+            with httpx2.stream(
                 "GET",
                 self._url,
                 headers={**wanted, "Accept-Encoding": "identity"},
                 follow_redirects=True,
                 timeout=_URL_TIMEOUT_SECONDS,
             ) as response:
-                if response.status_code != httpx.codes.PARTIAL_CONTENT:
+                if response.status_code != httpx2.codes.PARTIAL_CONTENT:
                     raise SourceError(f"answered {response.status_code} to a range request")
                 yield response.iter_raw(_BLOCK_BYTES)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise SourceError(str(error) or type(error).__name__) from error
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 
 PROBE_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 1 << 20
@@ -59,7 +59,7 @@ async def discover(
         The servers that have a model to chat with, in the order of `addresses`.
     """
     # Proxies of the environment are not for loopback, and a redirect is not a model server.
-    async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, follow_redirects=False) as client:
         servers = await asyncio.gather(*(_probe(client, address, seconds) for address in addresses))
     return [server for server in servers if server is not None]
 
@@ -74,28 +74,28 @@ async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> t
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        async with asyncio.timeout(seconds), httpx.AsyncClient(headers=headers) as client:
+        async with asyncio.timeout(seconds), httpx2.AsyncClient(headers=headers) as client:
             return chat_models(await _read(client, f"{base_url.rstrip('/')}/models"))
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError):
         return ()
 
 
 async def _probe(
-    client: httpx.AsyncClient, address: UsualAddress, seconds: float
+    client: httpx2.AsyncClient, address: UsualAddress, seconds: float
 ) -> LocalServer | None:
     try:
         async with asyncio.timeout(seconds):
             answer = await _read(client, f"{address.base_url}/models")
-    except (httpx.HTTPError, TimeoutError):
+    except (httpx2.HTTPError, TimeoutError):
         return None
     models = chat_models(answer)
     return LocalServer(address.product, address.base_url, models) if models else None
 
 
-async def _read(client: httpx.AsyncClient, url: str) -> bytes:
+async def _read(client: httpx2.AsyncClient, url: str) -> bytes:
     """Returns the body of an answer with status 200; empty for another status or a long body."""
     async with client.stream("GET", url) as response:
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != httpx2.codes.OK:
             return b""
         body = bytearray()
         async for block in response.aiter_bytes():

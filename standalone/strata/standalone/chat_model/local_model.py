@@ -16,8 +16,9 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
+import httpx2
 import platformdirs
+
 from strata.protocol.errors import FailedPreconditionError
 from strata.standalone.chat_model import cpu
 from strata.standalone.chat_model.assets import ModelAssembler, PackageSource, PartSource, UrlSource
@@ -246,13 +247,13 @@ class LocalChatModel:
     async def _wait_loaded(self, process: subprocess.Popen[bytes]) -> None:
         headers = {"Authorization": f"Bearer {self._key}"}
         deadline = asyncio.get_running_loop().time() + _LOAD_SECONDS
-        async with httpx.AsyncClient(trust_env=False, headers=headers) as client:
+        async with httpx2.AsyncClient(trust_env=False, headers=headers) as client:
             while True:
                 if process.poll() is not None:
                     raise LocalModelError(self._explain(process.returncode))
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     response = await client.get(f"http://127.0.0.1:{self._port}/health")
-                    if response.status_code == httpx.codes.OK:
+                    if response.status_code == httpx2.codes.OK:
                         return
                 if asyncio.get_running_loop().time() > deadline:
                     raise LocalModelError(f"the local demo model did not load; see {self._log}")

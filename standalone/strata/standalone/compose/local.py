@@ -8,17 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
-from strata.standalone.chat_model.progress import Progress, ignore
-from strata.standalone.chat_model.settings import LocalDemoSettings
-from strata.standalone.compose.model import ChatModel, prepare_model
-from strata.standalone.compose.storage import Storage, open_storage
-from strata.standalone.data_folder import DataFolder
-from strata.standalone.files import write_atomically
-from strata.standalone.ports import pick_port
-
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.archival.settings import ArchivalSettings
+from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
 from strata.core_memory.settings import CoreMemorySettings
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
@@ -26,6 +18,13 @@ from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.secrets import generate_master_key
 from strata.shared.settings import ServiceSettings
+from strata.standalone.chat_model.progress import Progress, ignore
+from strata.standalone.chat_model.settings import LocalDemoSettings
+from strata.standalone.compose.model import ChatModel, prepare_model
+from strata.standalone.compose.storage import Storage, open_storage
+from strata.standalone.data_folder import DataFolder
+from strata.standalone.files import write_atomically
+from strata.standalone.ports import pick_port
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_runner.settings import ToolRunnerSettings
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from strata.agent_loop.models.presets.table import PRESETS, preset_of_product
+from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.standalone.chat_model.choice import (
     LOCAL_DEMO_ID,
     ConfiguredProvider,
@@ -17,9 +19,6 @@ from strata.standalone.chat_model.discovery import LocalServer, UsualAddress, di
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.progress import LocalModelError, Progress
 from strata.standalone.chat_model.settings import LocalDemoSettings
-
-from strata.agent_loop.models.presets.table import PRESETS, preset_of_product
-from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 
 # A laptop's processor can take minutes for the first prompt.
 _LOCAL_TIMEOUT_S = 600.0

@@ -22,6 +22,7 @@ from rich.progress import (
     Progress as Bar,
 )
 from rich.text import Text
+
 from strata.standalone.chat_model.progress import Phase, Progress
 
 _PAUSE_S = 2.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from strata.standalone.compose.local import Local
-from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, ServiceSpec
-
 from strata.shared.auth import TokenVerifier
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import BackgroundTasks, Service
 from strata.shared.settings import ServiceSettings
+from strata.standalone.compose.local import Local
+from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, ServiceSpec
 
 
 async def build_services(local: Local, stack: AsyncExitStack) -> Service:

@@ -13,14 +13,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pydantic import BaseModel
-from strata.cli.settings import environment_of_service
+
+import strata
 from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.standalone.ports import ReservedPort
+from strata.standalone.settings import environment_of_service
 from strata.standalone.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
-
-import strata
 
 _STOP_SECONDS = 20.0
 

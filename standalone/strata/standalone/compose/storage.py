@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import asyncpg
+
+from strata.shared.migrate import ServiceMigrations
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
-
-from strata.shared.migrate import ServiceMigrations
 
 DATABASE = "strata"
 _SERVICES = "strata.standalone.compose.services"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_points import point_id
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_filters import filter_of, optional_filter
 from strata.standalone.vectors.convert_points import point_id, sparse_vector

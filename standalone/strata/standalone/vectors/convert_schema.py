@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_filters import filter_of
 

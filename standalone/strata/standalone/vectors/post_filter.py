@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_queries import DEFAULT_LIMIT, query_request
 from strata.standalone.vectors.filter_rewriter import FilterRewriter, RewrittenFilter

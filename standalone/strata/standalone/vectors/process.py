@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import strata
 from strata.protocol.errors import UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
@@ -20,8 +21,6 @@ from strata.standalone.supervisor import (
     tail,
     until_ready,
 )
-
-import strata
 
 _STOP_SECONDS = 20.0
 _PORTS_TRIED = 3

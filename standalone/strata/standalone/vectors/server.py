@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
 from strata.protocol.errors import FailedPreconditionError
+from strata.shared.event_loop import loop_factory
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN
@@ -33,8 +35,6 @@ from strata.standalone.vectors.servicers import (
     RootServicer,
 )
 from strata.standalone.vectors.worker import EngineWorker
-
-from strata.shared.event_loop import loop_factory
 
 MAX_MESSAGE_BYTES = 64 << 20
 FLUSH_SECONDS = 3.0

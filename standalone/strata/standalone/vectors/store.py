@@ -17,6 +17,7 @@ from pathlib import Path
 import qdrant_edge as edge
 import structlog
 from google.protobuf import json_format
+
 from strata.standalone.files import write_atomically
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_schema import collection_info, shard_config

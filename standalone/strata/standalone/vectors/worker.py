@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+
 from strata.standalone.vectors.errors import VectorsError, from_engine
 from strata.standalone.vectors.store import CollectionStore
 

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 
 import pytest
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason, UnavailableError
 
 from file_stores import REMAINING_FILE, Stores, as_project, receipt_of
 from strata.core_memory.domain.ports import ReplayedError
@@ -17,6 +16,7 @@ from strata.core_memory.files.domain.files import (
     Folder,
 )
 from strata.core_memory.files.store.contents import TextPage
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason, UnavailableError
 from strata.shared import context
 from strata.shared.context import current_project
 from strata.shared.ids import new_id

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from strata.protocol.errors import NotFoundError, Reason
 
 from file_stores import REMAINING_FILE, Stores, as_project
 from strata.core_memory.files.domain.files import (
@@ -18,6 +17,7 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.store.queue import FileQueue
 from strata.core_memory.files.store.uploads import _Finish
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import current_project

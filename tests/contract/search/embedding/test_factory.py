@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from strata.protocol.errors import ResourceExhaustedError, UnavailableError
 
 from contract.search.embedding.conftest import EmbeddingServer, Reply, vectors_reply
 from strata.archival.settings import ArchivalSettings
+from strata.protocol.errors import ResourceExhaustedError, UnavailableError
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.embedding.base import LOCAL_MODEL
 from strata.shared.search.engines import open_models

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.search.embedding import Embedder, embed_chunked
 from strata.shared.search.embedding.minilm import MiniLmEmbedder, find_weights
 

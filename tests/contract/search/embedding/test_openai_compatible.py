@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+
 from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -16,7 +17,6 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
-
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
 

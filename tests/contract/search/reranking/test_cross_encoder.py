@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 import cross_encoders
 from cross_encoders import constant, counting, export, node, overlap, write_config, write_model
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.settings import RecallSettings
 from strata.shared.search.reranking import Reranker
 from strata.shared.search.reranking.cross_encoder import CrossEncoder

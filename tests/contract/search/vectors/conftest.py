@@ -19,15 +19,15 @@ from uuid import uuid4
 
 import pytest
 from qdrant_client import AsyncQdrantClient
-from strata.standalone.vectors import EmbeddedVectors
 
+import strata
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.vectors import Collection, Document, FieldKind, IndexedChunk
 from strata.shared.search.vectors.index import PayloadValue
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
+from strata.standalone.vectors import EmbeddedVectors
 
-ROOTS = Path(__file__).parents[3]
 DIM = 4
 MODEL = "test-model"
 FIELDS = {
@@ -76,7 +76,7 @@ class EngineProcess:
         ready = self.folder / "server.json"
         ready.unlink(missing_ok=True)
         self.port = self.port or free_port()
-        paths = [str(ROOTS / root) for root in ("shared", "services", "gateway")]
+        paths = [str(Path(part).parent) for part in strata.__path__]
         program = [sys.executable, "-m", "strata.standalone.vectors.server"]
         self.process = subprocess.Popen(
             [*program, "--folder", str(self.folder), "--port", str(self.port)],

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
-from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 
+from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.search.vectors import Collection, Document, Hit, Preference, SparseVector, Where
 from strata.shared.search.vectors.qdrant import QdrantIndex
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient, models
-from strata.protocol.errors import InternalError, Reason
 
+from strata.protocol.errors import InternalError, Reason
 from strata.shared.search.vectors import Collection, SparseVector, Where
 from strata.shared.search.vectors.points import point_id
 from strata.shared.search.vectors.qdrant import QdrantIndex

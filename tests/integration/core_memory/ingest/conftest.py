@@ -11,13 +11,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+from integration.core_memory.conftest import Keys
 from strata.api.archival.v1 import file_index_service_pb2 as index_pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
-from strata.standalone.vectors import EmbeddedVectors
-
-from integration.core_memory.conftest import Keys
 from strata.archival.main import build as build_archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
@@ -27,6 +26,7 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import BackgroundTasks
+from strata.standalone.vectors import EmbeddedVectors
 
 MIB = 1024 * 1024
 

@@ -18,16 +18,14 @@ from typing import Any
 
 import psutil
 import pytest
-from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
-from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import StrataError
-from strata.standalone.ports import ReservedPort
 
 import file_samples as samples
 import strata
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
+from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
 from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
@@ -37,9 +35,11 @@ from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
 from strata.core_memory.files.text_extraction.reader import FileReader
+from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
 from strata.shared.server import serving
+from strata.standalone.ports import ReservedPort
 
 # Some hundred pages of text: reading and sending take long enough to be killed in.
 BIG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(400_000)).encode()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError
 
 from file_seeds import FileSeeds
 from strata.core_memory.domain.core_memory import Receipt
@@ -17,6 +16,7 @@ from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequ
 from strata.core_memory.files.domain.grep import MAX_SECONDS, GrepQuery
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.store.texts import PostgresTextStore
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.clock import ManualClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.idempotency.keys import RequestKey

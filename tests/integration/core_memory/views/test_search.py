@@ -6,11 +6,11 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from strata.protocol.errors import InvalidArgumentError, UnavailableError
 
 from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, IndexProgress
 from strata.core_memory.files.domain.search import FileQuery
 from strata.core_memory.files.search import FileSearch
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 from strata.shared.clock import SystemClock
 
 

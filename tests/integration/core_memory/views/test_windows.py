@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files.domain.file_windows import OpenFilesResult, OpenWindows, WindowRequest
 from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project, use
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id

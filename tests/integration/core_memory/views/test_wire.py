@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.protocol.errors import (
@@ -16,7 +17,6 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
-
 from strata.shared.ids import new_id
 
 

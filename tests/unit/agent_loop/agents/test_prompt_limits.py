@@ -11,13 +11,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    Reason,
-    StrataError,
-    UnavailableError,
-)
 
 from strata.agent_loop.agents.prompt_budget import PromptBudget, budget_of
 from strata.agent_loop.agents.prompt_limits import PromptLimits
@@ -33,6 +26,13 @@ from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    Reason,
+    StrataError,
+    UnavailableError,
+)
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.idempotency.keys import RequestKey

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from strata.protocol.errors import AbortedError, Reason, UnavailableError
 
 from histories import assert_answered
 from strata.agent_loop.compaction.compactor import MAX_SWAPS
@@ -23,6 +22,7 @@ from strata.agent_loop.domain.run.events import (
     WindowCompacted,
 )
 from strata.agent_loop.loop.turn import Turn
+from strata.protocol.errors import AbortedError, Reason, UnavailableError
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
 
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
+from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
 from unit.agent_loop.loop.world import LoopWorld, reply
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from strata.protocol.errors import AbortedError, Reason
-
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.tools import ToolResult
+from strata.protocol.errors import AbortedError, Reason
 from strata.shared.tool_catalogue import ToolEffect
 
 

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from strata.protocol.errors import Reason
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision, arguments_hash
 from strata.agent_loop.domain.model.chat import ReasoningPart, TextPart, ToolCall
 from strata.agent_loop.domain.run.events import ApprovalRequested, MessageStored
 from strata.agent_loop.loop.approvals import open_requests
+from strata.protocol.errors import Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason

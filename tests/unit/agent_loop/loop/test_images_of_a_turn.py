@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError, StrataError, UnavailableError
-from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 
 from image_samples import encoded, padded, png
 from strata.agent_loop.clients.recall import ImageCache
@@ -26,6 +24,8 @@ from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.run.events import StepRestarted, ToolFinished
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.images import GONE, identified
+from strata.protocol.errors import InvalidArgumentError, StrataError, UnavailableError
+from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError, UnavailableError
 
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
@@ -20,6 +19,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.protocol.errors import InvalidArgumentError, UnavailableError
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from strata.protocol.errors import Reason
 
 from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.response_formats import ResponseFormat, ResponseFormatType
@@ -27,6 +26,7 @@ from strata.agent_loop.domain.run.events import StepRestarted, TextPiece, ToolCa
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.replies_in_json import checked
+from strata.protocol.errors import Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.agent_loop.context.exchanges import UnitKind, leaving, units_of
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import FinishReason, ToolCall, ToolChoice
 from strata.agent_loop.domain.tools import ToolSet
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason

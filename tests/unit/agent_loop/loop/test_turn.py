@@ -12,14 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.protocol.errors import (
-    AbortedError,
-    FailedPreconditionError,
-    InternalError,
-    Reason,
-    StrataError,
-    UnavailableError,
-)
 
 from strata.agent_loop.context.packaging import CANCELLED
 from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall
@@ -36,6 +28,14 @@ from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.control import CallerLostError, TurnControl
 from strata.agent_loop.loop.turn import Turn
+from strata.protocol.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InternalError,
+    Reason,
+    StrataError,
+    UnavailableError,
+)
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from strata.protocol.errors import AbortedError, UnavailableError
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.approvals import open_requests
+from strata.protocol.errors import AbortedError, UnavailableError
 from strata.shared.messages import ToolStatus
 from strata.shared.stop_reasons import StopReason
 from unit.agent_loop.loop.gated import (

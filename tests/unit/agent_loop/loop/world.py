@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
-
 from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.conversation.messages import (
@@ -66,6 +64,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import Metadata, assemble
+from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id

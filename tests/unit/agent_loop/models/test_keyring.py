@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from strata.agent_loop.domain.agent.agents import ModelConfig
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
@@ -17,6 +16,7 @@ from strata.agent_loop.models.keyring import Keyring
 from strata.agent_loop.models.provider import ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.secrets import Envelope, generate_master_key, read_master_keys
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from strata.api.agent_loop.v1.model_service_pb2 import PutModelKeyRequest
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.agent_loop.convert.model_keys import model_key
 from strata.agent_loop.models.dialects.table import DIALECTS, dialect_of
+from strata.api.agent_loop.v1.model_service_pb2 import PutModelKeyRequest
+from strata.protocol.errors import InvalidArgumentError
 
 PEM = "-----BEGIN PRIVATE KEY-----\nTk9UIEEgU0VDUkVU\n-----END PRIVATE KEY-----\n"
 ACCOUNT = {

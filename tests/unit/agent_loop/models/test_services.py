@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.standalone.compose.model import USUAL_ADDRESSES
 
 from doubles import openai_dialect, services
 from strata.agent_loop.domain.model.chat import (
@@ -27,6 +26,7 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.models.conversation_repair import CONTINUE, repair
 from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.presets.table import PRESETS, preset_of, preset_of_product, quirks_of
+from strata.standalone.compose.model import USUAL_ADDRESSES
 from unit.agent_loop.models.test_conversation_repair import CHOICES, CONVERSATIONS, TOOLS
 
 SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "openai"]

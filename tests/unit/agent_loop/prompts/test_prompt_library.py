@@ -9,12 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-)
 
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts import library as library_module
@@ -27,6 +21,12 @@ from strata.agent_loop.prompts.library import (
     system_prompt,
 )
 from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 from strata.shared.agent_types import AgentType
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 

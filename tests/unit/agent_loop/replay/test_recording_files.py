@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.cli.main import app
-from strata.protocol.errors import InvalidArgumentError
 from typer.testing import CliRunner
 
 from strata.agent_loop.convert.recordings import recording_from_json, recording_to_json
 from strata.agent_loop.replay import recording as recordings
 from strata.agent_loop.replay.replay import replay
+from strata.cli.main import app
+from strata.protocol.errors import InvalidArgumentError
 from unit.agent_loop.loop.world import LoopWorld, reply
 from unit.agent_loop.replay.recorded import record
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from strata.api.agent_loop.v1 import turn_service_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError, Reason
 
 from image_samples import png
 from strata.agent_loop.convert.recordings import recording_to_json
@@ -35,6 +33,8 @@ from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.replay.recording import Recording
 from strata.agent_loop.replay.replay import replay
+from strata.api.agent_loop.v1 import turn_service_pb2 as pb
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason

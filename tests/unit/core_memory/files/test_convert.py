@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError
 
+from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.files.convert import to_grep, to_search
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
 AGENT = new_id("agent")

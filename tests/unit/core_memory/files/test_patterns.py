@@ -8,10 +8,10 @@ import time
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strata.protocol.errors import InvalidArgumentError
 
 from strata.core_memory.files.domain.grep import GrepQuery, check_query
 from strata.core_memory.files.domain.patterns import LinePattern, name_filter
+from strata.protocol.errors import InvalidArgumentError
 
 
 def lines(pattern: str, text: str, limit: int = 1_000) -> list[int]:

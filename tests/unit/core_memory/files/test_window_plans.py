@@ -5,12 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OutOfRangeError,
-    Reason,
-)
 
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
@@ -23,6 +17,12 @@ from strata.core_memory.files.domain.window_plans import (
     nearest,
     not_attached,
     plan_opening,
+)
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    Reason,
 )
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     Reason,
     WrongSettingError,
 )
-
-from strata.archival.settings import ArchivalSettings
 from strata.shared.search.embedding import Embedder, EmbeddingModels, ModelInfo
 from strata.shared.search.embedding.base import LOCAL_MODEL
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from strata.protocol.errors import InternalError, UnavailableError
 
+from strata.protocol.errors import InternalError, UnavailableError
 from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from strata.protocol.errors import UnavailableError
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.search.result_merge import Matches, search_both
 from strata.shared.search.vectors import Hit, StartGate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.protocol.errors import UnavailableError
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.search.result_merge import ResultRank, explain_result, hits_or_none, merge
 from strata.shared.search.vectors import Hit
 

@@ -6,9 +6,9 @@ import base64
 from typing import Any
 
 import pytest
-from strata.protocol.images import MAX_IMAGES
 
 from image_samples import png
+from strata.protocol.images import MAX_IMAGES
 from strata.tool_execution.domain.tools import Output
 from strata.tool_execution.mcp.results import read_result
 

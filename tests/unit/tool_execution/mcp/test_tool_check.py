@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from strata.protocol.images import MAX_IMAGE_BYTES
 
 from image_samples import encoded, padded, png
+from strata.protocol.images import MAX_IMAGE_BYTES
 from strata.shared.json_schemas import UnusableSchemaError
 from strata.tool_execution.domain.mcp import McpTool, ReportedTool, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError

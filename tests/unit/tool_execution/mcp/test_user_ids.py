@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from strata.protocol.errors import WrongSettingError
 
+from strata.protocol.errors import WrongSettingError
 from strata.shared.sandbox import JAIL_UID
 from strata.tool_execution.settings import ToolExecutionSettings
 

@@ -20,8 +20,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from strata.protocol import argument_conversion
 
+from strata.protocol import argument_conversion
 from strata.tool_execution.schema import derive_tool
 
 PREAMBLE = """

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from pydantic import BaseModel
+
 from strata.protocol.argument_conversion import _strata_call, _strata_convert
 
 

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from strata.protocol.errors import UnavailableError
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.sandbox import Isolation, Run, RunResult, RunStatus
 from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from google.protobuf.json_format import ParseDict, ParseError
+
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError

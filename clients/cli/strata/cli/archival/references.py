@@ -6,6 +6,7 @@ import uuid
 from typing import Annotated
 
 import typer
+
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.client import Client
 from strata.protocol.errors import NotFoundError, Reason

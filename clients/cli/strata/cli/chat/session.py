@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from google.protobuf.json_format import MessageToDict
 from rich.text import Text
+
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb

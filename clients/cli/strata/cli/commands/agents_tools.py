@@ -10,7 +10,6 @@ from strata.cli.commands import mcp_lookup
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import clipped, enum_name, note, print_listing, safe
 from strata.protocol.errors import NotFoundError
-
 from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
 
 _DESCRIPTION_CHARS = 80

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.cli.chat import images
 from strata.cli.chat.approval_prompt import AskPerson, ask_on_terminal
@@ -23,7 +24,6 @@ from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_err
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
 from strata.protocol.errors import NotFoundError, StrataError
-
 from strata.shared.blank_text import is_blank
 
 app = typer.Typer(add_completion=False)

@@ -13,7 +13,7 @@ from strata.cli.failures import EXIT_FAILURE
 from strata.cli.findings import CheckVerdict, Finding
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import console, print_json, safe
-from strata.cli.settings import CliSettings
+from strata.client.settings import ClientSettings
 
 app = typer.Typer(add_completion=False)
 
@@ -42,7 +42,7 @@ def doctor(connection: Connection, as_json: JsonOption = False) -> None:
         if finding.remedy:
             screen.print(Text(" " * _INDENT + safe(finding.remedy), style="dim"), soft_wrap=True)
 
-    asyncio.run(examine(connection.choice, CliSettings(), report))
+    asyncio.run(examine(connection.choice, ClientSettings.from_environment(), report))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     if any(finding.verdict is CheckVerdict.FAIL for finding in findings):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
+
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import file_access

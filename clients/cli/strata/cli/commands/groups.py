@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
@@ -29,7 +30,6 @@ from strata.cli.output import (
     when,
 )
 from strata.protocol.errors import StrataError
-
 from strata.shared.blank_text import is_blank
 
 app = typer.Typer(

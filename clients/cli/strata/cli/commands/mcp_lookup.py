@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import Client
 from strata.protocol.errors import NotFoundError, Reason

@@ -6,13 +6,14 @@ import sys
 from typing import Annotated
 
 import typer
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.commands import memory_blocks, memory_edit, memory_history, memory_sync
 from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
-from strata.cli.memory.blocks import attached_block, known_block_id, lost_block_id, newest_version
+from strata.cli.memory.blocks import attached_block, known_block_id, newest_version
 from strata.cli.memory.views import print_blocks
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import (
@@ -169,12 +170,7 @@ def restore_block(
     async def restore(client: Client) -> pb.Block:
         agent_id = await client.agent_id(agent)
         await _check_free(client, agent_id, label)
-        lost_id = block or await lost_block_id(client, agent_id, label)
-        if not lost_id:
-            raise NotFoundError(
-                f'The agent never had a block "{label}", or it was purged.',
-                reason=Reason.BLOCK_NOT_FOUND,
-            )
+        lost_id = block or await _last_id(client, agent_id, label)
         newest = await newest_version(client, lost_id)
         if newest.operation == "delete":
             undo = pb.RevertBlockRequest(
@@ -194,6 +190,15 @@ def restore_block(
         print_json(restored)
     else:
         typer.echo(f"{safe(restored.label)} is back, at revision {restored.revision}.")
+
+
+async def _last_id(client: Client, agent_id: str, label: str) -> str:
+    try:
+        return await known_block_id(client, agent_id, label)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f'The agent never had a block "{label}", or it was purged.', reason=error.reason
+        ) from error
 
 
 async def _check_free(client: Client, agent_id: str, label: str) -> None:

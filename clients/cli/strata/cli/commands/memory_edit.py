@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.chat.prompt import is_interactive
 from strata.cli.client import Client, new_request_id

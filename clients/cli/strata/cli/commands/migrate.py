@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy.engine import make_url
-from strata.cli.failures import UsageError
-from strata.standalone.compose.services import SERVICES
 
+from strata.cli.failures import UsageError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.standalone.compose.services import SERVICES
 
 NO_TABLES = "nothing"
 """Name of the revision of a schema without tables."""

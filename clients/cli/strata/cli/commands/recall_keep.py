@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
+
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.cli.client import Client

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from strata.cli.commands.up import run_up
-from strata.cli.settings import environment_of_server
-from strata.standalone.compose.progress import ProgressBar, parse_progress, progress_documents
-from strata.standalone.data_folder import DataFolder, Runtime
-from strata.standalone.supervisor import Command, end, spawn, tail
 
 import strata
+from strata.cli.commands.up import run_up
+from strata.client.data_folder import Runtime
+from strata.standalone.compose.progress import ProgressBar, parse_progress, progress_documents
+from strata.standalone.data_folder import DataFolder
+from strata.standalone.settings import environment_of_server
+from strata.standalone.supervisor import Command, end, spawn, tail
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 30.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import EXIT_FAILURE, UsageError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
@@ -29,7 +30,6 @@ from strata.cli.output import (
 from strata.cli.times import parse_end
 from strata.client.images import user_message
 from strata.protocol.errors import NotFoundError, Reason
-
 from strata.shared.ids import is_id
 
 app = typer.Typer(

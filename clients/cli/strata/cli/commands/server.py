@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from strata.cli.arguments import folder_of_option
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
+from strata.client.settings import ClientSettings
 from strata.protocol.errors import InvalidArgumentError
 
 app = typer.Typer(add_completion=False)
@@ -61,8 +63,8 @@ def run(
     from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every service
     from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
 
-    settings = CliSettings()
-    folder = data or settings.data
+    settings, client_settings = CliSettings(), ClientSettings.from_environment()
+    folder = data or client_settings.data
     path = DataFolder(folder).path
     chosen = settings.port if port is None else port
     raise typer.Exit(
@@ -85,10 +87,15 @@ def up(
     """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
     from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every service
 
-    settings = CliSettings()
+    settings, client_settings = CliSettings(), ClientSettings.from_environment()
     chosen = settings.port if port is None else port
     raise typer.Exit(
-        run_up(data or settings.data, port=chosen, host=host or settings.gateway_host, split=split)
+        run_up(
+            data or client_settings.data,
+            port=chosen,
+            host=host or settings.gateway_host,
+            split=split,
+        )
     )
 
 

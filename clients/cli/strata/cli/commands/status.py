@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typer
+
 from strata.api.common.v1.search_pb2 import IndexState
 from strata.cli.client import Client
 from strata.cli.connection import Target

@@ -14,17 +14,17 @@ from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
+
 from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.protocol.errors import StrataError
-from strata.standalone.compose.local import HOST, Local, LocalOptions, open_local
-from strata.standalone.compose.progress import ProgressBar, Report, progress_lines
-from strata.standalone.data_folder import DataFolder
-
 from strata.shared.event_loop import loop_factory
 from strata.shared.logs import configure_logging
 from strata.shared.server import serve_service
 from strata.shared.service import Service, Wiring
+from strata.standalone.compose.local import HOST, Local, LocalOptions, open_local
+from strata.standalone.compose.progress import ProgressBar, Report, progress_lines
+from strata.standalone.data_folder import DataFolder
 
 Announce = Callable[[Local, dict[str, int]], None]
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
+
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError

@@ -12,6 +12,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError, error_lines

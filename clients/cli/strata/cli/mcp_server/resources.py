@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 import mcp_types as types
 from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
+
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.mcp_server.memory import AgentMemory
 from strata.cli.mcp_server.results import explained

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import mcp_types as types
+
 from strata.cli.failures import error_lines
 from strata.cli.output import clipped, safe
 from strata.protocol.errors import StrataError

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.cli.client import Client
 from strata.cli.mcp_server.memory import AgentMemory
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.protocol.images import image_text
-
 from strata.shared.convert.messages import ROLES, role_name
 from strata.shared.messages import MessageRole
 

@@ -10,6 +10,7 @@ import mcp_types as types
 from jsonschema import Draft202012Validator
 from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
+
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.cli.client import Client

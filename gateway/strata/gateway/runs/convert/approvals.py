@@ -10,8 +10,6 @@ from datetime import UTC
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.protocol.errors import PermissionDeniedError, Reason
-
 from strata.gateway.runs.convert.runs import (
     MAX_CHARACTERS,
     UNTRUSTED,
@@ -22,6 +20,7 @@ from strata.gateway.runs.domain.approvals import Approval, ApprovalFilter, Asked
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.runs import NewRun, RunEnding, RunKind
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import PermissionDeniedError, Reason
 from strata.shared.checks import Checks
 from strata.shared.context import Caller
 from strata.shared.ids import check_id, new_id

@@ -11,8 +11,6 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.protocol.errors import Reason, StrataError
-
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.chains import Chain, conversation_with
 from strata.gateway.runs.domain.memory_agents import MemoryMark
@@ -28,6 +26,7 @@ from strata.gateway.runs.domain.runs import (
     is_group,
 )
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import Reason, StrataError
 from strata.shared.checks import Checks
 from strata.shared.context import Caller
 from strata.shared.convert.enums import EnumTable

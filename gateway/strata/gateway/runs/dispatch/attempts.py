@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
-
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
+from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
 
 # Failures that count as failed attempts; transient ones are retried without counting.
 _REPEATABLE = (InternalError, AbortedError)

@@ -11,11 +11,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from strata.protocol.errors import FailedPreconditionError, StrataError
-
 from strata.gateway.runs.convert.approvals import default_run
 from strata.gateway.runs.domain.approvals import DueApproval
 from strata.gateway.runs.domain.runs import Accepted, NewRun, RunStore
+from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
 
 _BATCH = 50

@@ -11,18 +11,6 @@ from typing import Protocol, TypeVar
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2
-from strata.protocol.errors import (
-    AbortedError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    Reason,
-    StrataError,
-    UnavailableError,
-    passes,
-)
-
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.dispatch.active_run import ActiveRun, StopKind
 from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
@@ -39,6 +27,17 @@ from strata.gateway.runs.domain.runs import (
     takes_slot,
 )
 from strata.gateway.runs.events.live_run import LiveRun, RunHub
+from strata.protocol.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+    UnavailableError,
+    passes,
+)
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use

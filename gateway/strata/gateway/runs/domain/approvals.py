@@ -14,9 +14,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.gateway.runs.domain.principals import Principal
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 class OnApproval(StrEnum):

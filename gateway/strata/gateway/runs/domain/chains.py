@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata.protocol.errors import FailedPreconditionError, Reason
-
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 @dataclass(frozen=True, slots=True)

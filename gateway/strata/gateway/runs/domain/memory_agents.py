@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from strata.protocol.errors import Reason
-
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState
+from strata.protocol.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
 
 MAX_RANGE = 500

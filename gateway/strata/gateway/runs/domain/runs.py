@@ -14,13 +14,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.protocol.errors import NotFoundError, Reason
-
 from strata.gateway.runs.domain.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.domain.chains import ChainStore
 from strata.gateway.runs.domain.memory_agents import MemoryRunStore, TendedTurn, TranscriptRead
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState, Trigger, after
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 

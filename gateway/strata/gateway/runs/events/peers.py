@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc.aio
+
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_follow_service_pb2 as pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
-
 from strata.shared.channels import ChannelFactory
 
 _MAX_PEERS = 64

@@ -8,12 +8,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from strata.api.common.v1 import run_event_pb2
-from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
-
 from strata.gateway.runs.domain.runs import RunMark, RunStore
 from strata.gateway.runs.events.live_run import LiveRun, RunHub
 from strata.gateway.runs.events.peers import Peers
 from strata.gateway.runs.events.run_watch import RunWatch
+from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
 from strata.shared.logs import get_logger
 
 RunEvent = run_event_pb2.RunEvent

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from strata.protocol.errors import StrataError
-
 from strata.gateway.runs.domain.runs import RunMark, RunStore
+from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 
 _log = get_logger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import text
-from strata.protocol.errors import NotFoundError, Reason
 
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
+from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.db import Database
 
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))

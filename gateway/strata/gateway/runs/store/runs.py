@@ -11,12 +11,6 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import (
-    AbortedError,
-    NotFoundError,
-    Reason,
-    UnavailableError,
-)
 
 from strata.gateway.runs.domain.approvals import (
     Approval,
@@ -51,6 +45,12 @@ from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store import statements as sql
 from strata.gateway.runs.store.chains import PostgresChains, run_not_found
 from strata.gateway.runs.store.memory_agents import PostgresMemoryRuns, note_end, note_turn
+from strata.protocol.errors import (
+    AbortedError,
+    NotFoundError,
+    Reason,
+    UnavailableError,
+)
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.stop_reasons import StopReason

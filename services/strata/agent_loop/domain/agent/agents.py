@@ -8,12 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from strata.protocol.errors import AbortedError
-
 from strata.agent_loop.domain.agent.message_buffer import BufferLengths
 from strata.agent_loop.domain.agent.response_formats import TEXT_FORMAT, ResponseFormat
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.model.keys import SealedKey
+from strata.protocol.errors import AbortedError
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import default_conversation_id
 

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
-
 from strata.shared.idempotency.keys import RequestKey
 
 MAX_MEMBERS = 32

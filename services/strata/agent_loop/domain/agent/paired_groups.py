@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from strata.protocol.errors import FieldViolation
-
 from strata.agent_loop.domain.agent.groups import ManagerConfig, ManagerType, wrong_field
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
+from strata.protocol.errors import FieldViolation
 from strata.shared.agent_types import AgentType
 
 SETTINGS_OF_THE_AGENT = (

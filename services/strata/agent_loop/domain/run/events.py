@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from strata.protocol.errors import Reason
-
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.run.request_digest import RequestDigest
 from strata.agent_loop.domain.run.runs import RunOutcome
 from strata.agent_loop.domain.tools import ToolResult
+from strata.protocol.errors import Reason
 from strata.shared.provenance import Taint
 from strata.shared.usage import Usage
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strata.protocol.errors import Reason
-
 from strata.agent_loop.domain.agent.groups import GroupTool
 from strata.agent_loop.domain.agent.response_formats import ResponseFormat
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse
 from strata.agent_loop.domain.conversation.messages import MessageInput
+from strata.protocol.errors import Reason
 from strata.shared.provenance import Taint
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

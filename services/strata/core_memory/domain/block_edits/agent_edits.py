@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from strata.protocol.errors import StrataError
-
 from strata.core_memory.domain.block_edits.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.block_edits.patch_edits import apply_patch
 from strata.core_memory.domain.blocks import (
@@ -51,6 +49,7 @@ from strata.core_memory.domain.text_edits.verbs import (
     Rethink,
     TextEdit,
 )
+from strata.protocol.errors import StrataError
 
 Encode = Callable[[Edited], bytes]
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from strata.protocol.errors import StrataError, invalid_field
-
 from strata.core_memory.domain.block_edits.base_revisions import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     LABEL_RULE,
@@ -38,6 +36,7 @@ from strata.core_memory.domain.text_edits.messages import (
 )
 from strata.core_memory.domain.text_edits.patches import Action, Section, apply_section, parse_patch
 from strata.core_memory.domain.text_edits.verbs import Create, Delete, Patch, Rename
+from strata.protocol.errors import StrataError, invalid_field
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    Reason,
-)
-
 from strata.core_memory.domain.blocks import Block, check_limit
 from strata.core_memory.domain.text_edits.messages import (
     edit_conflict,
@@ -34,6 +29,10 @@ from strata.core_memory.domain.text_edits.verbs import (
     Rethink,
     StringReplace,
     TextEdit,
+)
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    Reason,
 )
 from strata.shared.tag_escapes import escape, unescape
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from strata.protocol.errors import (
-    AbortedError,
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    Reason,
-)
-
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.text_edits.verbs import (
     Append,
     Patch,
     Replace,
     TextEdit,
+)
+from strata.protocol.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
 )
 
 REVIEW = (

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from strata.protocol.errors import FailedPreconditionError
-
 from strata.core_memory.domain.blocks import label_of
 from strata.core_memory.domain.text_edits.messages import (
     named_lines,
@@ -22,6 +20,7 @@ from strata.core_memory.domain.text_edits.messages import (
     text_missing,
 )
 from strata.core_memory.domain.text_edits.three_way_merge import Hunk, apply_hunks, lines_of
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.tag_escapes import unescape
 
 MAX_HUNKS = 500

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strata.protocol.errors import AbortedError, Reason
-
 from strata.core_memory.domain.blocks import (
     DELETE,
     Authorship,
@@ -36,6 +34,7 @@ from strata.core_memory.domain.versions.revision_ranges import (
     revision_ranges_of,
     write_revision_ranges,
 )
+from strata.protocol.errors import AbortedError, Reason
 
 REVERT = "revert"
 

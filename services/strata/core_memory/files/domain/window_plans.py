@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from strata.protocol.errors import (
-    FailedPreconditionError,
-    NotFoundError,
-    OutOfRangeError,
-    Reason,
-    StrataError,
-)
-
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     OpenWindows,
@@ -23,6 +15,13 @@ from strata.core_memory.files.domain.file_windows import (
     WindowRequest,
 )
 from strata.core_memory.files.domain.files import ContentState, wrong_field
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    NotFoundError,
+    OutOfRangeError,
+    Reason,
+    StrataError,
+)
 
 NAMES_SHOWN = 20
 """Maximum of attached files that a message names."""

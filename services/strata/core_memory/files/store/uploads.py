@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from strata.protocol.errors import UnavailableError
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
@@ -24,6 +23,7 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.store.contents import drop_orphans
 from strata.core_memory.files.store.rows import FILE, FILE_TABLES, to_file
 from strata.core_memory.files.store.transactions import once
+from strata.protocol.errors import UnavailableError
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database

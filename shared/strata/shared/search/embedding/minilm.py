@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 
+from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared import heap_trim
 from strata.shared.search.embedding.base import LOCAL_DIM as DIM
 from strata.shared.search.embedding.base import LOCAL_MODEL as MODEL_ID

@@ -12,7 +12,6 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
 )
-
 from strata.shared.search.embedding.base import Embedder
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import openai
 from openai import AsyncOpenAI
+
 from strata.protocol.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -16,7 +17,6 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
-
 from strata.shared.logs import get_logger
 from strata.shared.redaction import key_redactor
 from strata.shared.search.embedding.base import Kind

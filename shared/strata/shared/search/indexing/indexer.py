@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata.protocol.errors import StrataError
-
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import Telemetry
 

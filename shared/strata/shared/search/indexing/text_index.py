@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.protocol.errors import StrataError, UnavailableError
-
 from strata.shared.search.embedding import Embedder, EmbeddingModels, embed_chunked
 from strata.shared.search.fusion import Hit, floor_share
 from strata.shared.search.indexing.generations import FixedRoutes, Routes, Serving

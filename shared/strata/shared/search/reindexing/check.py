@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import comb
 
 from strata.protocol.errors import FailedPreconditionError
-
 from strata.shared.logs import get_logger
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex

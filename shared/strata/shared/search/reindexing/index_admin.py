@@ -13,7 +13,6 @@ from strata.protocol.errors import (
     PermissionDeniedError,
     Reason,
 )
-
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import check_request_id
 from strata.shared.search.embedding import EmbeddingModels

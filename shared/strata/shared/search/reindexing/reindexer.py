@@ -18,7 +18,6 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     StrataError,
 )
-
 from strata.shared.logs import get_logger
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import Entry, TextIndex

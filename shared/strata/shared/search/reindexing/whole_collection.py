@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from strata.protocol.errors import UnavailableError
-
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.indexing.text_index import TextIndex
 from strata.shared.search.reindexing.check import StoredText

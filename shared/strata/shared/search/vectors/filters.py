@@ -5,8 +5,8 @@ from datetime import datetime
 from functools import lru_cache
 
 from qdrant_client import models
-from strata.protocol.errors import InternalError, Reason
 
+from strata.protocol.errors import InternalError, Reason
 from strata.shared.search.vectors.index import (
     CHUNK_FIELD,
     DOCUMENT_FIELD,

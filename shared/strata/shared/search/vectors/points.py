@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from qdrant_client import models
-from strata.protocol.errors import InternalError
 
+from strata.protocol.errors import InternalError
 from strata.shared.search.fusion import Candidate
 from strata.shared.search.vectors.index import (
     CHUNK_FIELD,

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import grpc
 from qdrant_client import AsyncQdrantClient, models
-from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 
+from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.search.fusion import FLOOR, FusionConfig, Hit, fuse
 from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
 from strata.shared.search.vectors.filters import (

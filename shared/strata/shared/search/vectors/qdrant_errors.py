@@ -3,6 +3,7 @@
 import grpc
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+
 from strata.protocol.errors import InternalError, StrataError, UnavailableError
 
 CLIENT_ERRORS = (grpc.RpcError, QdrantException, ApiException, TimeoutError, OSError)

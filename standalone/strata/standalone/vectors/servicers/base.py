@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import grpc
 import qdrant_edge as edge
+
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.errors import UnsupportedError, VectorsError
 from strata.standalone.vectors.filter_rewriter import FilterRewriter

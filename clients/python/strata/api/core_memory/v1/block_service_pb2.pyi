@@ -329,12 +329,18 @@ class GetBlockRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     AS_OF_TIME_FIELD_NUMBER: _builtins.int
+    SHOW_DETACHED_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """Id of the block."""
     agent_id: _builtins.str
     """The agent, with label."""
     label: _builtins.str
     """The label, with agent_id."""
+    show_detached: _builtins.bool
+    """With agent_id and label, without as_of_time: if the agent has no such block
+    now, return the one that it had last under this label. It may have been
+    detached, deleted (delete_time is set) or renamed since.
+    """
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
         """The block as it was at this time; unset means now."""
@@ -346,10 +352,11 @@ class GetBlockRequest(_message.Message):
         agent_id: _builtins.str = ...,
         label: _builtins.str = ...,
         as_of_time: _timestamp_pb2.Timestamp | None = ...,
+        show_detached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "as_of_time", b"as_of_time", "block_id", b"block_id", "label", b"label"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "as_of_time", b"as_of_time", "block_id", b"block_id", "label", b"label", "show_detached", b"show_detached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

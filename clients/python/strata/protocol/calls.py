@@ -1,7 +1,4 @@
-"""Calls of a client: as those of grpc.aio, but with our errors.
-
-The callables of `strata.shared.interceptors.client` make them.
-"""
+"""Calls of a client: those of grpc.aio, but with the errors of `strata.protocol.errors`."""
 
 from __future__ import annotations
 
@@ -14,10 +11,39 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from strata.protocol.errors import StrataError
-from strata.protocol.status import WireStatus
 
-from strata.shared.interceptors.peer import Peer
+from strata.protocol.errors import StrataError, UnavailableError
+from strata.protocol.status import WireStatus, from_rpc_error
+
+
+class Peer:
+    """The other side of a channel; converts the errors of its calls."""
+
+    __slots__ = ()
+
+    def clock_due(self) -> bool:
+        """Whether the time of its next answer is wanted."""
+        return False
+
+    def clock_seen(self, trailing: Any, elapsed_s: float) -> None:
+        """Takes the time that came with an answer, so many seconds after the request."""
+
+    def not_connected(self) -> StrataError:
+        """Returns the error of a call that this side ended because it got no connection."""
+        raised = UnavailableError("A service that the call needs cannot be reached now.")
+        # It may have got one in the moment of its end.
+        raised.lost = True
+        return raised
+
+    def error(self, error: grpc.aio.AioRpcError, elapsed_s: float, *, vouched: bool) -> StrataError:
+        """Returns the error that a failed call stands for.
+
+        Args:
+            error: How the call ended.
+            elapsed_s: Seconds since the request was sent.
+            vouched: The call carried the internal token of the context.
+        """
+        return from_rpc_error(error)
 
 
 class _Waiting:

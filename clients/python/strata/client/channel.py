@@ -1,0 +1,223 @@
+"""The channel to a gateway: sends the API key, converts errors, and repeats repeatable calls."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+
+from strata.protocol.attempts import RepeatedCall, RepeatLimits
+from strata.protocol.calls import (
+    Call,
+    Peer,
+    StreamStreamCall,
+    StreamUnaryCall,
+    UnaryStreamCall,
+    UnaryUnaryCall,
+)
+from strata.protocol.connections import ConnectionOptions, repeatable_methods
+from strata.protocol.tls import ClientTls
+
+CALL_S = 30.0
+"""Deadline of a unary call in seconds."""
+
+_AUTHORIZATION = "authorization"
+_LIMITS = RepeatLimits(max_attempts=3)
+# Proxies may treat more frequent pings as an attack.
+_PING_S = 10.0
+_PEER = Peer()
+
+
+class _Method:
+    """Starts calls of one method.
+
+    Args:
+        inner: Starts calls of the transport.
+        wrap: The kind of call to return.
+        api_key: Sent with each call.
+        longest_s: Deadline of a call in seconds; None for none.
+    """
+
+    def __init__(
+        self, inner: Any, wrap: type[Call], api_key: str, longest_s: float | None = None
+    ) -> None:
+        self._inner = inner
+        self._wrap = wrap
+        self._key = (_AUTHORIZATION, f"Bearer {api_key}")
+        self._longest_s = longest_s
+
+    def __call__(
+        self,
+        request: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        **options: Any,
+    ) -> Any:
+        return self._start(request, self._deadline(timeout), metadata, options)
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        limits = (limit for limit in (self._longest_s, timeout) if limit is not None)
+        return min(limits, default=None)
+
+    def _start(
+        self, request: Any, timeout: float | None, metadata: Any, options: dict[str, Any]
+    ) -> Any:
+        sent = [*(metadata or ())]
+        if all(key != _AUTHORIZATION for key, _ in sent):
+            sent.append(self._key)
+        call = self._inner(request, timeout=timeout, metadata=tuple(sent), **options)
+        return self._wrap(call, _PEER, False)
+
+
+class _RepeatedMethod(_Method):
+    """Starts calls that are attempted a few times within their deadline."""
+
+    def __init__(
+        self,
+        inner: Any,
+        path: str,
+        api_key: str,
+        longest_s: float | None,
+        limits: RepeatLimits,
+    ) -> None:
+        super().__init__(inner, UnaryUnaryCall, api_key, longest_s)
+        self._path = path
+        self._limits = limits
+
+    def __call__(
+        self,
+        request: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        **options: Any,
+    ) -> Any:
+        now = asyncio.get_running_loop().time
+        whole = self._deadline(timeout)
+        until = math.inf if whole is None else now() + whole
+
+        def attempt() -> Any:
+            left = None if whole is None else max(until - now(), 0.0)
+            return self._start(request, left, metadata, options)
+
+        return RepeatedCall(attempt, self._path, until, self._limits)
+
+
+class GatewayChannel(grpc.aio.Channel):
+    """A channel whose calls carry the API key and raise the errors of `strata.protocol.errors`.
+
+    Args:
+        inner: The channel that transports.
+        api_key: Sent with each call.
+        services: Their contracts declare which unary methods are repeated.
+        timeout_s: Deadline of a unary call in seconds; None for none. Streams have none.
+        limits: How often repeatable methods are attempted.
+    """
+
+    def __init__(
+        self,
+        inner: grpc.aio.Channel,
+        api_key: str,
+        services: Iterable[ServiceDescriptor] = (),
+        *,
+        timeout_s: float | None = CALL_S,
+        limits: RepeatLimits = _LIMITS,
+    ) -> None:
+        self._inner: Any = inner
+        self._api_key = api_key
+        self._repeatable = {path for path, _ in repeatable_methods(services)}
+        self._timeout_s = timeout_s
+        self._limits = limits
+
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a unary method."""
+        inner = self._inner.unary_unary(method, *args, **kwargs)
+        if method in self._repeatable:
+            return _RepeatedMethod(inner, method, self._api_key, self._timeout_s, self._limits)
+        return _Method(inner, UnaryUnaryCall, self._api_key, self._timeout_s)
+
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that streams its responses."""
+        return self._method(self._inner.unary_stream, UnaryStreamCall, method, *args, **kwargs)
+
+    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that takes a stream of requests."""
+        return self._method(self._inner.stream_unary, StreamUnaryCall, method, *args, **kwargs)
+
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that streams both ways."""
+        return self._method(self._inner.stream_stream, StreamStreamCall, method, *args, **kwargs)
+
+    def _method(
+        self, open_: Callable[..., Any], wrap: type[Call], *args: Any, **kwargs: Any
+    ) -> Any:
+        return _Method(open_(*args, **kwargs), wrap, self._api_key)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes the inner channel."""
+        await self._inner.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the inner channel."""
+        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the inner channel leaves the state."""
+        await self._inner.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the inner channel is connected."""
+        await self._inner.channel_ready()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+@asynccontextmanager
+async def open_gateway_channel(
+    address: str,
+    api_key: str,
+    services: Iterable[ServiceDescriptor],
+    *,
+    tls: ClientTls | None = None,
+    timeout_s: float | None = CALL_S,
+    limits: RepeatLimits = _LIMITS,
+) -> AsyncIterator[GatewayChannel]:
+    """Opens a channel to a gateway for the length of the block; it connects at the first call.
+
+    Args:
+        address: A gRPC target.
+        api_key: Sent with each call.
+        services: Their contracts declare which unary methods are repeated.
+        tls: TLS settings; None for no TLS.
+        timeout_s: Deadline of a unary call in seconds; None for none. Streams have none.
+        limits: How often repeatable methods are attempted.
+
+    Raises:
+        FailedPreconditionError: A file of the TLS settings cannot be used.
+    """
+    arguments = ConnectionOptions(local_subchannels=True, keepalive_s=_PING_S).arguments()
+    inner: grpc.aio.Channel = (
+        grpc.aio.insecure_channel(address, options=arguments)
+        if tls is None
+        else grpc.aio.secure_channel(address, tls.credentials(), options=arguments)
+    )
+    async with GatewayChannel(
+        inner, api_key, services, timeout_s=timeout_s, limits=limits
+    ) as channel:
+        yield channel

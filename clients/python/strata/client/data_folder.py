@@ -1,0 +1,115 @@
+"""What clients read in the data folder of a local Strata: its address, its holder and its keys."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from strata.client.settings import default_data_folder
+from strata.protocol.errors import FailedPreconditionError, Reason
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The published state of a running Strata.
+
+    Attributes:
+        pid: The process that holds the folder.
+        address: `host:port` of its gateway.
+        processes: The pids of its children by name.
+    """
+
+    pid: int
+    address: str
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+
+class DataFolderReader:
+    """Reads a data folder, which may not exist; changes nothing in it.
+
+    Args:
+        path: The folder; by default `default_data_folder`.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = (path if path is not None else default_data_folder()).absolute()
+
+    @property
+    def secrets(self) -> Path:
+        """The folder of passwords and keys."""
+        return self.path / "secrets"
+
+    @property
+    def lock_file(self) -> Path:
+        """The file that the process that runs on the folder holds locked."""
+        return self.path / "lock"
+
+    @property
+    def runtime_file(self) -> Path:
+        """The file with the published state of that process."""
+        return self.path / "runtime.json"
+
+    def running(self) -> Runtime | None:
+        """Returns the state that the process that uses the folder has published.
+
+        Returns None if there is no such process, or if it has not published its state yet.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
+        """
+        if self.holder() is None:
+            return None
+        try:
+            return Runtime(**json.loads(self.runtime_file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def holder(self) -> int | None:
+        """Returns the pid of the process that uses the folder; None if there is none.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
+        """
+        self.check_is_folder()
+        return lock_holder(self.lock_file)
+
+    def check_is_folder(self) -> None:
+        """Checks that the path is a folder, or could become one.
+
+        Raises:
+            FailedPreconditionError: The path, or a parent of it, is a file.
+        """
+        for path in (self.path, *self.path.parents):
+            if path.exists():
+                if path.is_dir():
+                    return
+                raise FailedPreconditionError(
+                    f"the data folder {self.path} cannot be used: {path} is a file. Name a folder,"
+                    " which need not exist.",
+                    reason=Reason.IN_USE,
+                    metadata={"folder": str(self.path)},
+                )
+
+
+def lock_holder(path: Path) -> int | None:
+    """Returns the pid of the process that holds a lock file (`flock`); None if it is free."""
+    try:
+        with path.open("r") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, _ = read_lock_note(file)
+                return int(pid) if pid.isdigit() else None
+            return None
+    except FileNotFoundError:
+        return None
+
+
+def read_lock_note(file: IO[str]) -> tuple[str, str]:
+    """Returns the pid of the holder that a lock file names, and the note beside it."""
+    lines = [*file.read().splitlines(), "", ""]
+    return lines[0], lines[1]

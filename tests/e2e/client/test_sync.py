@@ -1,0 +1,121 @@
+"""The client without an event loop, with a complete Strata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.client import NotFoundError, SyncClient, connect_sync, new_request_id, returned
+from world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ResultT = TypeVar("ResultT")
+
+
+async def in_program(world: World, work: Callable[[SyncClient], ResultT]) -> ResultT:
+    """Runs work in a thread, like a program without an event loop."""
+
+    def program() -> ResultT:
+        with connect_sync(world.address, api_key=world.key) as client:
+            return work(client)
+
+    return await asyncio.to_thread(program)
+
+
+async def new_agent(world: World, name: str, *tools: str) -> str:
+    def create(client: SyncClient) -> str:
+        request = agent_pb.CreateAgentRequest(name=name, tools=tools)
+        return client.call(client.agents.CreateAgent, request).agent.id
+
+    return await in_program(world, create)
+
+
+async def test_calls_return_and_raise(world: World) -> None:
+    def work(client: SyncClient) -> None:
+        with pytest.raises(NotFoundError):
+            client.call(client.agents.GetAgent, agent_pb.GetAgentRequest(name="nobody"))
+
+    await in_program(world, work)
+
+
+async def test_events_of_a_run_are_iterated(world: World) -> None:
+    agent_id = await new_agent(world, "sync-talker")
+    world.model.script(say("Good morning."))
+
+    def work(client: SyncClient) -> list[str]:
+        return [str(event.WhichOneof("event")) for event in client.send(agent_id, "Hello.")]
+
+    kinds = await in_program(world, work)
+    assert "text_delta" in kinds
+    assert kinds[-1] == "run_finished"
+
+
+async def test_leaving_the_iteration_early_leaves_the_run_running(world: World) -> None:
+    agent_id = await new_agent(world, "sync-leaver")
+    world.model.script(say("Good morning."))
+
+    def work(client: SyncClient) -> str:
+        for event in client.send(agent_id, "Hello."):
+            return event.run_id
+        raise AssertionError
+
+    run_id = await in_program(world, work)
+
+    def follow(client: SyncClient) -> list[str]:
+        request = run_pb.StreamRunRequest(run_id=run_id)
+        responses = client.stream(client.runs.StreamRun, request)
+        return [str(response.event.WhichOneof("event")) for response in responses]
+
+    assert (await in_program(world, follow))[-1] == "run_finished"
+
+
+async def test_functions_of_the_program_answer_tool_calls(world: World) -> None:
+    def double(number: int) -> int:
+        """Doubles a number.
+
+        Args:
+            number: The number.
+        """
+        return 2 * number
+
+    def work(client: SyncClient) -> str:
+        assert returned(client.run_tool(double, {"number": 4})) == "8"
+        tool = client.upsert_tool(double, by_client=True, effect="read-only")
+        assert tool.type == tool_pb2.TOOL_TYPE_CLIENT
+        request = agent_pb.CreateAgentRequest(name="sync-doubler", tools=[tool.name])
+        agent = client.call(client.agents.CreateAgent, request).agent
+        text = ""
+        for event in client.send(agent.id, "Double 21.", tools=[double]):
+            if event.HasField("text_delta"):
+                text += event.text_delta.text
+        return text
+
+    world.model.script(Reply(calls=(Call("double", {"number": 21}),)), say("It is 42."))
+    assert await in_program(world, work) == "It is 42."
+
+
+async def test_requests_are_uploaded(world: World) -> None:
+    def work(client: SyncClient) -> file_pb.File:
+        folder = client.call(
+            client.files.CreateFolder,
+            file_pb.CreateFolderRequest(request_id=new_request_id(), name="sync-manuals"),
+        ).folder
+        header = file_pb.UploadFileHeader(
+            request_id=new_request_id(), folder_id=folder.id, name="manual.txt"
+        )
+        requests = [
+            file_pb.UploadFileRequest(header=header),
+            file_pb.UploadFileRequest(chunk=b"Turn it on."),
+        ]
+        return client.upload(client.files.UploadFile, requests).file
+
+    assert (await in_program(world, work)).name == "manual.txt"
