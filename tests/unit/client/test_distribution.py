@@ -71,6 +71,7 @@ def test_it_depends_on_grpc_and_protobuf_only() -> None:
     assert "optional-dependencies" not in project
 
 
+@pytest.mark.child_process
 def test_every_module_is_imported_without_any_other_package() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _IMPORT_ALL, str(CLIENT)],
@@ -88,6 +89,7 @@ def test_every_package_is_typed(package: str) -> None:
     assert (CLIENT / "strata" / package / "py.typed").is_file()
 
 
+@pytest.mark.child_process
 def test_the_programs_of_the_guide_pass_strict_type_checks(tmp_path: Path) -> None:
     check_types(tmp_path)
 

@@ -16,6 +16,7 @@ from strata.client import InvalidArgumentError, UnauthenticatedError, Unreachabl
 ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 
 
+@pytest.mark.child_process
 def test_importing_the_package_does_not_load_grpc() -> None:
     program = (
         "import sys, strata.client\n"
