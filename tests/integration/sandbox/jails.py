@@ -48,7 +48,7 @@ class Worker:
             env={
                 "PATH": "/usr/bin:/bin",
                 "SERVICE_SECRET": "hunter2",
-                "PYTHONPATH": f"{ROOT}/shared:{ROOT}/services",
+                "PYTHONPATH": f"{ROOT}/shared:{ROOT}/services:{ROOT}/clients/python",
             },
             cwd="/",
             **user,  # type: ignore[call-overload]
