@@ -1,8 +1,9 @@
-"""A model double that answers at once: `python -m benchmarks.model_double FILE`.
+"""A chat model with fixed replies that answers at once: `python -m benchmarks.model_double FILE`.
 
-It is the double of the tests with its strict checks, except that it does not quote the returns of
-tools, because a search would find the quotes of earlier searches. A request whose last message
-begins with "keep" is written to FILE, so that the time of the double itself can be measured.
+It is the server of `tests/doubles/model_server.py`, with its strict checks. Its replies do not
+repeat the returns of tools, because they would be stored, and a later search would find them. A
+request whose last message begins with "keep" is written to FILE, so that the time of the double
+itself can be measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Strata: `strata up` in its own data folder, with a model double that answers at once."""
+"""Starts and stops `strata up` in a data folder of its own, with a model double."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
 """Archival memory: passages for the long term, searched by meaning and by words."""
 
-from strata.shared import fork_safety as _before_grpc  # noqa: F401 - says why itself
+from strata.shared import fork_safety as _before_grpc  # noqa: F401 - gRPC is imported after it

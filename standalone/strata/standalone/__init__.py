@@ -4,4 +4,4 @@ The engines (PostgreSQL, Qdrant's engine, a chat model) run as supervised childr
 all services in one process, or starts one process for each.
 """
 
-from strata.shared import fork_safety as _before_grpc  # noqa: F401 - says why itself
+from strata.shared import fork_safety as _before_grpc  # noqa: F401 - gRPC is imported after it

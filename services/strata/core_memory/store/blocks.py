@@ -149,7 +149,7 @@ class PostgresBlockStore:
 
 
 class PostgresSnapshot:
-    """Reads blocks and folders from one snapshot; see `domain.compilation.MemorySnapshot`.
+    """Reads blocks and folders from one snapshot; see `domain.prompt.compilation.MemorySnapshot`.
 
     Args:
         connection: In a transaction with snapshot isolation.

@@ -1,1 +1,1 @@
-"""The tools that every project has."""
+"""Built-in tools: their definitions for the model, and the functions that run them."""

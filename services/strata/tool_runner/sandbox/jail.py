@@ -1,4 +1,8 @@
-"""The sandbox of this machine: a fork server, which is restarted if it dies, and a process pool."""
+"""The tool runner's side of the sandbox.
+
+It starts the fork server, and again if it dies, and gives each call one of the restricted
+processes that the fork server makes. The restrictions are in `program/jail.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls between services that are attempted again while their peer hangs, is away or refuses.
+"""Repeats calls between services while the other service does not answer or cannot be reached.
 
-The retries of gRPC have limits that are too narrow: a process that hangs keeps its connections, and
-a service that restarts is away for longer than a second.
+gRPC's own retries are off: they can hang, and they end too early. A process that hangs keeps its
+connections, and a service that restarts is away for longer than a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads messages from standard input."""
+"""Reads the user's messages of a chat from the terminal or from a pipe."""
 
 from __future__ import annotations
 

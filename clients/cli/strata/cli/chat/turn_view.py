@@ -1,4 +1,4 @@
-"""Shows the events of a turn."""
+"""Prints the events of a turn in the chat, and the lines for its end and its usage."""
 
 from __future__ import annotations
 

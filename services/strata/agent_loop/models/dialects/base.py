@@ -1,4 +1,4 @@
-"""The interface of a wire protocol."""
+"""What describes a wire protocol without its SDK (`Dialect`), and what its adapter provides."""
 
 from __future__ import annotations
 

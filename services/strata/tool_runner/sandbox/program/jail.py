@@ -1,4 +1,4 @@
-"""The jail: namespaces, mounts and limits of the fork server, and of every call.
+"""Restricts the fork server and the process of each call: namespaces, mounts and limits.
 
 The order of the steps matters; comments give the reasons. Sources are the kernel's documentation
 (user_namespaces(7), pid_namespaces(7), mount_namespaces(7)) and measurements.
