@@ -58,7 +58,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
         }
     ),
     "GetAgentRequest": frozenset({"name"}),
-    "GetBlockRequest": frozenset({"agent_id", "label"}),
+    "GetBlockRequest": frozenset({"agent_id", "label", "show_detached"}),
     "ListBlocksRequest": frozenset({"show_deleted"}),
     "LintMemoryRequest": frozenset({"agent_id"}),
     "RevertBlockRequest": frozenset({"agent_id"}),
