@@ -300,22 +300,9 @@ def changes_prompt(patch: AgentPatch) -> bool:
     return any(part is not None for part in parts)
 
 
-_PATCHED = (
-    "name",
-    "description",
-    "system",
-    "model",
-    "tools",
-    "tool_rules",
-    "tags",
-    "timezone",
-    "compaction",
-    "packaging",
-    "message_buffer_autoclear",
-    "response_format",
-    "max_files_open",
-    "per_file_view_window_char_limit",
-    "memory_agent_id",
-    "sleeptime_frequency",
-    "buffer",
+# The fields that a change replaces; it adds to the metadata.
+_PATCHED = tuple(
+    field.name
+    for field in fields(AgentPatch)
+    if field.name in Agent.__dataclass_fields__ and field.name != "metadata"
 )
