@@ -62,18 +62,28 @@ from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.one_line import is_one_line
 from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
 _MAX_VIEW = 1_000_000
 _TYPES = EnumTable(pb.AgentType, AgentType, default=AgentType.LETTA_V1)
+
+
+def _external_id_violations(field: str, text: str) -> list[FieldViolation]:
+    if is_one_line(text):
+        return checks.text_violations(field, text, limit=200)
+    return [FieldViolation(field, "must be one line without control characters")]
+
+
 _PLAIN = PlainFields(
     {
         "description": partial(checks.text_violations, limit=checks.MAX_DESCRIPTION),
         "max_files_open": partial(checks.range_violations, low=0, high=_MAX_FILES),
         "per_file_view_window_char_limit": partial(checks.range_violations, low=0, high=_MAX_VIEW),
         "message_buffer_autoclear": None,
+        "external_id": _external_id_violations,
     }
 )
 

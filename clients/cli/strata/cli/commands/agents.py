@@ -126,6 +126,10 @@ class PlainSettings:
     sleeptime_agent_frequency: FrequencyOption = None
     max_message_buffer_length: MaxBufferOption = None
     min_message_buffer_length: MinBufferOption = None
+    external_id: Annotated[
+        str | None,
+        typer.Option("--external-id", help="Its identifier in your own system; empty for none."),
+    ] = None
 
     @property
     def values(self) -> dict[str, Any]:
@@ -367,6 +371,7 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
             ("fallback models", ", ".join(agent.model.fallback_models)),
             ("tools", ", ".join(agent.tools)),
             ("tags", ", ".join(agent.tags)),
+            ("external id", agent.external_id),
             ("timezone", agent.timezone),
             ("user messages", "packed" if agent.packaging.pack_user_messages else ""),
             ("location", agent.packaging.location),

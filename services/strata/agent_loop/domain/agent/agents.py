@@ -157,6 +157,7 @@ class Agent:
             then every this many turns; 0 without a memory agent, or if `buffer` decides.
         tends_agent_id: For a memory agent, the agent whose memory it maintains; otherwise empty.
         buffer: For a voice agent, how many messages its window holds; None for other types.
+        external_id: Its identifier in the system of the client; empty for none. Not unique.
         model_keys: Sealed model keys of the agent and its project, if it was loaded for a turn.
             They are stored apart from the agent.
     """
@@ -182,6 +183,7 @@ class Agent:
     sleeptime_frequency: int = 0
     tends_agent_id: str = ""
     buffer: BufferLengths | None = None
+    external_id: str = ""
     revision: int = 1
     create_time: datetime | None = None
     update_time: datetime | None = None
@@ -259,6 +261,7 @@ class AgentPatch:
     max_buffer: int | None = None
     min_buffer: int | None = None
     buffer: BufferLengths | None = None
+    external_id: str | None = None
     expected_revision: int = 0
 
 
