@@ -194,6 +194,8 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
             agent.response_format.CopyFrom(request.response_format)
         if request.HasField("message_buffer_autoclear"):
             agent.message_buffer_autoclear = request.message_buffer_autoclear
+        if request.HasField("external_id"):
+            agent.external_id = request.external_id
         for name in ("tools", "tags"):
             if request.HasField(name):
                 assert request.expected_revision == agent.revision

@@ -241,6 +241,8 @@ async def test_failed_creation_leaves_nothing(
         ({"without_blocks": True, "blocks": [{"label": "x"}]}, "without_blocks"),
         ({"type": 99}, "type"),
         ({"max_files_open": -1}, "max_files_open"),
+        ({"external_id": "x" * 201}, "external_id"),
+        ({"external_id": "crm\n4711"}, "external_id"),
         ({"request_id": "ü"}, "request_id"),
         ({"metadata": {"k": "v" * 5000}}, "metadata['k']"),
         ({"initial_messages": [{"role": 4}]}, "initial_messages[0].role"),
@@ -251,6 +253,28 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
         await create(world, **fields)
     assert field in [violation.field for violation in raised.value.violations]
     assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+
+
+async def test_external_id_is_stored_changed_and_removed(world: World) -> None:
+    longest = "crm/4711 ü" + "x" * 190
+    agent = (await create(world, name="Bo", external_id=longest)).agent
+    twin = (await create(world, name="Al", external_id=longest)).agent
+    assert agent.external_id == twin.external_id == longest
+    listed = (await world.agents.ListAgents(pb.ListAgentsRequest())).agents
+    assert [item.external_id for item in listed] == [longest, longest]
+
+    unrelated = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
+    assert (await world.agents.UpdateAgent(unrelated)).agent.external_id == longest
+    for external_id in ("erp-1", ""):
+        change = pb.UpdateAgentRequest(agent_id=agent.id, external_id=external_id)
+        assert (await world.agents.UpdateAgent(change)).agent.external_id == external_id
+        stored = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
+        assert stored.external_id == external_id
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.agents.UpdateAgent(
+            pb.UpdateAgentRequest(agent_id=agent.id, external_id="\u202e4711")
+        )
+    assert [violation.field for violation in raised.value.violations] == ["external_id"]
 
 
 async def test_autoclear_is_stored_and_changed(world: World) -> None:

@@ -24,43 +24,7 @@ _ACKNOWLEDGE = (
 )
 _TEMPERATURE = "Temperature of the model that writes the summaries."
 
-CompactionModeOption = Annotated[
-    str | None, typer.Option("--compaction-mode", help=_MODE, rich_help_panel=_PANEL)
-]
-CompactionShareOption = Annotated[
-    float | None,
-    typer.Option("--compaction-share", min=0, max=1, help=_SHARE, rich_help_panel=_PANEL),
-]
-CompactionModelOption = Annotated[
-    str | None, typer.Option("--compaction-model", help=_MODEL, rich_help_panel=_PANEL)
-]
-CompactionPromptOption = Annotated[
-    str | None, typer.Option("--compaction-prompt", help=_PROMPT, rich_help_panel=_PANEL)
-]
-CompactionPromptFileOption = Annotated[
-    Path | None,
-    typer.Option("--compaction-prompt-file", help=_FILE, exists=True, rich_help_panel=_PANEL),
-]
-SummaryCharsOption = Annotated[
-    int | None, typer.Option("--summary-chars", min=0, help=_CHARS, rich_help_panel=_PANEL)
-]
-
-CompactionAcknowledgeOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--compaction-acknowledge/--no-compaction-acknowledge",
-        help=_ACKNOWLEDGE,
-        rich_help_panel=_PANEL,
-    ),
-]
-CompactionTemperatureOption = Annotated[
-    float | None,
-    typer.Option(
-        "--compaction-temperature", min=0, max=2, help=_TEMPERATURE, rich_help_panel=_PANEL
-    ),
-]
-
-# The same options with shorter names, for a single compaction.
+# The options of `CompactionChoice` with shorter names, for a single compaction.
 ModeOption = Annotated[str | None, typer.Option("--mode", help=_MODE)]
 ShareOption = Annotated[float | None, typer.Option("--share", min=0, max=1, help=_SHARE)]
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
@@ -71,19 +35,45 @@ CharsOption = Annotated[int | None, typer.Option("--chars", min=0, help=_CHARS)]
 
 @dataclass(frozen=True, slots=True)
 class CompactionChoice:
-    """Values of the compaction options; None for an option that is absent.
+    """The compaction options of a command; None for an option that is absent.
 
     An empty text or 0 resets a setting to its default.
     """
 
-    mode: str | None = None
-    share: float | None = None
-    model: str | None = None
-    prompt: str | None = None
-    prompt_file: Path | None = None
-    chars: int | None = None
-    acknowledge: bool | None = None
-    temperature: float | None = None
+    compaction_mode: Annotated[
+        str | None, typer.Option("--compaction-mode", help=_MODE, rich_help_panel=_PANEL)
+    ] = None
+    compaction_share: Annotated[
+        float | None,
+        typer.Option("--compaction-share", min=0, max=1, help=_SHARE, rich_help_panel=_PANEL),
+    ] = None
+    compaction_model: Annotated[
+        str | None, typer.Option("--compaction-model", help=_MODEL, rich_help_panel=_PANEL)
+    ] = None
+    compaction_prompt: Annotated[
+        str | None, typer.Option("--compaction-prompt", help=_PROMPT, rich_help_panel=_PANEL)
+    ] = None
+    compaction_prompt_file: Annotated[
+        Path | None,
+        typer.Option("--compaction-prompt-file", help=_FILE, exists=True, rich_help_panel=_PANEL),
+    ] = None
+    summary_chars: Annotated[
+        int | None, typer.Option("--summary-chars", min=0, help=_CHARS, rich_help_panel=_PANEL)
+    ] = None
+    compaction_acknowledge: Annotated[
+        bool | None,
+        typer.Option(
+            "--compaction-acknowledge/--no-compaction-acknowledge",
+            help=_ACKNOWLEDGE,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    compaction_temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--compaction-temperature", min=0, max=2, help=_TEMPERATURE, rich_help_panel=_PANEL
+        ),
+    ] = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) is not None for name in self.__slots__)
@@ -94,27 +84,31 @@ class CompactionChoice:
         Raises:
             UsageError: The mode is unknown, or both the prompt and a prompt file are set.
         """
-        if self.mode not in (None, "", *_MODES):
-            raise UsageError(f"{self.mode!r} is not a compaction mode. Give {' or '.join(_MODES)}.")
-        if self.prompt is not None and self.prompt_file is not None:
+        mode, prompt, prompt_file = (
+            self.compaction_mode,
+            self.compaction_prompt,
+            self.compaction_prompt_file,
+        )
+        if mode not in (None, "", *_MODES):
+            raise UsageError(f"{mode!r} is not a compaction mode. Give {' or '.join(_MODES)}.")
+        if prompt is not None and prompt_file is not None:
             raise UsageError("Give the prompt or the file with it, not both.")
-        prompt = self.prompt
-        if self.prompt_file is not None:
-            prompt = self.prompt_file.read_text(encoding="utf-8")
+        if prompt_file is not None:
+            prompt = prompt_file.read_text(encoding="utf-8")
         settings = pb.CompactionSettings()
         if present is not None:
             settings.CopyFrom(present)
         overrides = {
-            "mode": self.mode,
-            "sliding_window_percentage": self.share,
-            "model": self.model,
+            "mode": mode,
+            "sliding_window_percentage": self.compaction_share,
+            "model": self.compaction_model,
             "prompt": prompt,
-            "clip_chars": self.chars,
-            "prompt_acknowledgement": self.acknowledge,
+            "clip_chars": self.summary_chars,
+            "prompt_acknowledgement": self.compaction_acknowledge,
         }
         for name, value in overrides.items():
             if value is not None:
                 setattr(settings, name, value)
-        if self.temperature is not None:
-            settings.model_settings.temperature = self.temperature
+        if self.compaction_temperature is not None:
+            settings.model_settings.temperature = self.compaction_temperature
         return settings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -15,6 +16,9 @@ from strata.cli.client import Client, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
 from strata.client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ResultT = TypeVar("ResultT")
 
@@ -107,8 +111,16 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
 
     The command is declared as ``def show(connection: Connection, agent: AgentArgument)``; typer
     gets ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` in place of
-    `connection`.
+    `connection`. A parameter whose type is a dataclass stands for one option per field, so that
+    commands can share a group of options.
     """
+    hints = get_type_hints(command, include_extras=True)
+    _, *own = inspect.signature(command).parameters.values()
+    groups = {
+        parameter.name: hints[parameter.name]
+        for parameter in own
+        if is_dataclass(hints[parameter.name])
+    }
 
     @functools.wraps(command)
     def run(
@@ -120,18 +132,36 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
         ca_file: Path | None,
         **values: Any,
     ) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(Connection(Choice(address, api_key, data, tls, ca_file)), **values)
 
-    hints = get_type_hints(command, include_extras=True)
-    _, *own = inspect.signature(command).parameters.values()
-    parameters = [
-        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in own
-    ]
+    parameters = []
+    for parameter in own:
+        hint = hints[parameter.name]
+        if parameter.name in groups:
+            parameters += _group_parameters(hint)
+        else:
+            parameters.append(
+                parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+            )
     parameters += _connection_parameters()
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _group_parameters(group: type[DataclassInstance]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
 
 
 def _connection_parameters() -> list[inspect.Parameter]:

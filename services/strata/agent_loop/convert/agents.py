@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from google.protobuf.message import Message as ProtoMessage
 
@@ -25,6 +26,7 @@ from strata.agent_loop.convert.agent_options import (
     packaging_to_proto,
     packaging_violations,
 )
+from strata.agent_loop.convert.plain_fields import PlainFields
 from strata.agent_loop.convert.response_formats import (
     response_format_from_proto,
     response_format_to_proto,
@@ -60,12 +62,30 @@ from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations
 from strata.shared.ids import check_id, new_id
 from strata.shared.message_inputs import content_violations
+from strata.shared.one_line import is_one_line
 from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
 _MAX_VIEW = 1_000_000
 _TYPES = EnumTable(pb.AgentType, AgentType, default=AgentType.LETTA_V1)
+
+
+def _external_id_violations(field: str, text: str) -> list[FieldViolation]:
+    if is_one_line(text):
+        return checks.text_violations(field, text, limit=200)
+    return [FieldViolation(field, "must be one line without control characters")]
+
+
+_PLAIN = PlainFields(
+    {
+        "description": partial(checks.text_violations, limit=checks.MAX_DESCRIPTION),
+        "max_files_open": partial(checks.range_violations, low=0, high=_MAX_FILES),
+        "per_file_view_window_char_limit": partial(checks.range_violations, low=0, high=_MAX_VIEW),
+        "message_buffer_autoclear": None,
+        "external_id": _external_id_violations,
+    }
+)
 
 
 def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None) -> CreateAgent:
@@ -86,23 +106,22 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
     rules = rules_from_proto(request.tool_rules)
     if _field_or_default(request, "include_base_tool_rules", default=traits.base_tool_rules):
         rules = (*rules, *traits.default_rules(tools, rules))
+    plain = _PLAIN.values(request)
+    plain["message_buffer_autoclear"] |= traits.autoclears
     agent = Agent(
         id=agent_id,
         name=request.name or f"agent-{agent_id[-8:]}",
         type=agent_type,
         system=_system(request, agent_type, prompt),
-        description=request.description,
+        **plain,
         model=model_from_proto(request.model),
         tools=tools,
         tool_rules=rules,
         tags=tuple(sorted(set(request.tags))),
         timezone=request.timezone or DEFAULT_TIMEZONE,
         metadata=dict(request.metadata),
-        max_files_open=request.max_files_open,
-        per_file_view_window_char_limit=request.per_file_view_window_char_limit,
         compaction=compaction_from_proto(request.compaction),
         packaging=packaging_from_proto(request.packaging),
-        message_buffer_autoclear=request.message_buffer_autoclear or traits.autoclears,
         response_format=response_format_from_proto(request.response_format),
         sleeptime_frequency=(
             frequency_of(agent_type, request.sleeptime_agent_frequency)
@@ -148,8 +167,8 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
     checks.refuse(_update_violations(request))
     patch = AgentPatch(
         agent_id=request.agent_id,
+        **_PLAIN.changes(request),
         name=_optional(request, "name"),
-        description=_optional(request, "description"),
         system=_optional(request, "system"),
         model=model_from_proto(request.model) if request.HasField("model") else None,
         tools=merge_tools((), request.tools.names) if request.HasField("tools") else None,
@@ -163,20 +182,9 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
         packaging=(
             packaging_from_proto(request.packaging) if request.HasField("packaging") else None
         ),
-        message_buffer_autoclear=(
-            request.message_buffer_autoclear
-            if request.HasField("message_buffer_autoclear")
-            else None
-        ),
         response_format=(
             response_format_from_proto(request.response_format)
             if request.HasField("response_format")
-            else None
-        ),
-        max_files_open=request.max_files_open if request.HasField("max_files_open") else None,
-        per_file_view_window_char_limit=(
-            request.per_file_view_window_char_limit
-            if request.HasField("per_file_view_window_char_limit")
             else None
         ),
         enable_sleeptime=(
@@ -242,8 +250,8 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     """Returns an agent as a proto."""
     wire = pb.Agent(
         id=agent.id,
+        **_PLAIN.values(agent),
         name=agent.name,
-        description=agent.description,
         type=_TYPES.to_proto[agent.type],
         system=agent.system,
         model=model_to_proto(agent.model),
@@ -253,11 +261,8 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         timezone=agent.timezone,
         metadata=agent.metadata,
         default_conversation_id=agent.default_conversation_id,
-        max_files_open=agent.max_files_open,
-        per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         compaction=compaction_to_proto(agent.compaction),
         packaging=packaging_to_proto(agent.packaging),
-        message_buffer_autoclear=agent.message_buffer_autoclear,
         response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=bool(agent.memory_agent_id),
         memory_agent_id=agent.memory_agent_id,
@@ -282,20 +287,17 @@ def agent_from_proto(wire: pb.Agent) -> Agent:
     """
     return Agent(
         id=wire.id,
+        **_PLAIN.values(wire),
         name=wire.name,
         type=_TYPES.from_proto[wire.type],
         system=wire.system,
-        description=wire.description,
         model=model_from_proto(wire.model),
         tools=tuple(wire.tools),
         tool_rules=rules_from_proto(wire.tool_rules),
         tags=tuple(wire.tags),
         timezone=wire.timezone,
-        max_files_open=wire.max_files_open,
-        per_file_view_window_char_limit=wire.per_file_view_window_char_limit,
         compaction=compaction_from_proto(wire.compaction),
         packaging=packaging_from_proto(wire.packaging),
-        message_buffer_autoclear=wire.message_buffer_autoclear,
         response_format=response_format_from_proto(wire.response_format),
         memory_agent_id=wire.memory_agent_id,
         sleeptime_frequency=wire.sleeptime_agent_frequency,
@@ -327,7 +329,7 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
         [
             request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
-            checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
+            _PLAIN.violations(request),
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
             model_violations(request.model),
             checks.tool_violations("tools", request.tools),
@@ -338,7 +340,6 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
             response_format_violations(request),
-            _file_violations(request),
         ]
     )
     if request.system_prompt_key and request.HasField("system"):
@@ -403,7 +404,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
         [
             request_id_violations(request.request_id),
             checks.name_violations("name", request.name),
-            checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
+            _PLAIN.violations(request),
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
             model_violations(request.model),
             checks.tool_violations("tools.names", request.tools.names),
@@ -413,7 +414,6 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
             compaction_violations(request.compaction),
             packaging_violations(request.packaging),
             response_format_violations(request),
-            _file_violations(request),
         ]
     )
     if request.HasField("name") and not request.name:
@@ -434,20 +434,6 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
     if request.expected_revision < 0:
         violations.append(FieldViolation("expected_revision", "must not be negative"))
     return violations
-
-
-def _file_violations(
-    request: pb.CreateAgentRequest | pb.UpdateAgentRequest,
-) -> list[FieldViolation]:
-    return [
-        *checks.range_violations("max_files_open", request.max_files_open, 0, _MAX_FILES),
-        *checks.range_violations(
-            "per_file_view_window_char_limit",
-            request.per_file_view_window_char_limit,
-            0,
-            _MAX_VIEW,
-        ),
-    ]
 
 
 def _system(request: pb.CreateAgentRequest, agent_type: AgentType, prompt: str | None) -> str:

@@ -22,8 +22,10 @@ from strata.agent_loop.domain.agent.agents import (
 from strata.agent_loop.store.request_table import REQUESTS
 from strata.agent_loop.store.rows import (
     AGENT_COLUMNS,
+    AGENT_VALUES,
     CONVERSATION_COLUMNS,
     STORED_COLUMNS,
+    UNCHANGING_COLUMNS,
     agent_parameters,
     answer,
     to_agent,
@@ -39,17 +41,11 @@ from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import LostRaceError
 
 _MINE = "project_id = :project AND id = :id"
-_VALUES = """name = :name, description = :description, system = :system,
-    model = CAST(:model AS jsonb), tools = CAST(:tools AS text[]),
-    tool_rules = CAST(:tool_rules AS jsonb), tags = CAST(:tags AS text[]),
-    timezone = :timezone, metadata = CAST(:metadata AS jsonb),
-    compaction = CAST(:compaction AS jsonb), packaging = CAST(:packaging AS jsonb),
-    message_buffer_autoclear = :message_buffer_autoclear,
-    response_format = CAST(:response_format AS jsonb), max_files_open = :max_files_open,
-    per_file_view_window_char_limit = :per_file_view_window_char_limit,
-    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency,
-    max_message_buffer_length = :max_message_buffer_length,
-    min_message_buffer_length = :min_message_buffer_length"""
+_SET_VALUES = ", ".join(
+    f"{column} = {value}"
+    for column, value in AGENT_VALUES.items()
+    if column not in UNCHANGING_COLUMNS
+)
 
 _INSERT = text(
     f"""
@@ -58,21 +54,8 @@ _INSERT = text(
         WHERE project_id = :project AND request_id = :request AND request_id <> ''
     ), made AS (
         INSERT INTO agent_loop.agents (
-            project_id, id, name, state, request_id, payload_hash, type, description, system,
-            model, tools, tool_rules, tags, timezone, metadata, compaction, packaging,
-            message_buffer_autoclear, response_format, max_files_open,
-            per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency,
-            tends_agent_id, max_message_buffer_length, min_message_buffer_length)
-        SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
-               :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
-               CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
-               :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
-               CAST(:packaging AS jsonb), CAST(:message_buffer_autoclear AS boolean),
-               CAST(:response_format AS jsonb), CAST(:max_files_open AS integer),
-               CAST(:per_file_view_window_char_limit AS integer),
-               CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
-               CAST(:tends_agent_id AS text), CAST(:max_message_buffer_length AS integer),
-               CAST(:min_message_buffer_length AS integer)
+            project_id, state, request_id, payload_hash, {", ".join(AGENT_VALUES)})
+        SELECT :project, 'creating', :request, :payload_hash, {", ".join(AGENT_VALUES.values())}
         WHERE NOT EXISTS (SELECT FROM known)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (
@@ -129,11 +112,11 @@ _LOCK = text(
     " FOR NO KEY UPDATE"
 )
 _UPDATE = text(
-    f"UPDATE agent_loop.agents SET {_VALUES}, revision = :revision, update_time = now()"
+    f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = :revision, update_time = now()"
     f" WHERE {_MINE} RETURNING {AGENT_COLUMNS}"
 )
 _RENEW = text(
-    f"UPDATE agent_loop.agents SET {_VALUES}, revision = revision + 1, create_time = now()"
+    f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = revision + 1, create_time = now()"
     f" WHERE {_MINE} AND state = 'creating' RETURNING {AGENT_COLUMNS}"
 )
 _ABANDON = text(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -26,13 +26,37 @@ from strata.agent_loop.domain.agent.tool_rules import rule_from_json, rule_to_js
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.shared.agent_types import AgentType
 
-AGENT_COLUMNS = (
-    "id, name, type, description, system, model, tools, tool_rules, tags, timezone, metadata,"
-    " compaction, packaging, message_buffer_autoclear, response_format, max_files_open,"
-    " per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency, tends_agent_id,"
-    " max_message_buffer_length, min_message_buffer_length,"
-    " revision, create_time, update_time"
-)
+_PLAIN_TYPES: Mapping[Any, str] = {str: "text", int: "integer", bool: "boolean"}
+# The plain fields of `Agent`: each is stored in the column of its name. The statements count the
+# revision themselves.
+_PLAIN = {
+    name: _PLAIN_TYPES[hint]
+    for name, hint in get_type_hints(Agent).items()
+    if hint in _PLAIN_TYPES and name != "revision"
+}
+# The columns of the other fields, which `agent_parameters` and `to_agent` convert.
+_CONVERTED = {
+    "type": "text",
+    "model": "jsonb",
+    "tools": "text[]",
+    "tool_rules": "jsonb",
+    "tags": "text[]",
+    "metadata": "jsonb",
+    "compaction": "jsonb",
+    "packaging": "jsonb",
+    "response_format": "jsonb",
+    "max_message_buffer_length": "integer",
+    "min_message_buffer_length": "integer",
+}
+AGENT_VALUES: Mapping[str, str] = {
+    name: f"CAST(:{name} AS {sql_type})" for name, sql_type in {**_PLAIN, **_CONVERTED}.items()
+}
+"""The columns that an agent is written to, with the expressions of `agent_parameters`."""
+
+UNCHANGING_COLUMNS = ("id", "type", "tends_agent_id")
+"""Those of them that are written at creation only."""
+
+AGENT_COLUMNS = ", ".join((*AGENT_VALUES, "revision", "create_time", "update_time"))
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
 CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
 
@@ -40,55 +64,37 @@ CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
 def agent_parameters(agent: Agent) -> dict[str, Any]:
     """Returns the parameters of a statement that writes an agent."""
     return {
-        "id": agent.id,
-        "name": agent.name,
+        **{name: getattr(agent, name) for name in _PLAIN},
         "type": agent.type.value,
-        "description": agent.description,
-        "system": agent.system,
         "model": json.dumps(asdict(agent.model)),
         "tools": list(agent.tools),
         "tool_rules": json.dumps([rule_to_json(rule) for rule in agent.tool_rules]),
         "tags": list(agent.tags),
-        "timezone": agent.timezone,
         "metadata": json.dumps(dict(agent.metadata)),
         "compaction": json.dumps(asdict(agent.compaction)),
         "packaging": json.dumps(asdict(agent.packaging)),
-        "message_buffer_autoclear": agent.message_buffer_autoclear,
         "response_format": json.dumps(response_format_to_json(agent.response_format)),
-        "max_files_open": agent.max_files_open,
-        "per_file_view_window_char_limit": agent.per_file_view_window_char_limit,
-        "memory_agent_id": agent.memory_agent_id,
-        "sleeptime_frequency": agent.sleeptime_frequency,
-        "tends_agent_id": agent.tends_agent_id,
         "max_message_buffer_length": agent.buffer.longest if agent.buffer else 0,
         "min_message_buffer_length": agent.buffer.shortest if agent.buffer else 0,
     }
 
 
 def to_agent(row: Mapping[str, Any]) -> Agent:
-    """Returns the agent in a row."""
+    """Returns the agent in a row, or in the answer to an older request.
+
+    Answers that an older release stored lack later columns; they get the defaults of `Agent`.
+    """
     return Agent(
-        id=row["id"],
-        name=row["name"],
+        **{name: row[name] for name in _PLAIN if name in row},
         type=AgentType(row["type"]),
-        system=row["system"],
-        description=row["description"],
         model=_model(row["model"]),
         tools=tuple(row["tools"]),
         tool_rules=tuple(rule_from_json(rule) for rule in _array(row.get("tool_rules", []))),
         tags=tuple(row["tags"]),
-        timezone=row["timezone"],
         metadata=_object(row["metadata"]),
-        max_files_open=row["max_files_open"],
-        per_file_view_window_char_limit=row["per_file_view_window_char_limit"],
         compaction=_compaction(row["compaction"]),
-        # Answers stored by older releases lack these fields.
         packaging=MessagePackaging(**_object(row.get("packaging", {}))),
-        message_buffer_autoclear=row.get("message_buffer_autoclear", False),
         response_format=response_format_from_json(_object(row.get("response_format", {}))),
-        memory_agent_id=row.get("memory_agent_id", ""),
-        sleeptime_frequency=row.get("sleeptime_frequency", 0),
-        tends_agent_id=row.get("tends_agent_id", ""),
         buffer=_buffer(row),
         revision=row["revision"],
         create_time=_moment(row["create_time"]),

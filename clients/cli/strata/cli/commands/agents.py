@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,17 +29,7 @@ from strata.cli.commands.agents_memory import (
 )
 from strata.cli.commands.agents_tools import show_tools
 from strata.cli.commands.conversations import fork_conversation, list_conversations
-from strata.cli.compaction_options import (
-    CompactionAcknowledgeOption,
-    CompactionChoice,
-    CompactionModelOption,
-    CompactionModeOption,
-    CompactionPromptFileOption,
-    CompactionPromptOption,
-    CompactionShareOption,
-    CompactionTemperatureOption,
-    SummaryCharsOption,
-)
+from strata.cli.compaction_options import CompactionChoice
 from strata.cli.failures import UsageError
 from strata.cli.list_options import (
     AddTagOption,
@@ -85,7 +76,6 @@ class UserMessages(StrEnum):
     PACKED = "packed"
 
 
-DescriptionOption = Annotated[str | None, typer.Option("--description", help="What it is for.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="Its base system prompt.")]
 SystemFileOption = Annotated[
     Path | None,
@@ -111,20 +101,44 @@ LocationOption = Annotated[
     str | None,
     typer.Option("--location", help="Where the user is, for packed messages; empty for nowhere."),
 ]
-AutoclearOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--autoclear/--no-autoclear",
-        help="Start each run with an empty window; earlier messages stay in recall memory.",
-    ),
-]
 TypeOption = Annotated[
     AgentType,
     typer.Option("--type", help="Type of the agent: its loop, prompt, default tools and rules."),
 ]
-TimezoneOption = Annotated[
-    str | None, typer.Option("--timezone", help="IANA timezone, such as Europe/Berlin.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSettings:
+    """Options for the settings that requests have by the same name; None for an absent option."""
+
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA timezone, such as Europe/Berlin.")
+    ] = None
+    message_buffer_autoclear: Annotated[
+        bool | None,
+        typer.Option(
+            "--autoclear/--no-autoclear",
+            help="Start each run with an empty window; earlier messages stay in recall memory.",
+        ),
+    ] = None
+    enable_sleeptime: SleeptimeOption = None
+    sleeptime_agent_frequency: FrequencyOption = None
+    max_message_buffer_length: MaxBufferOption = None
+    min_message_buffer_length: MinBufferOption = None
+    external_id: Annotated[
+        str | None,
+        typer.Option("--external-id", help="Its identifier in your own system; empty for none."),
+    ] = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings that have an option, as arguments for a request."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+_NO_SETTINGS = PlainSettings()
+_NO_COMPACTION = CompactionChoice()
 
 
 @app.command("list")
@@ -191,7 +205,6 @@ def create_agent(
         list[str] | None,
         typer.Option("--block", metavar="LABEL=TEXT", help="A further block; may be repeated."),
     ] = None,
-    description: DescriptionOption = None,
     system: SystemOption = None,
     system_file: SystemFileOption = None,
     prompt: PromptKeyOption = None,
@@ -199,23 +212,11 @@ def create_agent(
     tools: ToolsOption = None,
     add_tag: AddTagOption = None,
     tags: TagsOption = None,
-    timezone: TimezoneOption = None,
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
-    autoclear: AutoclearOption = None,
     reply_format: ResponseFormatOption = None,
-    sleeptime: SleeptimeOption = None,
-    sleeptime_frequency: FrequencyOption = None,
-    max_buffer: MaxBufferOption = None,
-    min_buffer: MinBufferOption = None,
-    compaction_mode: CompactionModeOption = None,
-    compaction_share: CompactionShareOption = None,
-    compaction_model: CompactionModelOption = None,
-    compaction_prompt: CompactionPromptOption = None,
-    compaction_prompt_file: CompactionPromptFileOption = None,
-    summary_chars: SummaryCharsOption = None,
-    compaction_acknowledge: CompactionAcknowledgeOption = None,
-    compaction_temperature: CompactionTemperatureOption = None,
+    plain: PlainSettings = _NO_SETTINGS,
+    compaction: CompactionChoice = _NO_COMPACTION,
     as_json: JsonOption = False,
 ) -> None:
     """Create an agent with its memory blocks and tools.
@@ -223,20 +224,10 @@ def create_agent(
     It gets the tools of its type and those of --add-tool; with --tools, only those listed. A
     react_agent or workflow_agent has no memory blocks.
     """
-    compaction = CompactionChoice(
-        compaction_mode,
-        compaction_share,
-        compaction_model,
-        compaction_prompt,
-        compaction_prompt_file,
-        summary_chars,
-        compaction_acknowledge,
-        compaction_temperature,
-    )
     if prompt is not None and (system is not None or system_file is not None):
         raise UsageError("Give one of --prompt, --system and --system-file.")
     models = ModelChoice(model, fallback_models)
-    if autoclear is False and agent_type is AgentType.WORKFLOW:
+    if plain.message_buffer_autoclear is False and agent_type is AgentType.WORKFLOW:
         raise UsageError(
             "A workflow_agent always starts with an empty window: omit --no-autoclear."
         )
@@ -245,7 +236,7 @@ def create_agent(
         request_id=new_request_id(),
         name=name,
         type=_TYPES.to_proto[agent_type],
-        description=description or "",
+        **plain.values,
         system=_system(system, system_file),
         system_prompt_key=prompt or "",
         model=models.over(pb.ModelConfig()),
@@ -253,15 +244,9 @@ def create_agent(
         tools=ListChange("tool", add_tool, whole=tools).entries,
         include_base_tools=tools is None,
         tags=ListChange("tag", add_tag, whole=tags).entries,
-        timezone=timezone or "",
         compaction=compaction.over() if compaction else None,
         packaging=_packaging(pb.MessagePackaging(), user_messages, location),
-        message_buffer_autoclear=bool(autoclear),
         response_format=response_format(reply_format),
-        enable_sleeptime=bool(sleeptime),
-        sleeptime_agent_frequency=sleeptime_frequency or 0,
-        max_message_buffer_length=max_buffer or 0,
-        min_message_buffer_length=min_buffer or 0,
     )
 
     async def create(client: Client) -> pb.Agent:
@@ -280,7 +265,6 @@ def update_agent(
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
     model: ModelOption = None,
     fallback_models: FallbackModelsOption = None,
-    description: DescriptionOption = None,
     system: SystemOption = None,
     system_file: SystemFileOption = None,
     add_tool: AddToolOption = None,
@@ -289,69 +273,28 @@ def update_agent(
     add_tag: AddTagOption = None,
     remove_tag: RemoveTagOption = None,
     tags: TagsOption = None,
-    timezone: TimezoneOption = None,
     user_messages: UserMessagesOption = None,
     location: LocationOption = None,
-    autoclear: AutoclearOption = None,
     reply_format: ResponseFormatOption = None,
-    sleeptime: SleeptimeOption = None,
-    sleeptime_frequency: FrequencyOption = None,
-    max_buffer: MaxBufferOption = None,
-    min_buffer: MinBufferOption = None,
-    compaction_mode: CompactionModeOption = None,
-    compaction_share: CompactionShareOption = None,
-    compaction_model: CompactionModelOption = None,
-    compaction_prompt: CompactionPromptOption = None,
-    compaction_prompt_file: CompactionPromptFileOption = None,
-    summary_chars: SummaryCharsOption = None,
-    compaction_acknowledge: CompactionAcknowledgeOption = None,
-    compaction_temperature: CompactionTemperatureOption = None,
+    plain: PlainSettings = _NO_SETTINGS,
+    compaction: CompactionChoice = _NO_COMPACTION,
     as_json: JsonOption = False,
 ) -> None:
     """Change an agent. Settings without an option stay as they are."""
     tool_change = ListChange("tool", add_tool, remove_tool, tools)
     tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)
-    compaction = CompactionChoice(
-        compaction_mode,
-        compaction_share,
-        compaction_model,
-        compaction_prompt,
-        compaction_prompt_file,
-        summary_chars,
-        compaction_acknowledge,
-        compaction_temperature,
-    )
     models = ModelChoice(model, fallback_models)
-    changes = (models, compaction, tool_change, tag_change)
-    values = (
-        name,
-        description,
-        prompt,
-        timezone,
-        user_messages,
-        location,
-        autoclear,
-        reply_format,
-        sleeptime,
-        sleeptime_frequency,
-        max_buffer,
-        min_buffer,
-    )
-    if not any(changes) and all(value is None for value in values):
+    changes = (models, compaction, tool_change, tag_change, plain.values)
+    options = (name, prompt, user_messages, location, reply_format)
+    if not any(changes) and all(option is None for option in options):
         raise UsageError("Nothing to change: give at least one option.")
     request = pb.UpdateAgentRequest(
         request_id=new_request_id(),
+        **plain.values,
         name=name,
-        description=description,
         system=prompt,
-        timezone=timezone,
-        message_buffer_autoclear=autoclear,
         response_format=response_format(reply_format),
-        enable_sleeptime=sleeptime,
-        sleeptime_agent_frequency=sleeptime_frequency,
-        max_message_buffer_length=max_buffer,
-        min_message_buffer_length=min_buffer,
     )
 
     async def update(client: Client) -> pb.Agent:
@@ -428,6 +371,7 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
             ("fallback models", ", ".join(agent.model.fallback_models)),
             ("tools", ", ".join(agent.tools)),
             ("tags", ", ".join(agent.tags)),
+            ("external id", agent.external_id),
             ("timezone", agent.timezone),
             ("user messages", "packed" if agent.packaging.pack_user_messages else ""),
             ("location", agent.packaging.location),

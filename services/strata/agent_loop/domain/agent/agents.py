@@ -157,6 +157,7 @@ class Agent:
             then every this many turns; 0 without a memory agent, or if `buffer` decides.
         tends_agent_id: For a memory agent, the agent whose memory it maintains; otherwise empty.
         buffer: For a voice agent, how many messages its window holds; None for other types.
+        external_id: Its identifier in the system of the client; empty for none. Not unique.
         model_keys: Sealed model keys of the agent and its project, if it was loaded for a turn.
             They are stored apart from the agent.
     """
@@ -182,6 +183,7 @@ class Agent:
     sleeptime_frequency: int = 0
     tends_agent_id: str = ""
     buffer: BufferLengths | None = None
+    external_id: str = ""
     revision: int = 1
     create_time: datetime | None = None
     update_time: datetime | None = None
@@ -259,6 +261,7 @@ class AgentPatch:
     max_buffer: int | None = None
     min_buffer: int | None = None
     buffer: BufferLengths | None = None
+    external_id: str | None = None
     expected_revision: int = 0
 
 
@@ -300,22 +303,9 @@ def changes_prompt(patch: AgentPatch) -> bool:
     return any(part is not None for part in parts)
 
 
-_PATCHED = (
-    "name",
-    "description",
-    "system",
-    "model",
-    "tools",
-    "tool_rules",
-    "tags",
-    "timezone",
-    "compaction",
-    "packaging",
-    "message_buffer_autoclear",
-    "response_format",
-    "max_files_open",
-    "per_file_view_window_char_limit",
-    "memory_agent_id",
-    "sleeptime_frequency",
-    "buffer",
+# The fields that a change replaces; it adds to the metadata.
+_PATCHED = tuple(
+    field.name
+    for field in fields(AgentPatch)
+    if field.name in Agent.__dataclass_fields__ and field.name != "metadata"
 )

@@ -304,6 +304,7 @@ class Agent(_message.Message):
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "agent-" and a time-sortable UUID."""
     name: _builtins.str
@@ -352,6 +353,10 @@ class Agent(_message.Message):
     """
     min_message_buffer_length: _builtins.int
     """Of a voice_convo_agent: messages that are left in the window then. 0 for other types."""
+    external_id: _builtins.str
+    """The identifier that the agent has in the system of the client, such as "crm/4711"; empty for
+    none. Several agents may have the same one. It is in no prompt.
+    """
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """How the model is called."""
@@ -424,10 +429,11 @@ class Agent(_message.Message):
         response_format: _response_format_pb2.ResponseFormat | None = ...,
         max_message_buffer_length: _builtins.int = ...,
         min_message_buffer_length: _builtins.int = ...,
+        external_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "external_id", b"external_id", "id", b"id", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +518,7 @@ class CreateAgentRequest(_message.Message):
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     name: _builtins.str
@@ -568,6 +575,10 @@ class CreateAgentRequest(_message.Message):
     min_message_buffer_length: _builtins.int
     """Messages that are left in the window then: 0 means 15. Must be less than
     max_message_buffer_length.
+    """
+    external_id: _builtins.str
+    """The identifier that the agent has in the system of the client: one line of at most 200
+    characters, without control characters.
     """
     @_builtins.property
     def model(self) -> Global___ModelConfig:
@@ -649,10 +660,11 @@ class CreateAgentRequest(_message.Message):
         response_format: _response_format_pb2.ResponseFormat | None = ...,
         max_message_buffer_length: _builtins.int = ...,
         min_message_buffer_length: _builtins.int = ...,
+        external_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "response_format", b"response_format", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "external_id", b"external_id", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -862,6 +874,7 @@ class UpdateAgentRequest(_message.Message):
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     agent_id: _builtins.str
@@ -894,6 +907,8 @@ class UpdateAgentRequest(_message.Message):
     """See CreateAgentRequest; only of a voice_convo_agent. 0 means the default."""
     min_message_buffer_length: _builtins.int
     """See CreateAgentRequest; only of a voice_convo_agent. 0 means the default."""
+    external_id: _builtins.str
+    """New identifier in the system of the client, see CreateAgentRequest; empty removes it."""
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """New model configuration."""
@@ -952,15 +967,18 @@ class UpdateAgentRequest(_message.Message):
         response_format: _response_format_pb2.ResponseFormat | None = ...,
         max_message_buffer_length: _builtins.int | None = ...,
         min_message_buffer_length: _builtins.int | None = ...,
+        external_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_external_id", b"_external_id", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "external_id", b"external_id", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "response_format", b"response_format", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_external_id", b"_external_id", "_max_files_open", b"_max_files_open", "_max_message_buffer_length", b"_max_message_buffer_length", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_min_message_buffer_length", b"_min_message_buffer_length", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "external_id", b"external_id", "max_files_open", b"max_files_open", "max_message_buffer_length", b"max_message_buffer_length", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "min_message_buffer_length", b"min_message_buffer_length", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "response_format", b"response_format", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
     _WhichOneofReturnType__enable_sleeptime: _TypeAlias = _typing.Literal["enable_sleeptime"]  # noqa: Y015
     _WhichOneofArgType__enable_sleeptime: _TypeAlias = _typing.Literal["_enable_sleeptime", b"_enable_sleeptime"]  # noqa: Y015
+    _WhichOneofReturnType__external_id: _TypeAlias = _typing.Literal["external_id"]  # noqa: Y015
+    _WhichOneofArgType__external_id: _TypeAlias = _typing.Literal["_external_id", b"_external_id"]  # noqa: Y015
     _WhichOneofReturnType__max_files_open: _TypeAlias = _typing.Literal["max_files_open"]  # noqa: Y015
     _WhichOneofArgType__max_files_open: _TypeAlias = _typing.Literal["_max_files_open", b"_max_files_open"]  # noqa: Y015
     _WhichOneofReturnType__max_message_buffer_length: _TypeAlias = _typing.Literal["max_message_buffer_length"]  # noqa: Y015
@@ -983,6 +1001,8 @@ class UpdateAgentRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__enable_sleeptime) -> _WhichOneofReturnType__enable_sleeptime | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__external_id) -> _WhichOneofReturnType__external_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_files_open) -> _WhichOneofReturnType__max_files_open | None: ...
     @_typing.overload
