@@ -71,13 +71,13 @@ class StoreMemories:
             taint=labels_to_proto(caller.taint),
         )
         texts = [text for memory in memories for text in passages_of(memory, older.lines)]
-        request = passage_pb.InsertPassagesRequest(
+        request = passage_pb.UploadPassagesRequest(
             request_id=older.range_key,
             agent_id=older.agent_id,
             passages=[passage_pb.NewPassage(text=text, origin=origin) for text in texts],
         )
         try:
-            stored = await self._insert(request)
+            stored = await self._upload(request)
         except AlreadyExistsError as error:
             if error.reason is not Reason.REQUEST_ID_REUSED:
                 raise
@@ -85,15 +85,16 @@ class StoreMemories:
             return Output(MEMORIES_STORED)
         return Output(MEMORIES_STORED, archival_changed=stored.inserted_count > 0)
 
-    async def _insert(
-        self, request: passage_pb.InsertPassagesRequest
-    ) -> passage_pb.InsertPassagesResponse:
+    async def _upload(
+        self, request: passage_pb.UploadPassagesRequest
+    ) -> passage_pb.UploadPassagesResponse:
         """Stores passages in one transaction; retries while archival memory is unavailable."""
         pauses = backoff()
         while True:
             try:
                 # Each request message is one transaction.
-                return await self._passages.InsertPassages(iter([request]))
+                answers = self._passages.UploadPassages(iter([request]))
+                return [progress async for progress in answers][-1]
             except StrataError as error:
                 if not passes(error):
                     raise
