@@ -41,7 +41,9 @@ async def measure(services: Services, report: Report, count: int, searches: int)
     # Made before the measurement.
     requests = list(_upload(archive, count, services))
     started = time.perf_counter()
-    await services.passages.InsertPassages(_all_of(requests))
+    responses = services.passages.UploadPassages(_all_of(requests))
+    if not [response.complete async for response in responses][-1]:
+        raise RuntimeError("the upload did not finish")
     stored = time.perf_counter() - started
     requests.clear()
     await _until_indexed(services, archive)
@@ -127,11 +129,11 @@ def _filters(archive: str, count: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _upload(archive: str, count: int, services: Services) -> Iterator[pb.InsertPassagesRequest]:
+def _upload(archive: str, count: int, services: Services) -> Iterator[pb.UploadPassagesRequest]:
     numbered = enumerate(with_vectors(count, words=_WORDS, seed=1, dim=services.embedder.dim))
     first = True
     while batch := list(islice(numbered, _BATCH)):
-        yield pb.InsertPassagesRequest(
+        yield pb.UploadPassagesRequest(
             archive_id=archive if first else "",
             passages=[_passage(number, sized, services) for number, sized in batch],
         )
@@ -149,7 +151,7 @@ def _passage(number: int, sized: Sized, services: Services) -> pb.NewPassage:
     return passage
 
 
-async def _all_of(requests: list[pb.InsertPassagesRequest]) -> AsyncIterator[Any]:
+async def _all_of(requests: list[pb.UploadPassagesRequest]) -> AsyncIterator[Any]:
     for request in requests:
         yield request
 

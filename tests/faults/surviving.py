@@ -16,6 +16,7 @@ import pytest
 
 from faults.live import Client, Live, Turn, dialogue
 from faults.load import is_passing
+from passage_uploads import upload_passages
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as passage_index_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -104,10 +105,9 @@ class Archivist:
             )
             await stub.InsertPassage(one, **call)
             return
-        some = passage_pb.InsertPassagesRequest(
-            request_id=request_id, agent_id=self.agent_id, passages=passages
+        await upload_passages(
+            stub, passages, call=call, request_id=request_id, agent_id=self.agent_id
         )
-        await stub.InsertPassages(iter([some]), **call)
 
 
 @dataclass

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from faults.live import Client, Live, ModelThread, gone
 from other_models import NOISE, WORDS, endpoints, serve
+from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -58,12 +59,7 @@ async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 90) -> No
 
 
 async def store(client: Client, agent: str, texts: list[str]) -> None:
-    new = [passage_pb.NewPassage(text=text) for text in texts]
-
-    async def requests() -> AsyncIterator[passage_pb.InsertPassagesRequest]:
-        yield passage_pb.InsertPassagesRequest(agent_id=agent, passages=new)
-
-    await client.passages.InsertPassages(requests(), **client.call)
+    await upload_passages(client.passages, new_passages(texts), call=client.call, agent_id=agent)
 
 
 async def passage_found(client: Client, agent: str) -> bool:

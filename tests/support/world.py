@@ -78,6 +78,9 @@ class KeyedChannel(ClientChannel):
     def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
         return self._keyed(super().stream_unary(*args, **kwargs))
 
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keyed(super().stream_stream(*args, **kwargs))
+
     def _keyed(self, method: Any) -> Any:
         return functools.partial(method, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
 

@@ -7,9 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
-from strata.archival.convert.archives import own_archive
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, UploadCounts
+from archival_support import NOW, Stores, archive, caller
+from strata.archival.domain.passages import ArchiveChange
 from strata.archival.store import RECEIPTS
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
@@ -55,33 +54,10 @@ async def test_a_request_that_failed_may_be_sent_again(stores: Stores) -> None:
     assert changed.name == "x"
 
 
-async def test_an_upload_answers_for_all_of_it_and_only_once(stores: Stores) -> None:
-    agent = new_id("agent")
-    place, template = ArchiveRef(agent_id=agent), own_archive(agent, MODEL, DIM, NOW)
-    await stores.archives.prepare(agent)
-    request = RequestKey("u1", "content")
-
-    async def finish(text: str) -> UploadCounts:
-        return await stores.passages.finish_upload(
-            place, [new_passage(text)], template, request, UploadCounts(4, 1)
-        )
-
-    assert await stores.passages.upload_answer(request) is None
-    assert not await stores.passages.is_answered("u1")
-    assert await finish("one") == UploadCounts(5, 1)
-    assert await stores.passages.is_answered("u1")
-    assert await finish("two") == UploadCounts(5, 1)
-    assert await stores.passages.upload_answer(request) == UploadCounts(5, 1)
-    assert (await stores.archives.stats(agent)).passage_count == 1
-    with pytest.raises(AlreadyExistsError):
-        await stores.passages.upload_answer(RequestKey("u1", "other"))
-
-
 async def test_another_project_may_use_the_same_request_id(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", RequestKey())
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     with context.use(caller(new_id("project"))):
-        assert not await stores.passages.is_answered("r1")
         other = await stores.archives.create(archive("one"), "", RequestKey())
         changed = await stores.archives.update(
             other.id, ArchiveChange(name="b"), NOW, RequestKey("r1", "b")
@@ -94,4 +70,5 @@ async def test_old_receipts_are_forgotten(stores: Stores) -> None:
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     assert await RECEIPTS.delete_expired(stores.worker, timedelta(days=1)) == 0
     assert await RECEIPTS.delete_expired(stores.worker, timedelta(0)) == 1
-    assert not await stores.passages.is_answered("r1")
+    # The id of a deleted receipt may be used for another request.
+    await stores.archives.update(made.id, ArchiveChange(name="b"), NOW, RequestKey("r1", "b"))

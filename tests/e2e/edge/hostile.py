@@ -98,7 +98,6 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "ExpandSummaryRequest": frozenset({"summary_message_id"}),
     "ExportMessagesRequest": frozenset({"conversation_id"}),
     "InsertPassageRequest": frozenset({"archive_id"}),
-    "InsertPassagesRequest": frozenset({"archive_id"}),
     "UploadPassagesRequest": frozenset({"archive_id", "skip_count"}),
     "ListPassagesRequest": frozenset({"archive_id"}),
     "SearchPassagesRequest": frozenset({"archive_ids"}),

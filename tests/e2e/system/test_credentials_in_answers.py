@@ -15,6 +15,7 @@ from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
 from live import LiveStrata
+from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -201,14 +202,11 @@ async def use_vectors(world: World, vectors: Vectors) -> list[str]:
     shown = [str(event) for event in (await world.send(agent, "Cats are on the mat.")).events]
     await eventually(lambda: vectors.asked >= 3)
 
-    async def passages() -> AsyncIterator[passage_pb.InsertPassagesRequest]:
-        new = [passage_pb.NewPassage(text="A dog is in the fog.")]
-        yield passage_pb.InsertPassagesRequest(agent_id=agent.id, passages=new)
-
+    new = new_passages(["A dog is in the fog."])
     search = message_pb.SearchMessagesRequest(agent_id=agent.id, query="cats")
     look = passage_pb.SearchPassagesRequest(agent_id=agent.id, query="dogs")
     for call in (
-        lambda: world.passages.InsertPassages(passages()),
+        lambda: upload_passages(world.passages, new, agent_id=agent.id),
         lambda: world.messages.SearchMessages(search),
         lambda: world.passages.SearchPassages(look),
     ):

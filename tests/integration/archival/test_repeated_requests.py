@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from integration.archival.conftest import Client
+from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
@@ -21,15 +19,11 @@ async def made(client: Client) -> str:
 async def upload(
     client: Client, archive: str, *messages: list[str], request_id: str = ""
 ) -> tuple[int, int]:
-    async def stream() -> AsyncIterator[pb.InsertPassagesRequest]:
-        for number, texts in enumerate(messages):
-            first = {} if number else {"archive_id": archive, "request_id": request_id}
-            yield pb.InsertPassagesRequest(
-                passages=[pb.NewPassage(text=text) for text in texts], **first
-            )
-
-    answer = await client.passages.InsertPassages(stream())
-    return answer.inserted_count, answer.duplicate_count
+    responses = await upload_passages(
+        client.passages, *map(new_passages, messages), archive_id=archive, request_id=request_id
+    )
+    assert responses[-1].complete
+    return responses[-1].inserted_count, responses[-1].duplicate_count
 
 
 async def count(client: Client, archive: str) -> int:
@@ -62,9 +56,9 @@ async def test_an_upload_that_failed_may_be_finished_later(client: Client) -> No
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a"], ["b"], [" "], request_id=request)
-    # What came before the wrong message is stored.
+    # What came before the wrong message is stored, and is no duplicate when it is sent again.
     assert await count(client, archive) == 2
-    assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (1, 2)
+    assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (3, 0)
 
 
 async def test_repetitions_without_request_id_are_not_recognised(client: Client) -> None:

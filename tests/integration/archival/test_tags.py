@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from integration.archival.conftest import Client
+from passage_uploads import upload_passages
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
@@ -21,7 +21,7 @@ INDEXED = pb.INDEX_STATE_INDEXED
 
 
 async def stored(client: Client, agent: str, way: str) -> None:
-    """Stores a passage by one of the three methods."""
+    """Stores a passage by one of the two methods."""
     passage = pb.NewPassage(text=TEXT, tags=GIVEN)
     if way == "InsertPassage":
         request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
@@ -33,21 +33,11 @@ async def stored(client: Client, agent: str, way: str) -> None:
         assert (again.duplicate, list(again.passage.tags)) == (True, EXPECTED)
         return
 
-    async def sent() -> AsyncIterator[pb.InsertPassagesRequest]:
-        yield pb.InsertPassagesRequest(agent_id=agent, passages=[passage])
-
-    async def uploaded() -> AsyncIterator[pb.UploadPassagesRequest]:
-        yield pb.UploadPassagesRequest(agent_id=agent, passages=[passage])
-
-    if way == "InsertPassages":
-        await client.passages.InsertPassages(sent())
-    else:
-        assert [
-            UploadPassage async for UploadPassage in client.passages.UploadPassages(uploaded())
-        ][-1].complete
+    responses = await upload_passages(client.passages, [passage], agent_id=agent)
+    assert responses[-1].complete
 
 
-@pytest.mark.parametrize("way", ["InsertPassage", "InsertPassages", "UploadPassages"])
+@pytest.mark.parametrize("way", ["InsertPassage", "UploadPassages"])
 async def test_tags_are_sorted_and_come_once(client: Client, way: str) -> None:
     agent = new_id("agent")
     await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
@@ -103,9 +93,7 @@ HOSTILE = ["two\nlines", "end\r", "\u2028", "bell\a", "\u202eevil", "x" * 129, "
 
 
 @pytest.mark.parametrize("tag", HOSTILE)
-@pytest.mark.parametrize(
-    "way", ["InsertPassage", "InsertPassages", "UploadPassages", "UpdatePassage"]
-)
+@pytest.mark.parametrize("way", ["InsertPassage", "UploadPassages", "UpdatePassage"])
 async def test_a_tag_that_is_not_one_short_line_is_refused(
     client: Client, way: str, tag: str
 ) -> None:
@@ -113,22 +101,12 @@ async def test_a_tag_that_is_not_one_short_line_is_refused(
     await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
     passage = pb.NewPassage(text=TEXT, tags=["good", tag])
 
-    async def sent() -> AsyncIterator[pb.InsertPassagesRequest]:
-        yield pb.InsertPassagesRequest(agent_id=agent, passages=[passage])
-
-    async def uploaded() -> AsyncIterator[pb.UploadPassagesRequest]:
-        yield pb.UploadPassagesRequest(agent_id=agent, passages=[passage])
-
     async def store() -> None:
         if way == "InsertPassage":
             request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
             await client.passages.InsertPassage(request)
-        elif way == "InsertPassages":
-            await client.passages.InsertPassages(sent())
         elif way == "UploadPassages":
-            assert [
-                UploadPassage async for UploadPassage in client.passages.UploadPassages(uploaded())
-            ]
+            await upload_passages(client.passages, [passage], agent_id=agent)
         else:
             made = pb.InsertPassageRequest(agent_id=agent, passage=pb.NewPassage(text=TEXT))
             stored = (await client.passages.InsertPassage(made)).passage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -19,10 +19,6 @@ from strata.shared.ids import new_id
 TEXTS = ("x" * 30_000, "\U0001f389" * 8_000, "\u30e2" * 9_000, "\u65e5\u672c" * 4_200)
 
 
-async def _streamed(archive: str, text: str) -> AsyncIterator[pb.InsertPassagesRequest]:
-    yield pb.InsertPassagesRequest(archive_id=archive, passages=[pb.NewPassage(text=text)])
-
-
 @pytest.mark.parametrize("text", TEXTS, ids=["letters", "emoji", "kana", "Han"])
 async def test_no_call_stores_a_text_above_the_limit(client: Client, text: str) -> None:
     archive = await made(client)
@@ -36,7 +32,6 @@ async def test_no_call_stores_a_text_above_the_limit(client: Client, text: str) 
         lambda: client.passages.UpdatePassage(
             pb.UpdatePassageRequest(passage_id=stored.passage.id, text=text)
         ),
-        lambda: client.passages.InsertPassages(_streamed(archive, text)),
         lambda: upload(client, archive, [text]),
         lambda: index(client, new_id("folder"), new_id("file"), text),
     ]

@@ -9,6 +9,7 @@ import pytest
 
 from integration.archival.conftest import Client
 from integration.archival.test_repeated_requests import count, made
+from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import (
     AlreadyExistsError,
@@ -22,17 +23,13 @@ from strata.shared.ids import new_id
 async def upload(
     client: Client, archive: str, *messages: list[str], request_id: str = "", skip: int = 0
 ) -> list[pb.UploadPassagesResponse]:
-    async def stream() -> AsyncIterator[pb.UploadPassagesRequest]:
-        for number, texts in enumerate(messages):
-            request = pb.UploadPassagesRequest(
-                passages=[pb.NewPassage(text=text) for text in texts]
-            )
-            if number == 0:
-                request.archive_id, request.request_id = archive, request_id
-                request.skip_count = skip
-            yield request
-
-    return [UploadPassage async for UploadPassage in client.passages.UploadPassages(stream())]
+    return await upload_passages(
+        client.passages,
+        *map(new_passages, messages),
+        archive_id=archive,
+        request_id=request_id,
+        skip_count=skip,
+    )
 
 
 def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int]]:

@@ -172,7 +172,7 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
     assert table["gateway.v1.AdminService.CreateProject"] == {OrganizationScope.ADMIN}
     assert table["core_memory.v1.BlockService.EditBlock"] == {Scope.WRITE}
     assert table["recall.v1.MessageService.SearchMessages"] == {Scope.READ}
-    assert table["archival.v1.PassageService.InsertPassages"] == {Scope.WRITE}
+    assert table["archival.v1.PassageService.UploadPassages"] == {Scope.WRITE}
     assert table["tool_execution.v1.ToolService.PutSecret"] == {Scope.SECRETS}
     assert table["recall.v1.MessageService.SetRetention"] == {Scope.ADMIN}
     assert table["recall.v1.MessageIndexService.GetIndex"] == {OrganizationScope.INSTALLATION}

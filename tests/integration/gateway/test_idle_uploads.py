@@ -15,7 +15,7 @@ from strata.api.archival.v1 import passage_service_pb2_grpc as passages_grpc
 
 def upload(gateway: Gateway) -> Any:
     stub = passages_grpc.PassageServiceStub(gateway.channel)
-    return stub.InsertPassages(metadata=gateway.metadata, timeout=60)
+    return stub.UploadPassages(metadata=gateway.metadata, timeout=60)
 
 
 async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: World) -> None:
@@ -26,7 +26,7 @@ async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: 
     idle, busy = [await project_key(gateway, project.id, *scopes) for project in made]
     calls = [upload(idle) for _ in range(256)]
     for call in calls:
-        await call.write(passages.InsertPassagesRequest(archive_id="archive-1"))
+        await call.write(passages.UploadPassagesRequest(archive_id="archive-1"))
     # Those over three quarters are refused; the others wait for their next message.
     refused = 0
     while refused < 64:
@@ -38,9 +38,9 @@ async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: 
         refused = sum(call.done() for call in calls)
     assert refused == 64
     theirs = upload(busy)
-    await theirs.write(passages.InsertPassagesRequest(archive_id="archive-2"))
+    await theirs.write(passages.UploadPassagesRequest(archive_id="archive-2"))
     await theirs.done_writing()
-    assert (await theirs).inserted_count == 1
+    assert [progress.received_count async for progress in theirs] == [1]
     events = await collect(busy.send(network_world.new_agent()))
     assert kinds(events)[-1] == "run_finished"
     for call in calls:

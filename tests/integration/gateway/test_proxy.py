@@ -51,8 +51,46 @@ def agents(gateway: Gateway) -> Any:
     return agent_service_pb2_grpc.AgentServiceStub(gateway.channel)
 
 
-def passages(gateway: Gateway) -> Any:
-    return passage_service_pb2_grpc.PassageServiceStub(gateway.channel)
+async def import_agent(channel: Any, names: AsyncIterator[str], metadata: Any) -> int:
+    """Sends a stream of requests with these names; returns how many the service received."""
+
+    async def requests() -> AsyncIterator[Any]:
+        async for name in names:
+            yield agent_service_pb2.ImportAgentRequest(name=name)
+
+    stub: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
+    response = await stub.ImportAgent(requests(), metadata=metadata)
+    return int(response.warnings[0])
+
+
+async def upload_passages(channel: Any, names: AsyncIterator[str], metadata: Any) -> int:
+    """As `import_agent`, with a method that streams its responses too."""
+
+    async def requests() -> AsyncIterator[Any]:
+        async for name in names:
+            yield passage_service_pb2.UploadPassagesRequest(archive_id=name)
+
+    stub: Any = passage_service_pb2_grpc.PassageServiceStub(channel)
+    responses = stub.UploadPassages(requests(), metadata=metadata)
+    counts: list[int] = [response.received_count async for response in responses]
+    return counts[-1]
+
+
+# With the service behind the gateway that has the method.
+REQUEST_STREAMS = [
+    pytest.param(
+        import_agent,
+        agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+        "agent_loop",
+        id="one response",
+    ),
+    pytest.param(
+        upload_passages,
+        passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"],
+        "archival",
+        id="a stream of responses",
+    ),
+]
 
 
 async def test_a_unary_call_is_forwarded_with_its_trailing_metadata(world: World) -> None:
@@ -86,53 +124,58 @@ async def test_a_response_stream_is_forwarded(world: World) -> None:
     assert [response.chunk async for response in call] == [b"%d" % n for n in range(500)]
 
 
-async def test_a_request_stream_is_forwarded(world: World) -> None:
+@pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
+async def test_a_request_stream_is_forwarded(
+    world: World, send: Any, descriptor: Any, target: str
+) -> None:
     gateway = await world.gateway()
 
-    async def requests() -> AsyncIterator[Any]:
+    async def names() -> AsyncIterator[str]:
         for _ in range(50):
-            yield passage_service_pb2.InsertPassagesRequest()
+            yield "keep"
 
-    response = await passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
-    assert response.inserted_count == 50
+    assert await send(gateway.channel, names(), gateway.metadata) == 50
 
 
-async def test_an_error_arrives_as_the_service_sent_it(world: World) -> None:
+@pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
+async def test_an_error_arrives_as_the_service_sent_it(
+    world: World, send: Any, descriptor: Any, target: str
+) -> None:
     gateway = await world.gateway()
 
-    async def requests() -> AsyncIterator[Any]:
-        yield passage_service_pb2.InsertPassagesRequest()
-        yield passage_service_pb2.InsertPassagesRequest(archive_id="refuse")
+    async def names() -> AsyncIterator[str]:
+        yield "keep"
+        yield "refuse"
         await asyncio.sleep(30)
 
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
+        await send(gateway.channel, names(), gateway.metadata)
     assert_refused(raised.value)
 
 
-async def test_an_error_arrives_whole_while_the_client_still_sends(network_world: World) -> None:
+@pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
+async def test_an_error_arrives_whole_while_the_client_still_sends(
+    network_world: World, send: Any, descriptor: Any, target: str
+) -> None:
     """Behind is a socket, where a failed write hides the status; before it there is none."""
     world = network_world
     signer = TokenSigner(world.private_key)
     token = signer.mint("organization-1", "project-1", "key-1", {"write"})
-    descriptor = passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"]
 
-    async def requests() -> AsyncIterator[Any]:
-        yield passage_service_pb2.InsertPassagesRequest(archive_id="keep")
-        yield passage_service_pb2.InsertPassagesRequest(archive_id="refuse")
+    async def names() -> AsyncIterator[str]:
+        yield "keep"
+        yield "refuse"
         for _ in range(5000):
-            yield passage_service_pb2.InsertPassagesRequest()
+            yield "keep"
 
     factory = ChannelFactory()
     async with InProcessNetwork(TokenVerifier(public_key_of(world.private_key))) as network:
-        behind = factory.channel(world.targets["archival"])
+        behind = factory.channel(world.targets[target])
         network.register(Service("front", [proxied_service(descriptor, behind)]))
-        stub = passage_service_pb2_grpc.PassageServiceStub(network.raw_channel("front"))
+        channel = network.raw_channel("front")
         for _ in range(20):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await stub.InsertPassages(
-                    requests(), metadata=(("authorization", f"Bearer {token}"),)
-                )
+                await send(channel, names(), (("authorization", f"Bearer {token}"),))
             assert_refused(raised.value)
     await factory.close()
 

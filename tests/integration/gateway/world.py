@@ -195,6 +195,14 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         for number in range(int(request.agent_id or "3")):
             yield agent_service_pb2.ExportAgentResponse(chunk=b"%d" % number)
 
+    async def ImportAgent(self, request_iterator: Any, context: Any) -> Any:
+        """Counts the messages; refuses one with the name ``refuse``."""
+        count = 0
+        async for request in request_iterator:
+            count += 1
+            _refuse_on_demand(request.name, count)
+        return agent_service_pb2.ImportAgentResponse(warnings=[str(count)])
+
     def _require(self, agent_id: str) -> None:
         if agent_id not in self.agents:
             raise NotFoundError(
@@ -238,15 +246,19 @@ class KnownTools(execution_service_pb2_grpc.ExecutionServiceServicer):
 
 
 class CountingPassages(passage_service_pb2_grpc.PassageServiceServicer):
-    """A `PassageService` that counts received chunks, and refuses them on demand."""
+    """A `PassageService` that counts received messages; refuses the archive ``refuse``."""
 
-    async def InsertPassages(self, request_iterator: Any, context: Any) -> Any:
+    async def UploadPassages(self, request_iterator: Any, context: Any) -> Any:
         count = 0
         async for request in request_iterator:
             count += 1
-            if request.archive_id == "refuse":
-                raise UnavailableError("Not now.", metadata={"count": count}, retry_after=2.5)
-        return passage_service_pb2.InsertPassagesResponse(inserted_count=count)
+            _refuse_on_demand(request.archive_id, count)
+            yield passage_service_pb2.UploadPassagesResponse(received_count=count)
+
+
+def _refuse_on_demand(name: str, count: int) -> None:
+    if name == "refuse":
+        raise UnavailableError("Not now.", metadata={"count": count}, retry_after=2.5)
 
 
 def event(**fields: Any) -> run_event_pb2.RunEvent:

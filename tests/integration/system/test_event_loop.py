@@ -10,6 +10,7 @@ import pytest
 
 from doubles.script import say
 from loop_watch import assert_never_held, watch_loop
+from passage_uploads import upload_passages
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -49,30 +50,23 @@ async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> 
     world = small_world
     draw = random.Random(1)
 
-    def batch_of(archive: Any, number: int) -> Any:
-        return passage_pb.InsertPassagesRequest(
-            archive_id="" if number else archive.id,
-            passages=[
-                passage_pb.NewPassage(
-                    text=some_text(draw, 50),
-                    tags=["a", "b"],
-                    embedding=[draw.gauss(0, 1) for _ in range(DIM)],
-                    embedding_model=archive.embedding_model,
-                )
-                for _ in range(700)
-            ],
-        )
+    def batch_of(archive: Any) -> list[passage_pb.NewPassage]:
+        return [
+            passage_pb.NewPassage(
+                text=some_text(draw, 50),
+                tags=["a", "b"],
+                embedding=[draw.gauss(0, 1) for _ in range(DIM)],
+                embedding_model=archive.embedding_model,
+            )
+            for _ in range(700)
+        ]
 
     created = await world.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Large"))
     archive = created.archive
-    batches = [batch_of(archive, number) for number in range(2)]
+    batches = [batch_of(archive) for _ in range(2)]
 
     async def insert_and_search() -> None:
-        async def sent() -> Any:
-            for batch in batches:
-                yield batch
-
-        await world.passages.InsertPassages(sent())
+        await upload_passages(world.passages, *batches, archive_id=archive.id)
         # A long passage, without a vector of its own.
         passage = passage_pb.NewPassage(text=some_text(draw, 3_000))
         request = passage_pb.InsertPassageRequest(archive_id=archive.id, passage=passage)

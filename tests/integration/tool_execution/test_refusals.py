@@ -18,10 +18,10 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.ids import new_id
-from strata.tool_execution.builtin.agent_definitions import AGENT_TOOLS
-from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
+from strata.tool_execution.builtin.agents import AGENT_TOOLS
+from strata.tool_execution.builtin.code import CODE_TOOLS
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
+from strata.tool_execution.builtin.web import WEB_TOOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -59,7 +59,7 @@ from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution.builtin import agents as agent_tools
-from strata.tool_execution.builtin import code, summaries, voice_memory_definitions
+from strata.tool_execution.builtin import code, summaries, voice_memory
 from strata.tool_execution.convert import tools as convert_registry
 from strata.tool_execution.domain import registry
 from unit.house.repository import REPOSITORY, sections
@@ -308,7 +308,7 @@ LIMITS: dict[str, object] = {
     "Calls that code makes": nested_calls.MAX_NESTED_CALLS,
     "Characters of each output of code": code.OUTPUT_CHARS,
     "Agents that one message reaches": agent_tools.MAX_RECIPIENTS,
-    "Memories of `store_memories`": voice_memory_definitions.MAX_MEMORIES,
+    "Memories of `store_memories`": voice_memory.MAX_MEMORIES,
     "Tokens of a context window, at least": agent_options.MIN_CONTEXT_WINDOW,
     "Tokens of a context window, default": chat.DEFAULT_CONTEXT_WINDOW,
     "Steps of a run, default": runs.DEFAULT_MAX_STEPS,

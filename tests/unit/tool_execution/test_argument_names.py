@@ -22,14 +22,14 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.agents import AgentTools
-from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
+from strata.tool_execution.builtin.code import CODE_TOOLS
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.builtin.voice_search import SearchMemory
-from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
+from strata.tool_execution.builtin.web import WEB_TOOLS
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.memory_command import COMMANDS
 from strata.tool_execution.domain.tools import Call, Caller, CallingGroup

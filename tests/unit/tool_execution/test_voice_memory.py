@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -40,14 +41,18 @@ class Passages:
     """Keeps requests; fails with the given errors first."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.requests: list[pb.InsertPassagesRequest] = []
+        self.requests: list[pb.UploadPassagesRequest] = []
         self._errors = list(errors)
 
-    async def InsertPassages(self, requests: Any) -> pb.InsertPassagesResponse:
+    async def UploadPassages(self, requests: Any) -> AsyncIterator[pb.UploadPassagesResponse]:
         self.requests += requests
         if self._errors:
             raise self._errors.pop(0)
-        return pb.InsertPassagesResponse(inserted_count=len(self.requests[-1].passages))
+        count = len(self.requests[-1].passages)
+        for complete in (False, True):
+            yield pb.UploadPassagesResponse(
+                received_count=count, inserted_count=count, complete=complete
+            )
 
 
 async def store(passages: Any, *memories: dict[str, Any], who: Caller | None = None) -> Any:

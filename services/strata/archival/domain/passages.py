@@ -178,19 +178,6 @@ class InsertedPassage:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadCounts:
-    """How many passages an upload has stored, and how many existed before."""
-
-    inserted: int = 0
-    duplicates: int = 0
-
-    def plus(self, stored: Sequence[InsertedPassage]) -> UploadCounts:
-        """Returns the counts after storing more passages."""
-        duplicates = sum(item.duplicate for item in stored)
-        return UploadCounts(self.inserted + len(stored) - duplicates, self.duplicates + duplicates)
-
-
-@dataclass(frozen=True, slots=True)
 class ArchiveRef:
     """Refers to an archive by its id, or to an agent's archives. One of the two is set."""
 

@@ -20,7 +20,6 @@ from strata.archival.domain.passages import (
     NewPassage,
     Passage,
     PassagePage,
-    UploadCounts,
 )
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.search.result_merge import DatabaseSnapshot
@@ -132,41 +131,6 @@ class PassageStore(Protocol):
             InvalidArgumentError: A vector is not of the archive's model, or a passage is too
                 old for its time-to-live.
         """
-        ...
-
-    async def finish_upload(
-        self,
-        place: ArchiveRef,
-        passages: Sequence[NewPassage],
-        template: Archive,
-        request: RequestKey,
-        before: UploadCounts,
-    ) -> UploadCounts:
-        """Stores the last passages of an upload together with its response.
-
-        Args:
-            place: As for `insert`.
-            passages: As for `insert`.
-            template: As for `insert`.
-            request: The key of the whole upload; a repetition MUST return the first response.
-            before: The counts of the upload so far.
-
-        Raises:
-            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
-            AlreadyExistsError: ``REQUEST_ID_REUSED``.
-        """
-        ...
-
-    async def upload_answer(self, request: RequestKey) -> UploadCounts | None:
-        """Returns the stored response of an upload; None if it has not finished.
-
-        Raises:
-            AlreadyExistsError: ``REQUEST_ID_REUSED``.
-        """
-        ...
-
-    async def is_answered(self, request_id: str) -> bool:
-        """Says whether a request with this id has a stored response."""
         ...
 
     async def progress(self, request: RequestKey) -> UploadProgress:

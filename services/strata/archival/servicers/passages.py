@@ -17,7 +17,6 @@ from strata.archival.convert.passages import PassageReader
 from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
 from strata.archival.search.passage_search import PassageSearch
-from strata.archival.servicers.resumable_uploads import ResumableUpload
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
@@ -79,24 +78,11 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self._wake()
         return convert_passages.inserted_to_proto(stored)
 
-    async def InsertPassages(
-        self, request_iterator: AsyncIterator[pb.InsertPassagesRequest], context: Context
-    ) -> pb.InsertPassagesResponse:
-        """Stores many passages, a transaction per message.
-
-        The same text is stored once, so an interrupted upload can be sent again as a whole.
-        """
-        upload = PassageUpload(self._passages, self._to_passages, self._template, self._wake)
-        stored = await upload.receive(request_iterator)
-        return pb.InsertPassagesResponse(
-            inserted_count=stored.inserted, duplicate_count=stored.duplicates
-        )
-
     async def UploadPassages(
         self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context
     ) -> AsyncIterator[pb.UploadPassagesResponse]:
-        """Stores many passages, and sends the progress after each message."""
-        upload = ResumableUpload(self._passages, self._to_passages, self._template, self._wake)
+        """Stores many passages, a transaction per message; sends the progress after each."""
+        upload = PassageUpload(self._passages, self._to_passages, self._template, self._wake)
         async for progress in upload.receive(request_iterator):
             yield convert_passages.progress_to_proto(progress)
 

@@ -1,32 +1,29 @@
-"""An upload of passages: a stream of messages with one response."""
+"""An upload of passages that reports its progress and can be resumed."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert import archives as convert
-from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, UploadCounts
+from strata.archival.domain.history import UploadProgress
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
 from strata.archival.domain.store import PassageStore
-from strata.protocol.errors import (
-    FieldViolation,
-    InvalidArgumentError,
-    UnavailableError,
-    invalid_field,
-)
-from strata.shared.idempotency.keys import RequestKey, check_request_id
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, invalid_field
+from strata.shared.idempotency.keys import RequestKey, check_request_id, request_id_reused
 
 MAX_UPLOAD_BATCH = 1_000
 
+_START = sha256(b"UploadPassages").hexdigest()
+
 
 class PassageUpload:
-    """Stores the passages of one stream.
+    """Stores the passages of one stream, a transaction per message.
 
-    A message is stored while the next one is read, so that the last one can be stored in
-    one transaction with the response. If the request has a stored response already, the
-    stream is only read and compared with the first one by digest.
+    The progress of the upload is stored with its passages, under the request id. A later stream
+    with the same id may skip the durable passages or send them again. Repeated passages are
+    compared by digest and not stored again.
 
     Args:
         store: Stores the passages.
@@ -46,14 +43,16 @@ class PassageUpload:
         self._read = read
         self._template = template
         self._wake = wake
-        self._digest = sha256(b"InsertPassages")
-        self._request_id = ""
-        self._place: ArchiveRef | None = None
-        self._repeated = False
-        self._counts = UploadCounts()
+        self._request = RequestKey()
+        self._state = UploadProgress()
+        self._position = 0
+        # Digest of all passages up to the position; empty if some were skipped.
+        self._digest = _START
 
-    async def receive(self, messages: AsyncIterator[pb.InsertPassagesRequest]) -> UploadCounts:
-        """Stores the passages of the stream; returns the counts.
+    async def receive(
+        self, messages: AsyncIterator[pb.UploadPassagesRequest]
+    ) -> AsyncIterator[UploadProgress]:
+        """Stores the passages of the stream; yields the progress after each message and at the end.
 
         Raises:
             InvalidArgumentError: The stream has no passage, or an invalid one.
@@ -61,67 +60,69 @@ class PassageUpload:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
-        held: list[NewPassage] = []
-        empty = True
+        place: ArchiveRef | None = None
         async for message in messages:
-            if self._place is None:
-                self._place = await self._begin(message)
-            check_size(message)
-            empty = empty and not message.passages
-            self._note(message)
-            if self._repeated or not message.passages:
-                continue
-            storing = asyncio.create_task(self._store_held(self._place, held))
-            try:
-                passages = await self._read(message.passages, "passages")
-            finally:
-                await storing
-            held = passages
-        if self._place is None or empty:
+            if place is None:
+                place = await self._begin(message)
+            _check_size(message)
+            self._skip(message.skip_count)
+            fresh = self._compare_repeated(message.passages)
+            if fresh:
+                await self._store_next(place, fresh)
+            yield self._state
+        if place is None or not self._state.received:
             raise invalid_field("passages", "at least one must be sent")
-        assert self._place is not None
-        return await self._finish(self._place, held)
+        # A stream that ends before the durable position only asks for the progress.
+        if self._position >= self._state.received and not self._state.complete:
+            self._state = await self._store.complete(self._request, self._state)
+        yield self._state
 
-    async def _begin(self, message: pb.InsertPassagesRequest) -> ArchiveRef:
+    async def _begin(self, message: pb.UploadPassagesRequest) -> ArchiveRef:
         place = convert.to_place(message.archive_id, message.agent_id)
-        self._request_id = check_request_id(message.request_id)
-        self._repeated = await self._store.is_answered(self._request_id)
-        self._digest.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
+        digest = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
+        self._request = RequestKey(check_request_id(message.request_id), digest.hexdigest())
+        self._state = await self._store.progress(self._request)
         return place
 
-    def _note(self, message: pb.InsertPassagesRequest) -> None:
-        # The digest does not depend on how the passages are split into messages.
-        for passage in message.passages:
-            data = passage.SerializeToString(deterministic=True)
-            self._digest.update(len(data).to_bytes(8) + data)
+    def _skip(self, count: int) -> None:
+        if not count:
+            return
+        durable = self._state.received
+        if not 0 <= count <= durable - self._position:
+            problem = f"must not exceed the {durable} passages that are durable"
+            raise invalid_field("skip_count", problem)
+        self._position += count
+        self._digest = self._state.digest if self._position == durable else ""
 
-    async def _store_held(self, place: ArchiveRef, held: list[NewPassage]) -> None:
-        if held:
-            stored = await self._store.insert(place, held, self._template(place), "")
-            self._counts = self._counts.plus(stored)
-            self._wake()
+    def _compare_repeated(self, passages: Sequence[pb.NewPassage]) -> Sequence[pb.NewPassage]:
+        durable = self._state.received - self._position
+        for passage in passages[: max(0, durable)]:
+            self._note(passage)
+        if durable > 0 and self._position == self._state.received:
+            if self._digest not in {"", self._state.digest}:
+                raise request_id_reused(self._request.id)
+            self._digest = self._state.digest
+        return passages[max(0, durable) :]
 
-    async def _finish(self, place: ArchiveRef, held: list[NewPassage]) -> UploadCounts:
-        request = RequestKey(self._request_id, self._digest.hexdigest())
-        if self._repeated:
-            known = await self._store.upload_answer(request)
-            if known is None:
-                # The stored response has expired since the stream began; nothing was stored.
-                raise UnavailableError("Send the upload again.", retry_after=0.0)
-            return known
-        counts = await self._store.finish_upload(
-            place, held, self._template(place), request, self._counts
+    async def _store_next(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
+        if self._state.complete:
+            raise request_id_reused(self._request.id)
+        read = await self._read(passages, "passages")
+        for passage in passages:
+            self._note(passage)
+        self._state = await self._store.upload(
+            place, read, self._template(place), self._request, self._state, self._digest
         )
         self._wake()
-        return counts
+
+    def _note(self, passage: pb.NewPassage) -> None:
+        if self._digest:
+            data = passage.SerializeToString(deterministic=True)
+            self._digest = sha256(self._digest.encode() + data).hexdigest()
+        self._position += 1
 
 
-def check_size(message: pb.InsertPassagesRequest | pb.UploadPassagesRequest) -> None:
-    """Raises if a message has too many passages.
-
-    Raises:
-        InvalidArgumentError: There are more than `MAX_UPLOAD_BATCH`.
-    """
+def _check_size(message: pb.UploadPassagesRequest) -> None:
     if len(message.passages) > MAX_UPLOAD_BATCH:
         raise InvalidArgumentError(
             f"A message holds at most {MAX_UPLOAD_BATCH} passages.",

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
+from strata.archival.domain.chunks import ChunkBatch, QueuedSet, SetState
+from strata.archival.store.rows import chunk_columns, to_chunk
 from strata.shared.db import Database
 from strata.shared.project_turns import Turns, projects_in_turn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
@@ -36,8 +37,8 @@ _CLAIM = text(
     """
 )
 _NEXT = text(
-    """
-    SELECT s.folder_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line
+    f"""
+    SELECT s.folder_id, s.file_id, {chunk_columns("c")}
     FROM archival.chunk_sets s JOIN archival.file_chunks c
       ON c.project_id = s.project_id AND c.set_id = s.id AND c.ordinal >= s.indexed_count
     WHERE s.project_id = :project AND s.id = :set AND s.state = 'serving'
@@ -132,7 +133,7 @@ class ChunkQueue:
             rows = (await connection.execute(_NEXT, values)).all()
         if not rows:
             return None
-        chunks = [FileChunk(row.ordinal, row.text, row.start_line, row.end_line) for row in rows]
+        chunks = [to_chunk(row) for row in rows]
         return ChunkBatch(queued.id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def indexed(self, queued: QueuedSet, batch: ChunkBatch) -> None:

@@ -11,6 +11,13 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
+from strata.archival.store.rows import (
+    CHUNK_COLUMNS,
+    NEW_CHUNKS,
+    chunk_columns,
+    chunk_values,
+    to_chunk,
+)
 from strata.archival.store.words import storable, wanted_sql
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
@@ -18,7 +25,7 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.search.result_merge import DatabaseSnapshot
 
-_CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
+_CHUNK = f"s.id AS set_id, s.file_id, {chunk_columns('c')}"
 # Only chunks of serving sets are searched.
 _SERVING = """
     archival.chunk_sets s JOIN archival.file_chunks c
@@ -37,15 +44,14 @@ _BEGIN = text(
 )
 # The lock on the set excludes a concurrent deletion of the file.
 _ADD = text(
-    """
+    f"""
     WITH target AS (
         UPDATE archival.chunk_sets SET queue_time = now()
         WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id
     )
-    INSERT INTO archival.file_chunks (project_id, set_id, ordinal, text, start_line, end_line)
-    SELECT :project, target.id, r.ordinal, r.text, r.start_line, r.end_line
-    FROM target, unnest(CAST(:ordinals AS integer[]), CAST(:texts AS text[]),
-        CAST(:starts AS integer[]), CAST(:ends AS integer[])) r(ordinal, text, start_line, end_line)
+    INSERT INTO archival.file_chunks (project_id, set_id, {CHUNK_COLUMNS})
+    SELECT :project, target.id, {chunk_columns("r")}
+    FROM target, unnest({NEW_CHUNKS}) r({CHUNK_COLUMNS})
     """
 )
 # Serialises the replacements of one file's set.
@@ -128,7 +134,7 @@ def _by_words_sql(where: str) -> str:
             WHERE {_IN_FOLDERS} {where} AND c.search_vector @@ wanted.query
             LIMIT {_MOST_RANKED}
         )
-        SELECT set_id, file_id, ordinal, text, start_line, end_line,
+        SELECT set_id, file_id, {CHUNK_COLUMNS},
                CAST(ts_rank_cd(search_vector, query) AS float8) AS rank
         FROM found ORDER BY rank DESC, set_id, ordinal LIMIT :limit
     """
@@ -156,16 +162,7 @@ class PostgresFileChunkStore:
     async def add(self, set_id: str, chunks: Sequence[FileChunk]) -> None:
         """Stores chunks of a staged set."""
         async with self._database.transaction() as connection:
-            added = await connection.execute(
-                _ADD,
-                {
-                    **_of(set_id),
-                    "ordinals": [chunk.ordinal for chunk in chunks],
-                    "texts": [chunk.text for chunk in chunks],
-                    "starts": [chunk.start_line for chunk in chunks],
-                    "ends": [chunk.end_line for chunk in chunks],
-                },
-            )
+            added = await connection.execute(_ADD, {**_of(set_id), **chunk_values(chunks)})
             if added.rowcount != len(chunks):
                 raise _dropped()
 
@@ -251,7 +248,7 @@ class _Snapshot:
             "sets": [set_id for set_id, _ in pairs],
             "ordinals": [ordinal for _, ordinal in pairs],
         }
-        chunks = [_to_chunk(row) for row in await self.connection.execute(_BY_KEYS, values)]
+        chunks = [_to_stored_chunk(row) for row in await self.connection.execute(_BY_KEYS, values)]
         return {stored.key: stored for stored in chunks}
 
 
@@ -269,7 +266,7 @@ async def _find(
         "limit": limit,
     }
     rows = (await connection.execute(statement, values)).all()
-    return [(_to_chunk(row), row.rank) for row in rows]
+    return [(_to_stored_chunk(row), row.rank) for row in rows]
 
 
 async def _delete_chunks(connection: AsyncConnection, set_ids: Sequence[str]) -> int:
@@ -283,9 +280,8 @@ def _of(set_id: str) -> dict[str, Any]:
     return {"project": current_project(), "set": set_id}
 
 
-def _to_chunk(row: Row[Any]) -> StoredChunk:
-    chunk = FileChunk(row.ordinal, row.text, row.start_line, row.end_line)
-    return StoredChunk(row.set_id, row.file_id, chunk)
+def _to_stored_chunk(row: Row[Any]) -> StoredChunk:
+    return StoredChunk(row.set_id, row.file_id, to_chunk(row))
 
 
 def _dropped() -> AbortedError:

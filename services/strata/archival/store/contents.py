@@ -7,7 +7,8 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from strata.archival.domain.chunks import ChunkBatch, FileChunk
+from strata.archival.domain.chunks import ChunkBatch
+from strata.archival.store.rows import chunk_columns, to_chunk
 from strata.shared.db import Database
 
 _COUNT = text("SELECT count(*) FROM archival.passages")
@@ -57,8 +58,8 @@ _SET_AFTER = text(
     """
 )
 _CHUNKS = text(
-    """
-    SELECT s.folder_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line
+    f"""
+    SELECT s.folder_id, s.file_id, {chunk_columns("c")}
     FROM archival.chunk_sets s JOIN archival.file_chunks c
       ON c.project_id = s.project_id AND c.set_id = s.id
     WHERE s.project_id = :project AND s.id = :set AND s.state = 'serving' AND c.ordinal > :after
@@ -160,7 +161,7 @@ class ChunkContents:
             rows = (await connection.execute(_CHUNKS, values)).all()
         if not rows:
             return None
-        chunks = [FileChunk(row.ordinal, row.text, row.start_line, row.end_line) for row in rows]
+        chunks = [to_chunk(row) for row in rows]
         return ChunkBatch(set_id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def text(self, key: Key, ordinal: int) -> str | None:

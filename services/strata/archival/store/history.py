@@ -31,13 +31,15 @@ from strata.archival.store.rows import (
     PASSAGES,
     RECORD,
     UNEXPIRED,
+    VERSION_COLUMNS,
     change_from_json,
     change_to_json,
-    from_json,
+    content_values,
     origin_from_json,
     taint_of_change,
     to_passage,
     to_records,
+    version_columns,
 )
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
@@ -53,18 +55,18 @@ _LOCK = text(
     """
 )
 _ANSWERED = text(
-    """
-    SELECT revision, text, tags, metadata, token_count, deleted, request_digest, create_time
+    f"""
+    SELECT revision, {VERSION_COLUMNS}, deleted, request_digest, create_time
     FROM archival.passage_versions
     WHERE project_id = :project AND passage_id = :id AND request_id = :request
     """
 )
 _VERSION = text(
-    """
-    SELECT text, tags, metadata, token_count, change FROM archival.passages
+    f"""
+    SELECT {VERSION_COLUMNS} FROM archival.passages
     WHERE project_id = :project AND id = :id AND revision = :revision
     UNION ALL
-    SELECT text, tags, metadata, token_count, change FROM archival.passage_versions
+    SELECT {VERSION_COLUMNS} FROM archival.passage_versions
     WHERE project_id = :project AND passage_id = :id AND revision = :revision
     """
 )
@@ -73,9 +75,9 @@ _CHANGE = text(
     f"""
     WITH kept AS (
         INSERT INTO archival.passage_versions (
-            project_id, passage_id, revision, text, tags, metadata, token_count, change,
+            project_id, passage_id, revision, {VERSION_COLUMNS},
             request_id, request_digest, deleted, create_time)
-        SELECT project_id, id, revision, text, tags, metadata, token_count, change,
+        SELECT project_id, id, revision, {VERSION_COLUMNS},
                change_request_id, change_digest, deleted, update_time
         FROM archival.passages WHERE project_id = :project AND id = :id
     ), changed AS (
@@ -121,15 +123,13 @@ _IS_THERE = text(
     f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
 )
 _VERSIONS = text(
-    """
+    f"""
     SELECT * FROM (
-        SELECT revision, text, tags, metadata, token_count, change, update_time AS create_time,
-               origin
+        SELECT revision, {VERSION_COLUMNS}, update_time AS create_time, origin
         FROM archival.passages
         WHERE project_id = :project AND id = :id AND NOT purge AND revision < :before
         UNION ALL
-        SELECT v.revision, v.text, v.tags, v.metadata, v.token_count, v.change, v.create_time,
-               p.origin
+        SELECT v.revision, {version_columns("v")}, v.create_time, p.origin
         FROM archival.passage_versions v
         JOIN archival.passages p ON p.project_id = v.project_id AND p.id = v.passage_id
         WHERE v.project_id = :project AND v.passage_id = :id AND v.revision < :before) every
@@ -283,13 +283,7 @@ def _taint_after(old: Passage, change: PassageChange) -> tuple[str, ...]:
 
 
 def _with_version(passage: Passage, row: Row[Any]) -> Passage:
-    return replace(
-        passage,
-        text=row.text,
-        tags=tuple(row.tags),
-        metadata=from_json(row.metadata),
-        token_count=row.token_count,
-    )
+    return replace(passage, **content_values(row))
 
 
 async def _apply(
@@ -373,10 +367,7 @@ def _to_version(passage_id: str, row: Row[Any]) -> PassageVersion:
         passage_id=passage_id,
         revision=row.revision,
         operation=operation,
-        text=row.text,
-        tags=tuple(row.tags),
-        metadata=from_json(row.metadata),
-        token_count=row.token_count,
+        **content_values(row),
         author=author,
         create_time=row.create_time,
     )

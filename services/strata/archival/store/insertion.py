@@ -27,8 +27,10 @@ from strata.archival.store.archives import (
 from strata.archival.store.destruction import destroy_expired_same
 from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.rows import (
+    INSERT_COLUMNS,
     PASSAGE_COLUMNS,
     RECORD,
+    RECORD_COLUMNS,
     archive_values,
     to_passage,
     to_records,
@@ -69,11 +71,9 @@ _INSERT = text(
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
     ), added AS (
         INSERT INTO archival.passages (
-            project_id, archive_id, id, text, tags, metadata, origin, content_hash, token_count,
-            create_time, update_time, change, near_ids, request_id, revision, indexed_revision,
+            {INSERT_COLUMNS}, update_time, near_ids, request_id, revision, indexed_revision,
             deleted, purge)
-        SELECT :project, :archive, r.id, r.text, r.tags, r.metadata, r.origin, r.content_hash,
-               r.token_count, r.create_time, r.store_time, r.change, {near_sql("r")}, :request,
+        SELECT :project, :archive, {RECORD_COLUMNS}, r.store_time, {near_sql("r")}, :request,
                1, 0, false, false
         FROM record r
         ON CONFLICT DO NOTHING RETURNING id, tags, near_ids

@@ -23,7 +23,6 @@ from strata.archival.domain.passages import (
     Passage,
     PassagePage,
     TagMatch,
-    UploadCounts,
 )
 from strata.archival.store.insertion import insert_passages
 from strata.archival.store.receipts import RECEIPTS
@@ -71,37 +70,6 @@ class PostgresPassageStore:
         """Stores passages; creates the agent's own archive if needed."""
         async with self._database.transaction() as connection:
             return await insert_passages(connection, place, passages, template, request_id)
-
-    async def finish_upload(
-        self,
-        place: ArchiveRef,
-        passages: Sequence[NewPassage],
-        template: Archive,
-        request: RequestKey,
-        before: UploadCounts,
-    ) -> UploadCounts:
-        """Stores the last passages of an upload together with its response."""
-        async with self._database.transaction() as connection:
-            known = await RECEIPTS.claim(connection, request)
-            if known is not None:
-                return UploadCounts(**known)
-            stored = await insert_passages(connection, place, passages, template, "")
-            counts = before.plus(stored)
-            await RECEIPTS.answer(connection, request, asdict(counts))
-            return counts
-
-    async def upload_answer(self, request: RequestKey) -> UploadCounts | None:
-        """Returns the stored response of an upload; None if it has not finished."""
-        async with self._database.transaction(read_only=True) as connection:
-            known = await RECEIPTS.find(connection, request)
-        return None if known is None else UploadCounts(**known)
-
-    async def is_answered(self, request_id: str) -> bool:
-        """Says whether a request with this id has a stored response."""
-        if not request_id:
-            return False
-        async with self._database.transaction(read_only=True) as connection:
-            return await RECEIPTS.is_known(connection, request_id)
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""

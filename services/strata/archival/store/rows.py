@@ -1,19 +1,40 @@
-"""Converts archives and passages to rows and back."""
+"""Converts archives, passages and chunks of files to rows and back."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
 
+from strata.archival.domain.chunks import FileChunk
 from strata.archival.domain.history import Author, Operation
 from strata.archival.domain.near_duplicates import BITS
 from strata.archival.domain.passages import Archive, NewPassage, Origin, Passage
+
+
+def columns_of(table: str, names: Iterable[str]) -> str:
+    """Returns columns of a table, as in SQL.
+
+    Args:
+        table: The alias of the table in the statement.
+        names: The names of the columns.
+    """
+    return ", ".join(f"{table}.{name}" for name in names)
+
+
+def version_columns(table: str) -> str:
+    """Returns `VERSION_COLUMNS` of a table with this alias."""
+    return columns_of(table, _VERSION)
+
+
+def chunk_columns(table: str) -> str:
+    """Returns `CHUNK_COLUMNS` of a table with this alias."""
+    return columns_of(table, _CHUNK)
 
 
 def joined_archive(passages: str) -> str:
@@ -47,9 +68,20 @@ def unexpired(passage: str, archive: str) -> str:
 
 
 UNEXPIRED = unexpired("p", "home")
+# The columns that a passage and its versions share, with their types.
+_CONTENT = {"text": "text", "tags": "text[]", "metadata": "jsonb", "token_count": "integer"}
+# The columns that a new passage is stored with, with their types.
+_NEW = {
+    "id": "text",
+    **_CONTENT,
+    "origin": "jsonb",
+    "content_hash": "text",
+    "create_time": "timestamptz",
+    "change": "jsonb",
+}
+_STATE = ("revision", "indexed_revision", "deleted", "create_time", "update_time")
 PASSAGE_COLUMNS = f"""
-    p.id, p.archive_id, p.text, p.tags, p.metadata, p.origin, p.token_count, p.revision,
-    p.indexed_revision, p.deleted, p.create_time, p.update_time,
+    {columns_of("p", ("id", "archive_id", *_CONTENT, "origin", *_STATE))},
     ARRAY(SELECT n.id FROM unnest(p.near_ids) WITH ORDINALITY AS near (id, place)
           -- OFFSET: by id, whatever the planner thinks of a table that has just grown.
           CROSS JOIN LATERAL (
@@ -61,12 +93,30 @@ PASSAGE_COLUMNS = f"""
           ORDER BY near.place) AS near_ids
 """
 """The columns of passages ``p`` for `to_passage`."""
-RECORD = f"""
-    id text, text text, tags text[], metadata jsonb, origin jsonb, content_hash text,
-    token_count integer, create_time timestamptz, store_time timestamptz, change jsonb,
-    sketch bit({BITS}), bands bigint[], model text, vector text
-"""
-"""The columns of the records of `to_records`."""
+RECORD = ", ".join(
+    f"{name} {type_}"
+    for name, type_ in {
+        **_NEW,
+        "store_time": "timestamptz",
+        "sketch": f"bit({BITS})",
+        "bands": "bigint[]",
+        "model": "text",
+        "vector": "text",
+    }.items()
+)
+"""The columns of the records of `to_records`, with their types."""
+INSERT_COLUMNS = ", ".join(("project_id", "archive_id", *_NEW))
+"""The columns of a new row of passages; `RECORD_COLUMNS` are among them, in the same order."""
+RECORD_COLUMNS = columns_of("r", _NEW)
+"""The columns of records ``r`` that are stored in a row of passages."""
+_VERSION = (*_CONTENT, "change")
+VERSION_COLUMNS = ", ".join(_VERSION)
+"""The columns that `archival.passages` and `archival.passage_versions` share."""
+_CHUNK = {"ordinal": "integer", "text": "text", "start_line": "integer", "end_line": "integer"}
+CHUNK_COLUMNS = ", ".join(_CHUNK)
+"""The columns of a chunk for `to_chunk`."""
+NEW_CHUNKS = ", ".join(f"CAST(:{name} AS {type_}[])" for name, type_ in _CHUNK.items())
+"""The parameters of new chunks: an array per column, see `chunk_values`."""
 
 
 def to_archive(row: Row[Any]) -> Archive:
@@ -129,11 +179,8 @@ def to_passage(row: Row[Any]) -> Passage:
     return Passage(
         id=row.id,
         archive_id=row.archive_id,
-        text=row.text,
-        tags=tuple(row.tags),
-        metadata=from_json(row.metadata),
+        **content_values(row),
         origin=origin_from_json(row.origin),
-        token_count=row.token_count,
         revision=row.revision,
         indexed=row.indexed_revision >= row.revision,
         create_time=row.create_time,
@@ -141,6 +188,26 @@ def to_passage(row: Row[Any]) -> Passage:
         deleted=row.deleted,
         near_duplicate_ids=tuple(row.near_ids),
     )
+
+
+def content_values(row: Row[Any]) -> dict[str, Any]:
+    """Returns the fields of a passage that its versions have, too."""
+    return {
+        "text": row.text,
+        "tags": tuple(row.tags),
+        "metadata": from_json(row.metadata),
+        "token_count": row.token_count,
+    }
+
+
+def to_chunk(row: Row[Any]) -> FileChunk:
+    """Returns the chunk of a row with `CHUNK_COLUMNS`."""
+    return FileChunk(row.ordinal, row.text, row.start_line, row.end_line)
+
+
+def chunk_values(chunks: Sequence[FileChunk]) -> dict[str, list[Any]]:
+    """Returns the parameters of `NEW_CHUNKS`."""
+    return {name: [getattr(chunk, name) for chunk in chunks] for name in _CHUNK}
 
 
 def to_records(passages: Sequence[NewPassage], archive_id: str) -> str:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from strata.tool_execution.builtin.agent_definitions import AGENT_TOOLS
-from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
-from strata.tool_execution.builtin.file_definitions import FILE_TOOLS
+from strata.tool_execution.builtin.agents import AGENT_TOOLS
+from strata.tool_execution.builtin.code import CODE_TOOLS
+from strata.tool_execution.builtin.files import FILE_TOOLS
 from strata.tool_execution.builtin.functions import FUNCTION_TOOLS
-from strata.tool_execution.builtin.memory_definitions import MEMORY_TOOLS
-from strata.tool_execution.builtin.search_definitions import SEARCH_TOOLS
-from strata.tool_execution.builtin.voice_memory_definitions import VOICE_MEMORY_TOOLS
-from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
+from strata.tool_execution.builtin.memory import MEMORY_TOOLS
+from strata.tool_execution.builtin.retrieval import RETRIEVAL_TOOLS
+from strata.tool_execution.builtin.summaries import EXPAND_SUMMARY
+from strata.tool_execution.builtin.voice_memory import VOICE_MEMORY_TOOLS
+from strata.tool_execution.builtin.voice_search import SEARCH_MEMORY
+from strata.tool_execution.builtin.web import WEB_TOOLS
 
 BUILTIN_TOOLS = {
     tool.name: tool
     for tool in (
         *FUNCTION_TOOLS,
-        *SEARCH_TOOLS,
+        *RETRIEVAL_TOOLS,
+        EXPAND_SUMMARY,
+        SEARCH_MEMORY,
         *MEMORY_TOOLS,
         *VOICE_MEMORY_TOOLS,
         *FILE_TOOLS,

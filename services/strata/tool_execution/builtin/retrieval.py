@@ -1,4 +1,4 @@
-"""Executors of the tools that search recall, and read and write archival memory."""
+"""Tools that search recall, and read and write archival memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from strata.shared.convert.messages import (
     taint_of_messages,
 )
 from strata.shared.messages import MessageRole
+from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters, text, texts
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
-from strata.tool_execution.domain.tools import Call, Caller, Output
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 Arguments = dict[str, Any]
 
@@ -30,6 +31,68 @@ _MATCH = {
     "any": passage_pb.TAG_MATCH_MODE_ANY,
     "all": passage_pb.TAG_MATCH_MODE_ALL,
 }
+
+CONVERSATION_SEARCH = builtin(
+    name="conversation_search",
+    description=(
+        "Search everything that was said in earlier conversations with this user, also what is"
+        " no longer in view. Use it when the user refers to something you cannot see. Returns"
+        " the best matching messages with their time and speaker."
+    ),
+    kind=ToolType.CORE,
+    parameters=parameters(
+        ["query"],
+        query=text('What to look for. Words in "quotes" must stand together.'),
+        roles={
+            "type": "array",
+            "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
+            "description": "Only messages of these speakers.",
+        },
+        limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_date=date("Only from this date on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_date=date("Only up to this date, a whole day included: the same forms."),
+    ),
+)
+
+ARCHIVAL_MEMORY_INSERT = builtin(
+    name="archival_memory_insert",
+    description=(
+        "Put a fact away in archival memory, which has no size limit and is searched by meaning."
+        " Write one self-contained statement, with names and dates spelled out. Use it for"
+        " details that need not be in view all the time. Says so if the same, or nearly the same,"
+        " is there already."
+    ),
+    kind=ToolType.CORE,
+    parameters=parameters(
+        ["content"],
+        content=text("The fact to keep."),
+        tags=texts("Short labels to find it by."),
+    ),
+)
+
+ARCHIVAL_MEMORY_SEARCH = builtin(
+    name="archival_memory_search",
+    description=(
+        "Search archival memory by meaning and by words. Use it when memory blocks and the"
+        " messages in view do not hold what you need."
+    ),
+    kind=ToolType.CORE,
+    parameters=parameters(
+        ["query"],
+        query=text("A question or words."),
+        tags=texts("Only facts with these tags."),
+        tag_match_mode={
+            "type": "string",
+            "enum": ["any", "all"],
+            "description": "Whether one tag is enough (any, the default) or all must match.",
+        },
+        top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_datetime=date("Only facts stored from this time on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_datetime=date("Only facts stored up to this time, a whole day included."),
+    ),
+)
+
+RETRIEVAL_TOOLS = (ARCHIVAL_MEMORY_INSERT, ARCHIVAL_MEMORY_SEARCH, CONVERSATION_SEARCH)
 
 
 class ConversationSearch:

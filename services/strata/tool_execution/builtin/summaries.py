@@ -1,4 +1,4 @@
-"""Executor of ``expand_summary``, which returns the messages behind a summary in pages."""
+"""The tool ``expand_summary``, which returns the messages behind a summary in pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
 from strata.shared.convert.messages import role_name, taint_of_messages
+from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters
 from strata.tool_execution.domain.dates import start_of, zone
-from strata.tool_execution.domain.tools import Call, Caller, Output
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 PAGE_CHARS = 4_000
 """Characters of a page. The smallest return limit of the agent loop (5,000) shows it whole."""
@@ -21,6 +22,23 @@ PAGE_CHARS = 4_000
 _MESSAGES = 20
 # Limit of one message among others; a single message may fill the page.
 _MESSAGE_CHARS = 1_000
+
+EXPAND_SUMMARY = builtin(
+    name="expand_summary",
+    description=(
+        "Read the messages that the summary at the top of this conversation stands for, word for"
+        " word and in order. Use it when the summary mentions something but leaves out the details"
+        " you need; to find one thing among many, use conversation_search. Messages are numbered;"
+        " the return names the number to go on from."
+    ),
+    kind=ToolType.CORE,
+    parameters=parameters(
+        [],
+        first_number=integer("Start with the message of this number.", minimum=0),
+        start_date=date("Start with what was said from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        limit=integer("How many messages to return at most (default 20).", minimum=1, maximum=100),
+    ),
+)
 
 
 class ExpandSummary:

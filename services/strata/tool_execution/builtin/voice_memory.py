@@ -1,4 +1,8 @@
-"""Executor of ``store_memories``, with which a voice memory agent archives older messages."""
+"""Tools of voice memory agents, and the executor of ``store_memories``.
+
+``store_memories`` archives older messages. `MemoryTools` runs the other tools, which rewrite the
+memory block of the user.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,15 @@ from strata.protocol.errors import (
     passes,
 )
 from strata.shared.convert.messages import labels_to_proto
-from strata.shared.tool_catalogue import MEMORIES_STORED, STORE_MEMORIES
+from strata.shared.tool_catalogue import (
+    FINISH_RETHINKING_MEMORY,
+    MEMORIES_STORED,
+    RETHINK_USER_MEMORY,
+    STORE_MEMORIES,
+)
+from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
 from strata.tool_execution.clients.peers import backoff
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 _MOST_CHARS = 6_000
 """Characters of the lines of one passage. With its context, a passage stays below 8192 tokens in
@@ -27,6 +37,58 @@ _MOST_REPEATED = 2
 """How many times the total size of the lines may be stored, since memories may overlap."""
 _FREELY_CHARS = 60_000
 """Characters of lines that may always be stored, however often lines are repeated."""
+
+MAX_MEMORIES = 100
+MAX_CONTEXT_CHARS = 1_500
+
+STORE = builtin(
+    name=STORE_MEMORIES,
+    description=(
+        "Archive the lines of the transcript that are marked (Older), in chunks of one topic,"
+        " instruction or preference each. Each chunk is stored with its lines, word for word. Call"
+        " it once, first, with all chunks; with an empty list if nothing is worth keeping."
+    ),
+    kind=ToolType.SLEEPTIME,
+    parameters=parameters(
+        ["memories"],
+        memories={
+            "type": "array",
+            "items": parameters(
+                ["start_index", "end_index", "context"],
+                start_index=integer("Index of the first line of the chunk.", minimum=0),
+                end_index=integer("Index of its last line.", minimum=0),
+                context={
+                    **text("Why the chunk matters, in one or two sentences."),
+                    "maxLength": MAX_CONTEXT_CHARS,
+                },
+            ),
+            "maxItems": MAX_MEMORIES,
+            "description": "The chunks, in order.",
+        },
+    ),
+)
+
+RETHINK = builtin(
+    name=RETHINK_USER_MEMORY,
+    description=(
+        'Rewrite the memory block "human", which holds what is known about the user. It can be'
+        " called several times; each call replaces the whole block."
+    ),
+    kind=ToolType.SLEEPTIME,
+    parameters=parameters(
+        ["new_memory"],
+        new_memory=text("The complete new text of the block, with all that is kept of the old."),
+    ),
+)
+
+FINISH = builtin(
+    name=FINISH_RETHINKING_MEMORY,
+    description='Say that the memory block "human" is complete. Call it last: it ends your turn.',
+    kind=ToolType.SLEEPTIME,
+    parameters=parameters([]),
+)
+
+VOICE_MEMORY_TOOLS = (STORE, RETHINK, FINISH)
 
 
 class StoreMemories:
@@ -71,13 +133,13 @@ class StoreMemories:
             taint=labels_to_proto(caller.taint),
         )
         texts = [text for memory in memories for text in passages_of(memory, older.lines)]
-        request = passage_pb.InsertPassagesRequest(
+        request = passage_pb.UploadPassagesRequest(
             request_id=older.range_key,
             agent_id=older.agent_id,
             passages=[passage_pb.NewPassage(text=text, origin=origin) for text in texts],
         )
         try:
-            stored = await self._insert(request)
+            stored = await self._upload(request)
         except AlreadyExistsError as error:
             if error.reason is not Reason.REQUEST_ID_REUSED:
                 raise
@@ -85,15 +147,16 @@ class StoreMemories:
             return Output(MEMORIES_STORED)
         return Output(MEMORIES_STORED, archival_changed=stored.inserted_count > 0)
 
-    async def _insert(
-        self, request: passage_pb.InsertPassagesRequest
-    ) -> passage_pb.InsertPassagesResponse:
+    async def _upload(
+        self, request: passage_pb.UploadPassagesRequest
+    ) -> passage_pb.UploadPassagesResponse:
         """Stores passages in one transaction; retries while archival memory is unavailable."""
         pauses = backoff()
         while True:
             try:
                 # Each request message is one transaction.
-                return await self._passages.InsertPassages(iter([request]))
+                answers = self._passages.UploadPassages(iter([request]))
+                return [progress async for progress in answers][-1]
             except StrataError as error:
                 if not passes(error):
                     raise

@@ -1,4 +1,4 @@
-"""Executor of ``search_memory``, the search tool of voice agents.
+"""The tool ``search_memory``, with which voice agents search their memory.
 
 The last message of the user is the query, so that the model needs no tokens to write one.
 """
@@ -21,8 +21,9 @@ from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
 from strata.shared.convert.messages import taint_from_proto
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
+from strata.tool_execution.builtin.schemas import builtin, integer, parameters, texts
 from strata.tool_execution.domain.dates import zone
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 Arguments = dict[str, Any]
 
@@ -30,6 +31,28 @@ _HITS = 5
 _KEYWORD_HITS = 3
 # Maximum length of a query in recall and archival memory.
 _QUERY_CHARS = 1_000
+
+# Ten years in minutes. The bound keeps the resulting time within the range of a timestamp.
+_MINUTES = {"minimum": 0, "maximum": 5_256_000}
+
+SEARCH_MEMORY = builtin(
+    name="search_memory",
+    description=(
+        "Search earlier conversation and archival memory, only when the user refers to something"
+        " that is neither in view nor in your memory blocks. What the user said last is the query"
+        " by itself. Leave the arguments out unless they make the search clearly better."
+    ),
+    kind=ToolType.CORE,
+    parameters=parameters(
+        [],
+        convo_keyword_queries={
+            **texts("Names, ids or phrases to look for as well in earlier conversation."),
+            "maxItems": 5,
+        },
+        start_minutes_ago=integer("Only what is at most so many minutes old.", **_MINUTES),
+        end_minutes_ago=integer("Only what is at least so many minutes old.", **_MINUTES),
+    ),
+)
 
 
 class SearchMemory:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import datetime
-from typing import Any
+from dataclasses import replace
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -27,16 +25,12 @@ from strata.tool_execution.domain.mcp import (
     MAX_KNOWN_TOOLS,
     MAX_SERVERS,
     TOO_MANY_TOOLS,
-    ClientCredentials,
     Connectable,
     McpServer,
     McpTool,
-    OAuthClient,
     ReportedTool,
-    SignIn,
     SyncResult,
     ToolState,
-    Transport,
     reconcile,
     server_missing,
     unusable,
@@ -44,6 +38,12 @@ from strata.tool_execution.domain.mcp import (
 from strata.tool_execution.domain.registry import name_taken
 from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import mcp_statements as sql
+from strata.tool_execution.store.mcp_rows import (
+    mcp_tool_values,
+    server_values,
+    to_mcp_tool,
+    to_server,
+)
 from strata.tool_execution.store.request_table import REQUESTS
 from strata.tool_execution.store.rows import to_tool, to_values
 
@@ -69,9 +69,10 @@ class PostgresMcpStore:
                         reason=Reason.QUOTA_EXCEEDED,
                         metadata={"quota": "mcp_servers"},
                     )
-                row = (await connection.execute(sql.INSERT, _values(project, server))).one()
+                values = {"project": project, **server_values(server)}
+                row = (await connection.execute(sql.INSERT, values)).one()
                 await REQUESTS.answer(connection, request, server.id)
-                return _to_server(row)
+                return to_server(row)
         except IntegrityError as error:
             if "mcp_servers_name" in str(error.orig):
                 raise name_taken(server.name, "another MCP server") from None
@@ -86,13 +87,13 @@ class PostgresMcpStore:
         """Returns up to `limit` servers in order of their names, after the name `after`."""
         bound = {"project": current_project(), "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
-            return [_to_server(row) for row in await connection.execute(sql.PAGE, bound)]
+            return [to_server(row) for row in await connection.execute(sql.PAGE, bound)]
 
     async def update(self, server: McpServer) -> McpServer:
         """Stores the configuration of a server."""
         project = current_project()
         async with self._database.transaction() as connection:
-            values = _values(project, server)
+            values = {"project": project, **server_values(server)}
             same = {name: values[name] for name in ("project", "id", "url", "oauth")}
             await connection.execute(sql.FORGET_OTHERS, same)
             result = await connection.execute(sql.UPDATE, values)
@@ -101,7 +102,7 @@ class PostgresMcpStore:
                 raise server_missing(server.id)
             if not server.enabled:
                 await _block(connection, server.id, None, "its MCP server is disabled")
-            return _to_server(row)
+            return to_server(row)
 
     async def delete(self, server_id: str) -> None:
         """Deletes a server and its tools."""
@@ -118,7 +119,7 @@ class PostgresMcpStore:
             rows = (await connection.execute(sql.CONNECTABLE, bound)).all()
         return {
             row.id: Connectable(
-                _to_server(row),
+                to_server(row),
                 {
                     name: base64.b64decode(value)
                     for name, value in json.loads(row.sealed or "{}").items()
@@ -137,7 +138,7 @@ class PostgresMcpStore:
             if locked is None:
                 raise server_missing(server_id)
             rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
-            known = {row.name: _to_mcp_tool(row) for row in rows}
+            known = {row.name: to_mcp_tool(row) for row in rows}
             space = MAX_KNOWN_TOOLS - len(known)
             new = [tool for tool in reported if tool.name not in known]
             left_out = {tool.name for tool in new[max(0, space) :]}
@@ -146,9 +147,8 @@ class PostgresMcpStore:
             after = reconcile(known, accepted)
             for tool in after:
                 if known.get(tool.name) != tool:
-                    await connection.execute(
-                        sql.PUT_TOOL, {"project": project, "server": server_id, **_of(tool)}
-                    )
+                    values = {"project": project, "server": server_id, **mcp_tool_values(tool)}
+                    await connection.execute(sql.PUT_TOOL, values)
                 if tool.state is ToolState.APPROVED:
                     await _register(connection, server_id, tool)
                 else:
@@ -158,7 +158,7 @@ class PostgresMcpStore:
             error = TOO_MANY_TOOLS if left_out else ""
             row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
-            return SyncResult(_to_server(row), sorted(changed))
+            return SyncResult(to_server(row), sorted(changed))
 
     async def failed(self, server_id: str, error: str) -> None:
         """Stores a failed contact."""
@@ -178,7 +178,7 @@ class PostgresMcpStore:
         bound = {"project": current_project(), "id": server_id, "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
             await _server(connection, server_id)
-            return [_to_mcp_tool(row) for row in await connection.execute(sql.TOOL_PAGE, bound)]
+            return [to_mcp_tool(row) for row in await connection.execute(sql.TOOL_PAGE, bound)]
 
     async def quarantined(self, server_id: str) -> Mapping[str, str]:
         """Returns the tools that cannot be used: reasons by tool name."""
@@ -202,7 +202,7 @@ class PostgresMcpStore:
                     reason=Reason.TOOL_NOT_FOUND,
                     metadata={"name": name[:100]},
                 )
-            tool = _to_mcp_tool(row)
+            tool = to_mcp_tool(row)
             if tool.state in (ToolState.QUARANTINED, ToolState.GONE):
                 raise unusable(tool)
             if tool.digest != digest:
@@ -219,7 +219,7 @@ class PostgresMcpStore:
                 approved_digest=tool.digest,
                 approved=None,
             )
-            values = {"project": project, "server": server_id, **_of(approved)}
+            values = {"project": project, "server": server_id, **mcp_tool_values(approved)}
             await connection.execute(sql.PUT_TOOL, values)
             await _register(connection, server_id, approved)
             if not locked.enabled:
@@ -232,7 +232,7 @@ async def _server(connection: AsyncConnection, server_id: str) -> McpServer:
     row = (await connection.execute(sql.ONE, bound)).one_or_none()
     if row is None:
         raise server_missing(server_id)
-    return _to_server(row)
+    return to_server(row)
 
 
 async def _without_taken(
@@ -263,9 +263,9 @@ async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) 
     )
     values = {
         **to_values(registered),
-        "server": server_id,
+        "mcp_server_id": server_id,
         "mcp_name": tool.name,
-        "digest": tool.approved_digest,
+        "mcp_digest": tool.approved_digest,
     }
     await connection.execute(sql.REGISTER, {"project": current_project(), **values})
 
@@ -281,85 +281,3 @@ async def _block(
         "reason": reason,
     }
     await connection.execute(sql.BLOCK, bound)
-
-
-def _values(project: str, server: McpServer) -> dict[str, Any]:
-    return {
-        "project": project,
-        "id": server.id,
-        "name": server.name,
-        "transport": server.transport.value,
-        "command": list(server.command),
-        "environment": json.dumps(dict(server.environment)),
-        "environment_secrets": json.dumps(dict(server.environment_secrets)),
-        "url": server.url,
-        "headers": json.dumps(dict(server.headers)),
-        "header_secrets": json.dumps(dict(server.header_secrets)),
-        "bearer": server.bearer_secret,
-        "client_credentials": json.dumps(
-            asdict(server.client_credentials) if server.client_credentials else None
-        ),
-        "oauth": json.dumps(asdict(server.oauth) if server.oauth else None),
-        "enabled": server.enabled,
-        "timeout": server.call_timeout,
-        "calls": server.max_calls,
-    }
-
-
-def _to_server(row: Any) -> McpServer:
-    credentials, oauth = json.loads(row.client_credentials), json.loads(row.oauth)
-    sign_in = json.loads(getattr(row, "sign_in", None) or "null")
-    return McpServer(
-        id=row.id,
-        name=row.name,
-        transport=Transport(row.transport),
-        command=tuple(row.command),
-        environment=json.loads(row.environment),
-        environment_secrets=json.loads(row.environment_secrets),
-        url=row.url,
-        headers=json.loads(row.headers),
-        header_secrets=json.loads(row.header_secrets),
-        bearer_secret=row.bearer_secret,
-        client_credentials=ClientCredentials(**credentials) if credentials else None,
-        oauth=OAuthClient(**oauth) if oauth else None,
-        enabled=row.enabled,
-        call_timeout=row.call_timeout,
-        max_calls=row.max_calls,
-        error=row.error,
-        last_contact_time=row.last_contact_time,
-        create_time=row.create_time,
-        update_time=row.update_time,
-        sign_in=SignIn(**{**sign_in, "time": datetime.fromisoformat(sign_in["time"])})
-        if sign_in
-        else None,
-    )
-
-
-def _of(tool: McpTool) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "tool_name": tool.tool_name,
-        "state": tool.state.value,
-        "reason": tool.reason,
-        "description": tool.description,
-        "parameters": json.dumps(dict(tool.parameters), ensure_ascii=False),
-        "digest": tool.digest,
-        "approved_digest": tool.approved_digest,
-    }
-
-
-def _to_mcp_tool(row: Any) -> McpTool:
-    changed = row.state == ToolState.CHANGED and row.approved_description is not None
-    return McpTool(
-        name=row.name,
-        tool_name=row.tool_name,
-        state=ToolState(row.state),
-        reason=row.reason,
-        description=row.description,
-        parameters=json.loads(row.parameters),
-        digest=row.digest,
-        approved_digest=row.approved_digest,
-        approved=(row.approved_description, json.loads(row.approved_parameters))
-        if changed
-        else None,
-    )

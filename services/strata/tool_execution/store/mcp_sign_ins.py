@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -41,12 +42,14 @@ _PUT = text(
         principal = EXCLUDED.principal, sign_in_time = EXCLUDED.sign_in_time, problem = ''
     """
 )
-_GET = f"SELECT sealed, version, problem FROM tool_execution.mcp_tokens {_OF}"
+# Of a row of `mcp_tokens`, for `_to_tokens`.
+_TOKENS = "sealed, version, problem"
+_GET = f"SELECT {_TOKENS} FROM tool_execution.mcp_tokens {_OF}"
 _ONE, _LOCKED = text(_GET), text(f"{_GET} FOR UPDATE")
 _RENEW = text(
     f"""
     UPDATE tool_execution.mcp_tokens SET sealed = :sealed, version = version + 1 {_OF}
-    RETURNING sealed, version, problem
+    RETURNING {_TOKENS}
     """
 )
 _GIVE_UP = text(
@@ -103,7 +106,7 @@ class PostgresSignInStore:
         """Returns the tokens of a server."""
         async with self._database.transaction(read_only=True) as connection:
             row = (await connection.execute(_ONE, _of(server_id))).one_or_none()
-        return None if row is None else SealedTokens(bytes(row.sealed), row.version, row.problem)
+        return None if row is None else _to_tokens(row)
 
     async def forget(self, server_id: str) -> None:
         """Deletes the tokens and the pending sign-ins of a server."""
@@ -120,7 +123,7 @@ class PostgresSignInStore:
             if row is None:
                 yield None
                 return
-            kept = SealedTokens(bytes(row.sealed), row.version, row.problem)
+            kept = _to_tokens(row)
             yield _Renewal(connection, server_id, kept)
 
 
@@ -136,7 +139,7 @@ class _Renewal:
         """Stores refreshed tokens."""
         bound = {**_of(self._server_id), "sealed": sealed}
         row = (await self._connection.execute(_RENEW, bound)).one()
-        return SealedTokens(bytes(row.sealed), row.version, row.problem)
+        return _to_tokens(row)
 
     async def require_sign_in(self, problem: str) -> None:
         """Records why a new sign-in is needed."""
@@ -146,6 +149,10 @@ class _Renewal:
 async def _lock_server(connection: AsyncConnection, server_id: str) -> None:
     if (await connection.execute(sql.LOCK, _of(server_id))).one_or_none() is None:
         raise server_missing(server_id)
+
+
+def _to_tokens(row: Any) -> SealedTokens:
+    return SealedTokens(bytes(row.sealed), row.version, row.problem)
 
 
 def _of(server_id: str) -> dict[str, str]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from strata.tool_execution.store.rows import COLUMNS
-
-_SERVER = (
-    "id, name, transport, command, environment::text AS environment,"
-    " environment_secrets::text AS environment_secrets, url, headers::text AS headers,"
-    " header_secrets::text AS header_secrets, bearer_secret,"
-    " client_credentials::text AS client_credentials, oauth::text AS oauth,"
-    " enabled, call_timeout, max_calls, error, last_contact_time, create_time, update_time"
+from strata.tool_execution.store.columns import (
+    changes_sql,
+    parameters_sql,
+    replacements_sql,
+    select_sql,
 )
+from strata.tool_execution.store.mcp_rows import (
+    CONFIGURATION,
+    MCP_TOOL,
+    NEW_SERVER,
+    REPORT,
+    SERVER,
+)
+from strata.tool_execution.store.rows import COLUMNS, SERVER_TOOL
+
+_SERVER = select_sql(SERVER)
 _SIGN_IN = """
     (SELECT json_build_object('principal', t.principal, 'time', t.sign_in_time,
             'issuer', t.issuer, 'problem', t.problem)
@@ -26,25 +33,15 @@ COUNT = text("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id =
 INSERT = text(
     f"""
     INSERT INTO tool_execution.mcp_servers (
-        project_id, id, name, transport, command, environment, environment_secrets, url, headers,
-        header_secrets, bearer_secret, client_credentials, oauth, enabled, call_timeout,
-        max_calls)
-    VALUES (:project, :id, :name, :transport, CAST(:command AS text[]),
-        CAST(:environment AS json), CAST(:environment_secrets AS json), :url,
-        CAST(:headers AS json), CAST(:header_secrets AS json), :bearer,
-        CAST(:client_credentials AS json), CAST(:oauth AS json), :enabled, :timeout, :calls)
+        project_id, {", ".join(NEW_SERVER)})
+    VALUES (:project, {parameters_sql(NEW_SERVER)})
     RETURNING {_SERVER}
     """
 )
 UPDATE = text(
     f"""
     UPDATE tool_execution.mcp_servers SET
-        command = CAST(:command AS text[]), environment = CAST(:environment AS json),
-        environment_secrets = CAST(:environment_secrets AS json), url = :url,
-        headers = CAST(:headers AS json), header_secrets = CAST(:header_secrets AS json),
-        bearer_secret = :bearer, client_credentials = CAST(:client_credentials AS json),
-        oauth = CAST(:oauth AS json), enabled = :enabled, call_timeout = :timeout,
-        max_calls = :calls, update_time = now()
+        {changes_sql(CONFIGURATION)}, update_time = now()
     {_OF} RETURNING {_SERVER}
     """
 )
@@ -95,9 +92,8 @@ CONNECTABLE = text(
     """
 )
 
-_TOOL = """
-    SELECT k.name, k.tool_name, k.state, k.reason, k.description,
-        k.parameters::text AS parameters, k.digest, k.approved_digest,
+_TOOL = f"""
+    SELECT {select_sql(MCP_TOOL, "k")},
         t.description AS approved_description, t.parameters::text AS approved_parameters
     FROM tool_execution.mcp_tools k
     LEFT JOIN tool_execution.tools t ON t.project_id = k.project_id AND t.name = k.tool_name
@@ -112,16 +108,10 @@ UNUSABLE = text(
     " WHERE project_id = :project AND server_id = :id AND reason <> ''"
 )
 PUT_TOOL = text(
-    """
-    INSERT INTO tool_execution.mcp_tools (
-        project_id, server_id, name, tool_name, state, reason, description, parameters, digest,
-        approved_digest)
-    VALUES (:project, :server, :name, :tool_name, :state, :reason, :description,
-        CAST(:parameters AS json), :digest, :approved_digest)
-    ON CONFLICT (project_id, server_id, name) DO UPDATE SET
-        state = EXCLUDED.state, reason = EXCLUDED.reason, description = EXCLUDED.description,
-        parameters = EXCLUDED.parameters, digest = EXCLUDED.digest,
-        approved_digest = EXCLUDED.approved_digest
+    f"""
+    INSERT INTO tool_execution.mcp_tools (project_id, server_id, {", ".join(MCP_TOOL)})
+    VALUES (:project, :server, {parameters_sql(MCP_TOOL)})
+    ON CONFLICT (project_id, server_id, name) DO UPDATE SET {replacements_sql(REPORT)}
     """
 )
 
@@ -139,12 +129,9 @@ TAKEN = text(
     """
 )
 REGISTER = text(
-    """
-    INSERT INTO tool_execution.tools AS t (
-        project_id, id, name, type, description, parameters, return_char_limit, effect, version,
-        mcp_server_id, mcp_name, mcp_digest)
-    VALUES (:project, :id, :name, :type, :description, CAST(:parameters AS json), :limit, :effect,
-        :version, :server, :mcp_name, :digest)
+    f"""
+    INSERT INTO tool_execution.tools AS t (project_id, {", ".join(SERVER_TOOL)})
+    VALUES (:project, {parameters_sql(SERVER_TOOL)})
     ON CONFLICT (project_id, name) DO UPDATE SET
         description = EXCLUDED.description, parameters = EXCLUDED.parameters,
         version = EXCLUDED.version, mcp_digest = EXCLUDED.mcp_digest, blocked = '',

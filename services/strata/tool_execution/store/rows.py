@@ -15,42 +15,74 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolType,
 )
+from strata.tool_execution.store.columns import select_sql
 
-# The schema is read as text, which keeps the order of its keys for the model.
-COLUMNS = (
-    "id, name, type, description, source_code, function_name, parameters::text AS parameters,"
-    " tags, return_char_limit, default_requires_approval, enable_parallel_execution, effect,"
-    " pip_requirements, secret_names, create_time, update_time, mcp_server_id, mcp_name,"
-    " mcp_digest, blocked, allowed_hosts"
-)
+# The columns of `tool_execution.tools`, with their types. Schemas of arguments are json and read as
+# text, which keeps the order of their keys for the model.
+_IDENTITY = {"id": "text", "name": "text", "type": "text"}
+_DEFINITION = {
+    "description": "text",
+    "source_code": "text",
+    "function_name": "text",
+    "parameters": "json",
+    "tags": "text[]",
+    "return_char_limit": "integer",
+    "default_requires_approval": "boolean",
+    "enable_parallel_execution": "boolean",
+    "effect": "text",
+    "pip_requirements": "text[]",
+    "secret_names": "text[]",
+    "allowed_hosts": "text[]",
+}
+_ORIGIN = {"mcp_server_id": "text", "mcp_name": "text", "mcp_digest": "text"}
+_READ = {
+    **_IDENTITY,
+    **_DEFINITION,
+    **_ORIGIN,
+    "blocked": "text",
+    "create_time": "timestamptz",
+    "update_time": "timestamptz",
+}
+COLUMNS = select_sql(_READ)
+"""The columns of a tool for `to_tool`."""
+_WITHOUT_SOURCE = {name: kind for name, kind in _READ.items() if name != "source_code"}
+COLUMNS_WITHOUT_SOURCE = f"{select_sql(_WITHOUT_SOURCE)}, '' AS source_code"
+"""The columns of a tool for `to_tool`, with an empty source."""
+CHANGEABLE = {**_DEFINITION, "version": "text"}
+"""The columns of a tool that a new definition under its name replaces, with their types."""
+NEW_TOOL = {**_IDENTITY, **CHANGEABLE}
+"""The columns of a new tool, for `to_values`."""
+_SERVER_TOOL = ("description", "parameters", "return_char_limit", "effect", "version")
+SERVER_TOOL = {name: NEW_TOOL[name] for name in (*_IDENTITY, *_SERVER_TOOL)} | _ORIGIN
+"""The columns of a new tool of an MCP server; the others of `NEW_TOOL` have their defaults."""
 _TIMES = ("create_time", "update_time")
 
 
 def to_values(tool: Tool) -> dict[str, Any]:
-    """Returns the column values of a tool."""
+    """Returns the values of the columns `NEW_TOOL`."""
     own = tool.own or OwnDefinition()
     return {
         "id": tool.id,
         "name": tool.name,
         "type": tool.type.value,
         "description": tool.description,
-        "source": own.source_code,
-        "function": own.function,
+        "source_code": own.source_code,
+        "function_name": own.function,
         "parameters": json.dumps(tool.parameters, ensure_ascii=False),
         "tags": list(tool.tags),
-        "limit": tool.return_char_limit,
-        "approval": own.requires_approval,
-        "parallel": tool.parallel,
+        "return_char_limit": tool.return_char_limit,
+        "default_requires_approval": own.requires_approval,
+        "enable_parallel_execution": tool.parallel,
         "effect": tool.effect.value,
-        "requirements": list(own.pip_requirements),
-        "secrets": list(own.secret_names),
-        "hosts": list(own.allowed_hosts),
+        "pip_requirements": list(own.pip_requirements),
+        "secret_names": list(own.secret_names),
+        "allowed_hosts": list(own.allowed_hosts),
         "version": tool.version,
     }
 
 
 def to_tool(row: Any) -> Tool:
-    """Returns the tool of a row."""
+    """Returns the tool of a row with `COLUMNS`."""
     return Tool(
         name=row.name,
         description=row.description,

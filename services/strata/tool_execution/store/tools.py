@@ -23,30 +23,27 @@ from strata.tool_execution.domain.registry import (
     name_taken,
 )
 from strata.tool_execution.domain.tools import Tool, ToolType
+from strata.tool_execution.store.columns import parameters_sql, replacements_sql
 from strata.tool_execution.store.request_table import REQUESTS
-from strata.tool_execution.store.rows import COLUMNS, from_text, to_text, to_tool, to_values
+from strata.tool_execution.store.rows import (
+    CHANGEABLE,
+    COLUMNS,
+    COLUMNS_WITHOUT_SOURCE,
+    NEW_TOOL,
+    from_text,
+    to_text,
+    to_tool,
+    to_values,
+)
 
 # A row that an older release has written may have the same version but lack newer columns. So these
 # columns are compared as well.
 _UPSERT = text(
     f"""
-    INSERT INTO tool_execution.tools AS t (
-        project_id, id, name, type, description, source_code, function_name, parameters, tags,
-        return_char_limit, default_requires_approval, enable_parallel_execution, effect,
-        pip_requirements, secret_names, allowed_hosts, version)
-    VALUES (:project, :id, :name, :type, :description, :source, :function,
-        CAST(:parameters AS json), CAST(:tags AS text[]), :limit, :approval, :parallel, :effect,
-        CAST(:requirements AS text[]), CAST(:secrets AS text[]),
-        CAST(:hosts AS text[]), :version)
+    INSERT INTO tool_execution.tools AS t (project_id, {", ".join(NEW_TOOL)})
+    VALUES (:project, {parameters_sql(NEW_TOOL)})
     ON CONFLICT (project_id, name) DO UPDATE SET
-        description = EXCLUDED.description, source_code = EXCLUDED.source_code,
-        function_name = EXCLUDED.function_name, parameters = EXCLUDED.parameters,
-        tags = EXCLUDED.tags, return_char_limit = EXCLUDED.return_char_limit,
-        default_requires_approval = EXCLUDED.default_requires_approval,
-        enable_parallel_execution = EXCLUDED.enable_parallel_execution,
-        effect = EXCLUDED.effect, pip_requirements = EXCLUDED.pip_requirements,
-        secret_names = EXCLUDED.secret_names, allowed_hosts = EXCLUDED.allowed_hosts,
-        version = EXCLUDED.version, update_time = now()
+        {replacements_sql(CHANGEABLE)}, update_time = now()
         WHERE t.type = EXCLUDED.type
             AND (t.version, t.function_name, t.allowed_hosts)
                 <> (EXCLUDED.version, EXCLUDED.function_name, EXCLUDED.allowed_hosts)
@@ -94,7 +91,7 @@ _DELETE = text(
 )
 _SEARCHABLE = text(
     f"""
-    SELECT {COLUMNS.replace("source_code", "'' AS source_code", 1)}, vector, vector_hash
+    SELECT {COLUMNS_WITHOUT_SOURCE}, vector, vector_hash
     FROM tool_execution.tools WHERE project_id = :project AND blocked = ''
     ORDER BY name LIMIT :limit
     """

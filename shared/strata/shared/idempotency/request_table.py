@@ -153,11 +153,6 @@ class RequestTable:
         row = result.one_or_none()
         return None if row is None else self.replayed(request, row)
 
-    async def is_known(self, connection: AsyncConnection, request_id: str) -> bool:
-        """Whether a request with this id, of any content, has a stored response."""
-        values = {"project": current_project(), "request": request_id}
-        return (await connection.execute(self._find, values)).one_or_none() is not None
-
     async def claim(
         self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
     ) -> Any:

@@ -502,68 +502,6 @@ class NearDuplicate(_message.Message):
 Global___NearDuplicate: _TypeAlias = NearDuplicate  # noqa: Y015
 
 @_typing.final
-class InsertPassagesRequest(_message.Message):
-    """A batch of an upload. The first names the archive or the agent."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    ARCHIVE_ID_FIELD_NUMBER: _builtins.int
-    AGENT_ID_FIELD_NUMBER: _builtins.int
-    PASSAGES_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    """Idempotency key of the whole upload; first message only."""
-    archive_id: _builtins.str
-    """The archive; first message only."""
-    agent_id: _builtins.str
-    """The agent; first message only."""
-    @_builtins.property
-    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewPassage]:
-        """Passages, at most 1000 a message."""
-
-    def __init__(
-        self,
-        *,
-        request_id: _builtins.str = ...,
-        archive_id: _builtins.str = ...,
-        agent_id: _builtins.str = ...,
-        passages: _abc.Iterable[Global___NewPassage] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "passages", b"passages", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___InsertPassagesRequest: _TypeAlias = InsertPassagesRequest  # noqa: Y015
-
-@_typing.final
-class InsertPassagesResponse(_message.Message):
-    """What was stored."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INSERTED_COUNT_FIELD_NUMBER: _builtins.int
-    DUPLICATE_COUNT_FIELD_NUMBER: _builtins.int
-    inserted_count: _builtins.int
-    """Passages stored."""
-    duplicate_count: _builtins.int
-    """Passages that were there already."""
-    def __init__(
-        self,
-        *,
-        inserted_count: _builtins.int = ...,
-        duplicate_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate_count", b"duplicate_count", "inserted_count", b"inserted_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___InsertPassagesResponse: _TypeAlias = InsertPassagesResponse  # noqa: Y015
-
-@_typing.final
 class UploadPassagesRequest(_message.Message):
     """A part of an upload. The first names the archive or the agent."""
 

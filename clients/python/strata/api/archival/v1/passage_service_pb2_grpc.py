@@ -44,11 +44,6 @@ class PassageServiceStub:
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageResponse.FromString,
                 _registered_method=True)
-        self.InsertPassages = channel.stream_unary(
-                '/strata.api.archival.v1.PassageService/InsertPassages',
-                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesRequest.SerializeToString,
-                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesResponse.FromString,
-                _registered_method=True)
         self.UploadPassages = channel.stream_stream(
                 '/strata.api.archival.v1.PassageService/UploadPassages',
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesRequest.SerializeToString,
@@ -114,15 +109,6 @@ class PassageServiceServicer:
         names the passages of the archive that say nearly the same. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
         FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def InsertPassages(self, request_iterator, context):
-        """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,11 +210,6 @@ def add_PassageServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageRequest.FromString,
                     response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageResponse.SerializeToString,
             ),
-            'InsertPassages': grpc.stream_unary_rpc_method_handler(
-                    servicer.InsertPassages,
-                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesRequest.FromString,
-                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesResponse.SerializeToString,
-            ),
             'UploadPassages': grpc.stream_stream_rpc_method_handler(
                     servicer.UploadPassages,
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesRequest.FromString,
@@ -312,33 +293,6 @@ class PassageService:
             '/strata.api.archival.v1.PassageService/InsertPassage',
             strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageRequest.SerializeToString,
             strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassageResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def InsertPassages(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
-            target,
-            '/strata.api.archival.v1.PassageService/InsertPassages',
-            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesRequest.SerializeToString,
-            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

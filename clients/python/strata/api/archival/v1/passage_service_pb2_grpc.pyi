@@ -26,11 +26,6 @@ class PassageServiceStub:
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
     FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
     """
-    InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
-    """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
-    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-    (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
-    """
     UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
     """Stores many passages, at least one, and answers after each message how many are
     durable. An upload that broke off goes on when it is sent again with its
@@ -94,16 +89,6 @@ class PassageServiceServicer:
         names the passages of the archive that say nearly the same. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
         FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
-        """
-
-    def InsertPassages(
-        self,
-        request_iterator: _abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest],
-        context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest], _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]],
-    ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
-        """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def UploadPassages(
