@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -25,6 +26,7 @@ from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
 from strata.core_memory.settings import CoreMemorySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.search import upkeep
 from strata.shared.service import BackgroundTasks
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -75,13 +77,13 @@ class Services:
             qdrant_api_key=self.vectors.api_key,
             token_public_keys=self.keys.public,
             file_worker_public_keys=self.worker_keys[1],
-            index_poll_s=0.1,
             **more,
         )
 
     async def start_archival(self) -> None:
         settings = self.archival_settings()
-        service = await build_archival(settings, self.network, self.stack)
+        with patch.object(upkeep, "INDEX_POLL_S", 0.1):
+            service = await build_archival(settings, self.network, self.stack)
         self.network.register(service, settings)
         await self.stack.enter_async_context(BackgroundTasks(service))
 
