@@ -229,12 +229,10 @@ class RequestTable:
             if result.rowcount < _BATCH:
                 return total
 
-    async def delete_expired_hourly(
-        self, worker: Database, keep: timedelta = REQUESTS_KEPT
-    ) -> None:
+    async def delete_expired_hourly(self, worker: Database) -> None:
         """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
         while True:
-            await self.delete_expired(worker, keep)
+            await self.delete_expired(worker)
             await asyncio.sleep(_PAUSE.total_seconds())
 
     def _stored_digest(self, request: RequestKey) -> str | bytes:
