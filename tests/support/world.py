@@ -41,6 +41,7 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.core_memory import main as core_memory_main
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.runs.domain import timing
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
@@ -378,7 +379,11 @@ async def open_world(
         assert isinstance(settings, GatewaySettings)
         organization = await ensure_organization_key(settings)
         project = await ensure_local_project(settings, organization.secret)
-        with patch.object(core_memory_main, "FILE_POLL_S", 0.1):
+        with (
+            patch.object(core_memory_main, "FILE_POLL_S", 0.1),
+            # A turn of a known agent costs the same, however long ago the last one was.
+            patch.object(timing, "AGENT_CACHE_S", 3_600.0),
+        ):
             server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
         world = World(shape, server.address, project.secret, project.project_id, model)
         world.urls = builder.urls
@@ -437,8 +442,6 @@ class _Builder:
                 values["token_private_key"] = self.private_key
                 values["key_pepper"] = "pepper of the tests"
                 values["calls_per_second"] = 0.0
-                # A turn of a known agent costs the same, however long ago the last one was.
-                values["agent_cache_s"] = 3_600.0
             case _:
                 pass
         return spec.settings(**values)
