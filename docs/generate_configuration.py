@@ -20,11 +20,16 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from strata.client.settings import PREFIX, ClientSettings
-from strata.shared.settings import ServiceSettings
+from strata.shared.search.reranking.factory import RerankingServiceSettings
+from strata.shared.settings import EnvironmentSettings, ServiceSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TARGET = REPOSITORY / "docs" / "configuration.md"
 _ROOTS = ("shared", "services", "gateway", "standalone", "clients/cli", "clients/python")
+# The prefix in tables of settings that several services have.
+_ANY_SERVICE = "STRATA_<SERVICE>_"
+# The base of the settings of archival and recall.
+_SEARCHING = RerankingServiceSettings
 _ATTRIBUTE = re.compile(
     r"^    (?P<name>\w+): (?P<text>.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE
 )
@@ -44,6 +49,9 @@ in bytes. "none" stands for empty or unset.
 
 `strata up` fills in addresses, databases and keys for the services it starts; in a cluster they
 come from the manifests ([guide](guides/kubernetes.md)). Settings of model providers work in both.
+
+At its start a service logs a warning with the names of variables that begin with its prefix and
+that no setting reads: they are misspelled, or of another release.
 """
 
 
@@ -51,15 +59,23 @@ def document() -> str:
     """Returns the text of the file."""
     parts = [_INTRODUCTION]
     services = [cls for cls in settings_classes() if issubclass(cls, ServiceSettings)]
-    others = [cls for cls in settings_classes() if not issubclass(cls, ServiceSettings)]
+    others = [
+        cls
+        for cls in settings_classes()
+        if cls is not EnvironmentSettings and not issubclass(cls, ServiceSettings)
+    ]
     parts.append("## Every service\n\n`<SERVICE>` is the name of the service.\n")
-    parts.append(_table(_rows(ServiceSettings, "STRATA_<SERVICE>_")))
+    parts.append(_table(_rows(ServiceSettings, _ANY_SERVICE)))
+    parts.append("## archival and recall\n\nSettings of the services that search.\n")
+    parts.append(_table(_own_rows(_SEARCHING, ServiceSettings)))
+    parts.extend(_elements(_SEARCHING))
     for cls in sorted(services, key=lambda cls: cls.__module__):
         if cls is ServiceSettings:
             continue
         parts.append(f"## {_service_of(cls)}\n\n{_first_sentence(cls)}\n")
-        parts.append(_table(_own_rows(cls)))
-        parts.extend(_elements(cls))
+        base = _SEARCHING if issubclass(cls, _SEARCHING) else ServiceSettings
+        parts.append(_table(_own_rows(cls, base)))
+        parts.extend(_elements(cls, base))
     for other in sorted(others, key=lambda cls: cls.__module__):
         parts.append(f"## {_title(other)}\n\n{_first_sentence(other)}\n")
         parts.append(_table(_rows(other, _prefix(other))))
@@ -104,20 +120,24 @@ def _client_rows() -> Iterator[Row]:
         yield variable, _shown(field.default), field.metadata["description"]
 
 
-def _own_rows(cls: type[ServiceSettings]) -> Iterator[Row]:
-    """The settings that other services lack, and those with another default."""
-    common = {row[0]: row for row in _rows(ServiceSettings, _prefix(cls))}
-    for row in _rows(cls, _prefix(cls)):
+def _own_rows(cls: type[ServiceSettings], base: type[ServiceSettings]) -> Iterator[Row]:
+    """The settings that the base class lacks, and those with another default."""
+    prefix = _ANY_SERVICE if cls is _SEARCHING else _prefix(cls)
+    common = {row[0]: row for row in _rows(base, prefix)}
+    for row in _rows(cls, prefix):
         if common.get(row[0]) != row:
             yield row
 
 
-def _elements(cls: type[BaseSettings]) -> Iterator[str]:
-    """Tables of what the elements of JSON lists hold."""
+def _elements(cls: type[BaseSettings], base: type[BaseSettings] = ServiceSettings) -> Iterator[str]:
+    """Tables of what the elements of JSON lists hold, of the settings that the base class lacks."""
     for name, field in cls.model_fields.items():
+        if name in base.model_fields:
+            continue
         for inner in typing.get_args(field.annotation):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
-                variable = _variable(name, field, _prefix(cls))
+                prefix = _ANY_SERVICE if cls is _SEARCHING else _prefix(cls)
+                variable = _variable(name, field, prefix)
                 rows = [
                     (key, "required" if field.is_required() else _default(field), field.description)
                     for key, field in inner.model_fields.items()

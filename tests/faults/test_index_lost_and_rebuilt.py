@@ -28,7 +28,8 @@ pytestmark = pytest.mark.timeout(300)
 PASSAGE = ("The dog chased its ball across a meadow.", "puppies at play")
 SAID = ("My doctor told me to swallow pills each morning.", "health and medication")
 FILED = ("The locomotive left from platform nine.", "railway station")
-FILLERS = [f"Ledger line {n}: {n * 7} crates of item {n}." for n in range(40)]
+# Ten batches of a rebuild, so that a kill hits one in its midst.
+FILLERS = [f"Ledger line {n}: {n * 7} crates of item {n}." for n in range(320)]
 
 
 @pytest_asyncio.fixture
@@ -40,7 +41,6 @@ async def live(open_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
     strata._environment |= {
         "STRATA_ARCHIVAL_EMBEDDING_MODELS": known,
         "STRATA_RECALL_EMBEDDING_MODELS": known,
-        "STRATA_ARCHIVAL_REINDEX_BATCH": "4",
     }
     await strata.start()
     family = strata.family()

@@ -18,6 +18,7 @@ from strata.archival.settings import ArchivalSettings
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import EmbeddingModels
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.vectors import Collection, Where
 from strata.shared.search.vectors.qdrant import QdrantIndex
 
@@ -37,6 +38,7 @@ class World:
 
     stores: Stores
     settings: ArchivalSettings
+    reindexing: ReindexConfig
     models: EmbeddingModels
     vectors: QdrantIndex
     indexes: Indexes
@@ -52,12 +54,24 @@ class World:
             self.indexes.assignments, self.indexes.archives, self.indexes.passages, lambda: None
         )
 
-    async def again(self, **settings: Any) -> World:
+    async def again(self, **reindex: Any) -> World:
+        """The same service in another process, with another configuration of rebuilds."""
+        return await replace(self, reindexing=replace(self.reindexing, **reindex))._rewired()
+
+    async def again_with_settings(self, **settings: Any) -> World:
         """The same service in another process, with other settings."""
-        changed = self.settings.model_copy(update=settings)
-        stores = self.stores
-        made = await wire(changed, self.models, self.vectors, stores.database, stores.worker)
-        return replace(self, settings=changed, indexes=made)
+        return await replace(self, settings=self.settings.model_copy(update=settings))._rewired()
+
+    async def _rewired(self) -> World:
+        made = await wire(
+            self.settings,
+            self.models,
+            self.vectors,
+            self.stores.database,
+            self.stores.worker,
+            reindex=self.reindexing,
+        )
+        return replace(self, indexes=made)
 
     async def insert(self, *texts: str) -> list[str]:
         stored = await self.stores.insert(self.agent, *texts)

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from unittest.mock import patch
 
 import grpc.aio
 
@@ -38,7 +39,9 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.core_memory import main as core_memory_main
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.runs.domain import timing
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
@@ -379,7 +382,12 @@ async def open_world(
         assert isinstance(settings, GatewaySettings)
         organization = await ensure_organization_key(settings)
         project = await ensure_local_project(settings, organization.secret)
-        server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
+        with (
+            patch.object(core_memory_main, "FILE_POLL_S", 0.1),
+            # A turn of a known agent costs the same, however long ago the last one was.
+            patch.object(timing, "AGENT_CACHE_S", 3_600.0),
+        ):
+            server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
         world = World(shape, server.address, project.secret, project.project_id, model)
         world.urls = builder.urls
         world.gateway_settings = settings
@@ -423,7 +431,6 @@ class _Builder:
         match spec.name:
             case "core_memory":
                 values["worker_token_key"] = self.worker_key
-                values["file_poll_s"] = 0.1
             case "archival":
                 values["file_worker_public_keys"] = self.worker_public_key
             case "tool_execution":
@@ -438,8 +445,6 @@ class _Builder:
                 values["token_private_key"] = self.private_key
                 values["key_pepper"] = "pepper of the tests"
                 values["calls_per_second"] = 0.0
-                # A turn of a known agent costs the same, however long ago the last one was.
-                values["agent_cache_s"] = 3_600.0
             case _:
                 pass
         return spec.settings(**values)
@@ -451,7 +456,8 @@ async def _serve_inner_services(
     # Each is told of those before it; core memory calls archival.
     for spec in sorted(INNER_SERVICES, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
-        server = await stack.enter_async_context(running)
+        with patch.object(core_memory_main, "FILE_POLL_S", 0.1):
+            server = await stack.enter_async_context(running)
         builder.targets[spec.name] = server.address
 
 

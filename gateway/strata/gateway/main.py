@@ -44,6 +44,7 @@ from strata.gateway.runs.clients import (
 from strata.gateway.runs.dispatch.attempts import DispatchTerms
 from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
 from strata.gateway.runs.dispatch.dispatcher import Dispatcher
+from strata.gateway.runs.domain import timing
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
 from strata.gateway.runs.domain.quotas import RunQuotas
 from strata.gateway.runs.events.live_run import RunHub
@@ -119,7 +120,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         worker,
         LeaseTerms(
             owner,
-            settings.lease_s,
+            timing.LEASE_S,
             settings.run_timeout_s,
             RunQuotas(settings.open_runs_per_project, settings.delayed_runs_per_project),
             settings.advertised_address,
@@ -128,12 +129,12 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     if settings.only_replica:
         await store.release_others()
     agent_loop = wiring.channel("agent_loop")
-    agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=settings.agent_cache_s)
-    watch = RunWatch(store, pause_s=settings.follow_poll_s)
+    agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=timing.AGENT_CACHE_S)
+    watch = RunWatch(store, pause_s=timing.FOLLOW_POLL_S)
     hub = RunHub(watch.notify)
     peers = Peers(settings.advertised_address)
     stack.push_async_callback(peers.close)
-    follower = RunFollower(store, hub, watch, peers, poll_s=settings.poll_s)
+    follower = RunFollower(store, hub, watch, peers, poll_s=timing.POLL_S)
     group_turns = GroupTurns(store, follower, SwarmHolders(agent_loop))
     ingestion = DocumentIngestion(
         store,
@@ -149,9 +150,9 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         wiring.clock,
         owner=owner,
         terms=DispatchTerms(
-            heartbeat_s=settings.heartbeat_s,
-            poll_s=settings.poll_s,
-            max_attempts=settings.max_attempts,
+            heartbeat_s=timing.HEARTBEAT_S,
+            poll_s=timing.POLL_S,
+            max_attempts=timing.MAX_ATTEMPTS,
             max_runs=settings.runs_at_once,
             max_memory_runs=settings.memory_runs_at_once,
             max_memory_runs_of_project=settings.memory_runs_at_once_per_project,
@@ -163,7 +164,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         on_memory_run=ingestion.memory_run_ended,
     )
     stack.push_async_callback(dispatcher.close)
-    defaults = DefaultAnswers(store, dispatcher.accept, poll_s=settings.poll_s)
+    defaults = DefaultAnswers(store, dispatcher.accept, poll_s=timing.POLL_S)
     limiter = RateLimiter(
         wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
     )
@@ -209,7 +210,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         cancel_run=runs.cancel_run_of,
     )
     schedules = ScheduleServicer(schedule_store, agents)
-    schedule_runner = ScheduleRunner(schedule_store, dispatcher.look, poll_s=settings.poll_s)
+    schedule_runner = ScheduleRunner(schedule_store, dispatcher.look, poll_s=timing.POLL_S)
 
     resolver = SystemResolver()
     stack.callback(resolver.close)
@@ -230,7 +231,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     webhook_secrets = WebhookSecrets(settings.envelope())
     webhooks = WebhookServicer(webhook_store, store, agents, webhook_secrets, guard)
     webhook_sender = WebhookSender(
-        webhook_store, store, webhook_secrets, fetcher, SendTerms(poll_s=settings.poll_s)
+        webhook_store, store, webhook_secrets, fetcher, SendTerms(poll_s=timing.POLL_S)
     )
 
     retention = RetentionWorker(
@@ -241,8 +242,6 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             event_days=settings.run_events_days,
             delivery_days=settings.webhook_history_days,
             backlog=settings.webhook_backlog_per_project,
-            every_s=settings.retention_every_s,
-            batch=settings.retention_batch,
         ),
     )
 

@@ -129,26 +129,9 @@ class GatewaySettings(ServiceSettings):
         gt=0,
         description="Longest run from its first dispatch; less than stream_timeout_s.",
     )
-    lease_s: float = Field(
-        default=10.0, gt=0, description="Time without a heartbeat after which a run is taken over."
-    )
     only_replica: bool = Field(
         default=False,
         description="No other gateway runs: runs of a dead one are taken over at start, at once.",
-    )
-    heartbeat_s: float = Field(default=3.0, gt=0, description="Pause between heartbeats.")
-    poll_s: float = Field(
-        default=1.0, gt=0, description="Pause between two polls for runs that no gateway holds."
-    )
-    max_attempts: int = Field(
-        default=8,
-        gt=0,
-        description="Failed dispatches without progress after which a run fails; a gateway that"
-        " dies with the run counts as one. An unavailable service does not count: the run waits"
-        " for it until its deadline.",
-    )
-    agent_cache_s: float = Field(
-        default=60.0, ge=0, description="Seconds to cache that an agent exists."
     )
     chain_limit: int = Field(
         default=8,
@@ -162,27 +145,12 @@ class GatewaySettings(ServiceSettings):
         " same port. With it, followers of its runs get tokens through any gateway; without it,"
         " only stored events. In a cluster: the address of the pod.",
     )
-    follow_poll_s: float = Field(
-        default=0.1,
-        gt=0,
-        description="Pause between two polls of runs that are followed here and held elsewhere.",
-    )
     run_events_days: float = Field(
         default=90.0,
         ge=0,
         description="Days to keep the events of a finished run; 0 for no limit. A project that"
         " keeps its messages for a shorter time keeps its events only as long. The run itself, its"
         " end and its tokens stay; its stream and its explanation are deleted.",
-    )
-    retention_every_s: float = Field(
-        default=3600.0,
-        gt=0,
-        description="Seconds between two rounds that delete old events and deliveries.",
-    )
-    retention_batch: int = Field(
-        default=200,
-        gt=0,
-        description="Runs, or deliveries, whose old rows are deleted in one transaction.",
     )
     model_prices: dict[str, ModelPrice] = Field(
         default_factory=dict,

@@ -96,7 +96,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         approval_s=settings.approval_timeout_s,
     )
     groups = PostgresGroupStore(database)
-    turns = TurnServicer(ports, groups, DetachTerms(finish_s=settings.finish_step_s))
+    turns = TurnServicer(ports, groups, DetachTerms())
     stack.push_async_callback(turns.close)
     keys = PostgresModelKeys(database)
     lifecycle = AgentLifecycle(
@@ -176,7 +176,6 @@ def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[Back
     stack.push_async_callback(database.close)
     keeping = Housekeeping(
         database,
-        requests=timedelta(days=settings.request_days),
         journals=timedelta(days=settings.journal_days),
     )
     return [keeping.keep_cleaning]

@@ -112,17 +112,8 @@ class AgentLoopSettings(_PresetSettings):
 
     port: int = Field(default=7601, ge=0, le=65535, description="Port; 0 lets the system choose.")
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
-    request_days: int = Field(
-        default=7, gt=0, description="Days for which a repeated request_id is recognised."
-    )
     journal_days: int = Field(
         default=2, gt=0, description="Days for which the journal of a run is kept."
-    )
-    finish_step_s: float = Field(
-        default=60.0,
-        gt=0,
-        description="Seconds for finishing a step after the gateway that requested it has"
-        " disconnected. Model and tool calls that end within this time are not repeated.",
     )
     approval_timeout_s: int = Field(
         default=24 * 3600,

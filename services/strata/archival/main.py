@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
@@ -17,6 +16,7 @@ from strata.api.archival.v1 import passage_index_service_pb2 as index_pb
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as index_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.archival.convert.passages import MAX_PASSAGE_TOKENS
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.indexes import open_indexes
@@ -48,6 +48,10 @@ from strata.shared.service import GrpcService, Service, Wiring
 NAME = "archival"
 # The indexer and the reindexer each hold a connection with a claim, and write on others.
 _WORKER_POOL = 5
+# Passages destroyed in one transaction: its locks are short.
+_EXPIRY_BATCH = 500
+# Pause between two searches for expired passages; searches do not return them any more.
+_EXPIRY_POLL_S = 30.0
 _FILE_INDEX = file_pb.DESCRIPTOR.services_by_name["FileIndexService"]
 # SearchFileChunks is not among them: core memory searches with its caller's token.
 _FOR_FILE_WORKER = frozenset(
@@ -93,11 +97,10 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     expiry = Expiry(
         database,
         worker,
-        batch=settings.expiry_batch,
-        poll=settings.expiry_poll_s,
+        batch=_EXPIRY_BATCH,
+        poll=_EXPIRY_POLL_S,
         wake=indexer.wake,
     )
-    request_age = timedelta(days=settings.request_days)
     return Service(
         name=NAME,
         services=[
@@ -132,7 +135,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     PassageSearch(passages, indexes.passages, wiring.clock, reranking),
                     embedder,
                     wiring.clock,
-                    token_limit=settings.passage_token_limit,
+                    token_limit=MAX_PASSAGE_TOKENS,
                     wake=indexer.wake,
                 ),
             ),
@@ -148,7 +151,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     chunks,
                     FileChunkSearch(chunks, indexes.chunks),
                     embedder,
-                    token_limit=settings.passage_token_limit,
+                    token_limit=MAX_PASSAGE_TOKENS,
                     wake=indexer.wake,
                 ),
             ),
@@ -156,7 +159,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         background=[
             indexer.run,
             indexes.reindexer.run,
-            partial(RECEIPTS.delete_expired_hourly, worker, request_age),
+            partial(RECEIPTS.delete_expired_hourly, worker),
             expiry.run,
         ],
         authenticator=TokenAuthenticator(wiring.verifier, _workers(settings, wiring)),

@@ -26,27 +26,6 @@ class ArchivalSettings(RerankingServiceSettings):
         default=None, description="File to read those keys from instead."
     )
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
-    passage_token_limit: int = Field(
-        default=8192,
-        gt=0,
-        description=(
-            "Most tokens of one passage or chunk of a file, and 16 bytes for each of them. A word "
-            "that the embedding model does not know has a token for every three bytes."
-        ),
-    )
-    index_batch: int = Field(default=128, gt=0, description="Passages indexed per step.")
-    index_file_batch: int = Field(
-        default=8, gt=0, description="Chunks of files indexed per step, between passages."
-    )
-    request_days: int = Field(
-        default=7, gt=0, description="Days for which a repeated request_id is recognised."
-    )
-    expiry_batch: int = Field(
-        default=500, gt=0, description="Expired passages destroyed in one transaction."
-    )
-    expiry_poll_s: float = Field(
-        default=30.0, gt=0, description="Seconds between two searches for expired passages."
-    )
 
     def worker_keys(self) -> str:
         """Returns the PEM texts of the keys of core memory's worker; empty if there are none."""

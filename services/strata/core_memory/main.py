@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -18,7 +17,13 @@ from strata.core_memory.files.domain.lines import LineReader
 from strata.core_memory.files.file_windows import Windows
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.index_sync import FileIndexSync
-from strata.core_memory.files.ingest import ContentReader, Ingest, IngestOptions
+from strata.core_memory.files.ingest import (
+    FILE_LEASE_S,
+    FILE_POLL_S,
+    ContentReader,
+    Ingest,
+    IngestOptions,
+)
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.store.contents import ContentStore
 from strata.core_memory.files.store.file_windows import PostgresWindowStore
@@ -92,7 +97,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
                 FileServicer(parts),
             ),
         ],
-        background=_background(settings, worker, ingest),
+        background=_background(worker, ingest),
     )
 
 
@@ -109,13 +114,10 @@ def _worker_database(settings: CoreMemorySettings, stack: AsyncExitStack) -> Dat
     return database
 
 
-def _background(
-    settings: CoreMemorySettings, worker: Database | None, ingest: Ingest | None
-) -> list[BackgroundTask]:
+def _background(worker: Database | None, ingest: Ingest | None) -> list[BackgroundTask]:
     if worker is None or ingest is None:
         return []
-    age = timedelta(days=settings.request_days)
-    return [partial(REQUESTS.delete_expired_hourly, worker, age), ingest.run]
+    return [partial(REQUESTS.delete_expired_hourly, worker), ingest.run]
 
 
 def _file_index(settings: CoreMemorySettings, wiring: Wiring) -> ArchivalFileIndex:
@@ -130,11 +132,13 @@ def _ingest(
     reader = FileReader(
         ReadingLimits(settings.file_reading_timeout_s, settings.file_reading_memory_bytes)
     )
-    lease = settings.file_lease_s
     # Without a signing key the worker cannot call the index.
-    index_sync = FileIndexSync(queue, contents, index if settings.worker_key() else None, lease)
-    options = IngestOptions(readers=settings.file_readers, lease=lease, poll=settings.file_poll_s)
-    return Ingest(ContentReader(queue, contents, reader, lease), index_sync, queue, options)
+    index_sync = FileIndexSync(
+        queue, contents, index if settings.worker_key() else None, FILE_LEASE_S
+    )
+    options = IngestOptions(readers=settings.file_readers, lease=FILE_LEASE_S, poll=FILE_POLL_S)
+    content_reader = ContentReader(queue, contents, reader, FILE_LEASE_S)
+    return Ingest(content_reader, index_sync, queue, options)
 
 
 def _file_parts(

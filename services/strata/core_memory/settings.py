@@ -16,9 +16,6 @@ class CoreMemorySettings(ServiceSettings):
 
     port: int = Field(default=7602, ge=0, le=65535, description="Port; 0 lets the system choose.")
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
-    request_days: int = Field(
-        default=7, gt=0, description="Days for which a repeated request_id is recognised."
-    )
     worker_token_key: SecretStr = Field(
         default=SecretStr(""),
         description="PEM private key that signs the worker's calls to the archival service; "
@@ -31,14 +28,6 @@ class CoreMemorySettings(ServiceSettings):
         default=50 * MIB, gt=0, description="Largest file that can be uploaded, bytes."
     )
     file_readers: int = Field(default=2, gt=0, description="Files that are read concurrently.")
-    file_poll_s: float = Field(
-        default=1.0, gt=0, description="Interval of polling for files to read or index, seconds."
-    )
-    file_lease_s: float = Field(
-        default=60.0,
-        gt=0,
-        description="Time after which the file of a dead process is taken over, seconds.",
-    )
     file_reading_timeout_s: float = Field(
         default=300.0, gt=0, description="Time that converting one file may take, seconds."
     )

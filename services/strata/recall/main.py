@@ -36,6 +36,10 @@ from strata.shared.service import GrpcService, Service, Wiring
 NAME = "recall"
 # The reindexer holds a connection with a claim; it, the indexer and retention write on others.
 _WORKER_POOL = 5
+# Messages that the retention worker deletes in one transaction: short locks, few transactions.
+_RETENTION_BATCH = 200
+# Retention periods are days, so an hour more is small.
+_RETENTION_EVERY_S = 3600.0
 
 
 async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
@@ -68,8 +72,8 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         retention = RetentionWorker(
             PostgresOldMessages(database, worker),
             wiring.clock,
-            batch=settings.retention_batch,
-            every=settings.retention_every_s,
+            batch=_RETENTION_BATCH,
+            every=_RETENTION_EVERY_S,
         )
         background = [*background, retention.run]
     messages = MessageServicer(

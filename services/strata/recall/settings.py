@@ -23,12 +23,3 @@ class RecallSettings(RerankingServiceSettings):
     index_messages: bool = Field(
         default=True, description="Index messages for search by meaning; otherwise only by words."
     )
-    retention_batch: int = Field(
-        default=200,
-        gt=0,
-        description="Messages per transaction of the retention worker, which deletes old ones.",
-    )
-    retention_every_s: float = Field(
-        default=3600.0, gt=0, description="Seconds between two runs of the retention worker."
-    )
-    index_batch: int = Field(default=32, gt=0, description="Messages indexed per step.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
@@ -57,6 +56,8 @@ from strata.tool_execution.store import (
 from strata.tool_execution.store.request_table import REQUESTS
 
 NAME = "tool_execution"
+# Calls of one reply that run concurrently; few replies have as many, and further calls wait.
+_MAX_PARALLEL_CALLS = 16
 
 
 async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
@@ -120,7 +121,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         executors,
         wiring.clock,
         timeout=settings.tool_timeout_s,
-        max_parallel=settings.max_parallel_calls,
+        max_parallel=_MAX_PARALLEL_CALLS,
         # Longer than the wait for a reply, so that the tool can return a partial reply.
         timeouts=dict.fromkeys(
             AgentTools.names, settings.agent_reply_timeout_s + settings.tool_timeout_s
@@ -201,8 +202,7 @@ def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[
         prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
-    age = timedelta(days=settings.request_days)
-    return [partial(REQUESTS.delete_expired_hourly, database, age)]
+    return [partial(REQUESTS.delete_expired_hourly, database)]
 
 
 def main() -> None:

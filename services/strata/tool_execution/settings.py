@@ -38,9 +38,6 @@ class ToolExecutionSettings(ServiceSettings):
         description="Seconds that a tool waits for the answer of another agent; that agent"
         " continues after it.",
     )
-    max_parallel_calls: int = Field(
-        default=16, gt=0, description="Maximum number of calls of one reply that run concurrently."
-    )
     web_private_networks: tuple[str, ...] = Field(
         default=(),
         description="Private networks that fetch_webpage may reach as well, such as a company's own"
@@ -51,12 +48,6 @@ class ToolExecutionSettings(ServiceSettings):
     )
     web_timeout_s: float = Field(
         default=20.0, gt=0, description="Seconds for a page or a search, including redirects."
-    )
-    web_page_bytes: int = Field(
-        default=2 * MIB, gt=0, description="Bytes of a page that are read; the rest is ignored."
-    )
-    web_pdf_bytes: int = Field(
-        default=16 * MIB, gt=0, description="Maximum size in bytes of a PDF from the web."
     )
     web_search_provider: ProviderName | None = Field(
         default=None,
@@ -164,22 +155,11 @@ class ToolExecutionSettings(ServiceSettings):
     mcp_connect_timeout_s: float = Field(
         default=15.0, gt=0, description="Seconds to connect to an MCP server and read its tools."
     )
-    mcp_idle_s: float = Field(
-        default=600.0,
-        gt=0,
-        description="Seconds without a call after which an MCP session is closed.",
-    )
     mcp_max_connections: int = Field(
         default=64, gt=0, description="Maximum number of MCP sessions of this process."
     )
-    mcp_message_bytes: int = Field(
-        default=4 * MIB, gt=0, description="Maximum size in bytes of a message of an MCP server."
-    )
 
     pool_size: int = Field(default=10, gt=0, description="Maximum number of database connections.")
-    request_days: int = Field(
-        default=7, gt=0, description="Days for which a repeated request_id is recognised."
-    )
     embedding_model_path: Path | None = Field(
         default=None,
         description="File of the local embedding model for tool search; unset means the packaged"

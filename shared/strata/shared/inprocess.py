@@ -15,6 +15,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from strata.protocol.connections import MAX_METADATA_BYTES
 from strata.protocol.errors import Reason
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
@@ -144,7 +145,7 @@ class InProcessNetwork:
         for grpc_service in service.services:
             grpc_service.add(grpc_service.servicer, table)
         self._servers[service.name] = InProcessServer(
-            service.name, table, max_metadata_bytes=limits.max_metadata_bytes
+            service.name, table, max_metadata_bytes=MAX_METADATA_BYTES
         )
         self.notify()
 

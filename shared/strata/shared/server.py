@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from strata.protocol.connections import MAX_METADATA_BYTES
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, ServiceChannels
 from strata.shared.clock import Clock, SystemClock
@@ -25,7 +26,7 @@ from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.reflection import add_reflection
 from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
-from strata.shared.settings import MIB, ServiceSettings
+from strata.shared.settings import MIB, ServiceSettings, warn_about_unknown_variables
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 
@@ -35,6 +36,16 @@ _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 # Time that ended calls get to clean up and to send their status.
 _ENDING_S = 5.0
 _NEVER_S = 1e6
+# Calls of a burst that wait until they are accepted or refused; gRPC cancels further ones. Each
+# takes about 10 KiB of memory.
+_MAX_PENDING_CALLS = 50_000
+# Clients reconnect after this time, so that new replicas get their share of the calls.
+_MAX_CONNECTION_AGE_S = 300.0
+# Calls on an aged connection may last as long as the longest stream, and this much longer.
+_AGED_CONNECTION_MARGIN_S = 60.0
+# A client that pings a silent connection more often is disconnected. Services ping each other every
+# 5 s during a call.
+_MIN_PING_INTERVAL_S = 3.0
 
 _log = get_logger(__name__)
 
@@ -157,19 +168,22 @@ def _server_arguments(settings: ServiceSettings) -> list[tuple[str, str | int]]:
         ("grpc.max_send_message_length", guard),
         # With the default, 3,000 (at random from 1,000 on), gRPC ends calls of a burst as CANCELLED
         # before the interceptors see them. The interceptors refuse them with a retry hint.
-        ("grpc.server.max_pending_requests", limits.max_pending_calls),
-        ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
-        ("grpc.max_metadata_size", limits.max_metadata_bytes),
-        ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes),
-        ("grpc.max_connection_age_ms", round(settings.max_connection_age_s * 1000)),
-        ("grpc.max_connection_age_grace_ms", round(settings.max_connection_age_grace_s * 1000)),
+        ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_connection_age_ms", round(_MAX_CONNECTION_AGE_S * 1000)),
+        (
+            "grpc.max_connection_age_grace_ms",
+            round((settings.stream_timeout_s + _AGED_CONNECTION_MARGIN_S) * 1000),
+        ),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.ping_timeout_ms", 20_000),
         # The default, five minutes, would disconnect clients that ping while they wait for a model.
         (
             "grpc.http2.min_ping_interval_without_data_ms",
-            round(limits.min_ping_interval_s * 1000),
+            round(_MIN_PING_INTERVAL_S * 1000),
         ),
     ]
 
@@ -238,7 +252,7 @@ async def serving(
         factory = ChannelFactory(
             # The limit of a server at the edge is lower than the messages between services.
             ChannelOptions(max_message_bytes=max(settings.limits.max_message_bytes, 16 * MIB)),
-            CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
+            CallPolicy(stream_timeout_s=settings.stream_timeout_s),
             SkewMeter(telemetry, clock),
         )
         stack.push_async_callback(factory.close)
@@ -352,5 +366,6 @@ def run_service(name: str, build: Build[SettingsT_contra], settings: SettingsT_c
         print(f"READY {name} {server.address}", flush=True)  # noqa: T201
 
     configure_logging(settings.log_level, settings.log_format, service=name)
+    warn_about_unknown_variables(type(settings))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve_service(name, build, settings, ready=announce))

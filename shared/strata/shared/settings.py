@@ -12,20 +12,24 @@ and passes it on::
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from strata.protocol.errors import FieldViolation, WrongSettingError
+from strata.shared.logs import get_logger
 from strata.shared.tls import ServerTls
 
 KIB = 1024
 MIB = 1024 * KIB
+
+_log = get_logger(__name__)
 
 
 def settings_config(service: str) -> SettingsConfigDict:
@@ -35,7 +39,8 @@ def settings_config(service: str) -> SettingsConfigDict:
         env_nested_delimiter="__",
         env_ignore_empty=True,
         frozen=True,
-        extra="ignore",
+        # Keywords of a constructor; `unknown_variables` finds variables that no setting reads.
+        extra="forbid",
         # The values include keys and passwords, and errors are logged.
         hide_input_in_errors=True,
     )
@@ -104,16 +109,48 @@ def _variable(settings: type[EnvironmentSettings], place: list[str]) -> str:
     return f"{prefix}{name}" if place[0] in settings.model_fields else name
 
 
+def unknown_variables(
+    settings: type[BaseSettings], environment: Iterable[str] | None = None
+) -> list[str]:
+    """Returns the variables with the prefix of a settings class that none of its settings reads.
+
+    Such a variable is misspelled, or its setting was renamed or removed.
+
+    Args:
+        settings: The settings class.
+        environment: Names of variables; those of this process by default.
+    """
+    prefix = str(settings.model_config["env_prefix"]).upper()
+    names = os.environ if environment is None else environment
+    known: set[str] = set()
+    for name, field in settings.model_fields.items():
+        alias = field.validation_alias
+        known.add(f"{prefix}{name}".upper())
+        known.update(map(str, alias.choices) if isinstance(alias, AliasChoices) else ())
+    # Keys of a group are checked by its model; those of a table are free.
+    groups = tuple(f"{name}__" for name in known)
+    return sorted(
+        name
+        for name in names
+        if name.upper().startswith(prefix)
+        and name.upper() not in known
+        and not name.upper().startswith(groups)
+    )
+
+
+def warn_about_unknown_variables(settings: type[BaseSettings]) -> None:
+    """Logs one warning with the names of `unknown_variables`, if there are any."""
+    if names := unknown_variables(settings):
+        _log.warning("unknown settings are ignored", variables=names)
+
+
 class ServerLimits(BaseModel):
-    """Limits of a server beyond which it refuses calls; times in seconds, sizes in bytes."""
+    """Limits of a server beyond which it refuses calls."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_message_bytes: int = Field(
         default=16 * MIB, gt=0, description="Largest request and response; 4 MiB at the edge."
-    )
-    max_metadata_bytes: int = Field(
-        default=16 * KIB, gt=0, description="Largest metadata of a call."
     )
     max_in_flight_unary: int = Field(
         default=256, gt=0, description="Unary calls at once before load is shed."
@@ -121,41 +158,12 @@ class ServerLimits(BaseModel):
     max_in_flight_streams: int = Field(
         default=256, gt=0, description="Streaming calls at once before load is shed."
     )
-    max_pending_calls: int = Field(
-        default=50_000,
-        gt=0,
-        description="Calls of a burst that may wait until they are accepted or shed; gRPC cancels "
-        "further ones. Each takes about 10 KiB of memory.",
-    )
     project_share: float = Field(
         default=0.75,
         gt=0,
         le=1,
         description="Share of these calls, and of these streams, that one project may have at once;"
         " the rest is kept for other projects.",
-    )
-    upload_idle_s: float = Field(
-        default=60.0,
-        gt=0,
-        description="Seconds without a message after which an upload is ended.",
-    )
-    default_unary_deadline_s: float = Field(
-        default=30.0, gt=0, description="Imposed on a unary call that came without a deadline."
-    )
-    default_stream_deadline_s: float = Field(
-        default=900.0, gt=0, description="Imposed on a stream that came without a deadline."
-    )
-    deadline_floor_s: float = Field(
-        default=0.005, ge=0, description="A call with less time left than this is refused."
-    )
-    retry_after_s: float = Field(
-        default=0.5, gt=0, description="Retry hint for callers whose call was shed."
-    )
-    min_ping_interval_s: float = Field(
-        default=3.0,
-        gt=0,
-        description="Least pause between pings of a client on a silent connection; a client that "
-        "pings more often is disconnected. Services ping each other every 5 s during a call.",
     )
 
 
@@ -198,28 +206,17 @@ class ServiceSettings(EnvironmentSettings):
         description="Service name to gRPC target, such as dns:///recall:7603.",
     )
     limits: ServerLimits = Field(default_factory=ServerLimits, description="Server limits.")
-    call_timeout_s: float = Field(
-        default=30.0, gt=0, description="Own cap on an outgoing unary call, seconds."
-    )
     stream_timeout_s: float = Field(
-        default=900.0, gt=0, description="Own cap on an outgoing stream, seconds."
+        default=900.0,
+        gt=0,
+        description="Longest stream, such as a run, in seconds: own cap on an outgoing one. Calls"
+        " on a connection that is replaced get a minute more to end.",
     )
     drain_s: float = Field(
         default=5.0, ge=0, description="Pause from NOT_SERVING to the refusal of calls, seconds."
     )
     grace_s: float = Field(
         default=30.0, ge=0, description="Time for running calls to end at shutdown, seconds."
-    )
-    max_connection_age_s: float = Field(
-        default=300.0,
-        gt=0,
-        description="Seconds after which clients reconnect, so that new replicas get work.",
-    )
-    max_connection_age_grace_s: float = Field(
-        default=960.0,
-        gt=0,
-        description="Time for calls to end on an aged connection, seconds; must exceed the longest "
-        "turn.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level that is logged."

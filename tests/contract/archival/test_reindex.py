@@ -31,11 +31,13 @@ from strata.protocol.errors import (
 )
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
+from strata.shared.search import engines
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.embedding.base import LOCAL_MODEL
 from strata.shared.search.engines import open_models
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.reindexing.routes import StoredRoutes
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
@@ -53,7 +55,11 @@ async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
 
 @pytest.fixture
 async def world(
-    stores: Stores, embedder: Embedder, engine: EmbeddedVectors, project: str
+    stores: Stores,
+    embedder: Embedder,
+    engine: EmbeddedVectors,
+    project: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[World]:
     endpoint = await serve()
     client = connect(engine.url, engine.api_key)
@@ -64,14 +70,15 @@ async def world(
     settings = ArchivalSettings(
         database_url="postgresql://unused",
         embedding_models=endpoints(endpoint.base_url),
-        embedding_retries=0,
-        reindex_batch=3,
-        reindex_sample=5,
     )
+    monkeypatch.setattr(engines, "EMBEDDING_RETRIES", 0)
+    reindex = ReindexConfig(settings.reindex_grace_s, batch=3, sample=5)
     async with AsyncExitStack() as stack:
         opened = await open_models(settings, SharedResources(), stack)
-        indexes = await wire(settings, opened, vectors, stores.database, stores.worker)
-        made = World(stores, settings, opened, vectors, indexes, endpoint, project)
+        indexes = await wire(
+            settings, opened, vectors, stores.database, stores.worker, reindex=reindex
+        )
+        made = World(stores, settings, reindex, opened, vectors, indexes, endpoint, project)
         for backlog in indexes.indexer._backlogs:
             await backlog.ensure()
         yield made
@@ -160,7 +167,7 @@ async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) ->
     [old] = await world.generations()
     # Every text is asked for: of a few, chance may find all.
     asked = 2 * len(TEXTS)
-    thorough = await world.again(reindex_sample=asked)
+    thorough = await world.again(sample=asked)
     await thorough.indexes.admin.start("passages", NOISE, "")
     job = await thorough.reindex()
     assert job.phase == pb.REINDEX_PHASE_FAILED
@@ -278,7 +285,7 @@ async def test_only_one_rebuild_is_open(world: World) -> None:
 async def test_rebuild_is_finished_after_the_grace_period(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
-    hasty = await world.again(reindex_grace_s=0.0)
+    hasty = await world.again(grace=0.0)
     await hasty.indexes.admin.start("passages", "", "")
     job = await hasty.reindex()
     # Without a model's name it is the same model, in a collection of its own.
@@ -295,7 +302,7 @@ async def test_invalid_rebuild_requests_are_refused(world: World) -> None:
         await admin.state("messages")
     with pytest.raises(NotFoundError):
         await admin.finish("passages")
-    shut = await world.again(reindex_by_key=False)
+    shut = await world.again_with_settings(reindex_by_key=False)
     with pytest.raises(PermissionDeniedError):
         await shut.indexes.admin.start("passages", "", "")
 
@@ -417,7 +424,7 @@ async def test_an_archive_moves_to_another_model_and_back(world: World) -> None:
     assert (await world.held(default), await world.held(own, ARCHIVE_PASSAGES)) == (1, 9)
     assert (await world.find("orchid"))[0] == TEXTS[7]
     # The default changes, and it stays.
-    hasty = await world.again(reindex_grace_s=0.0)
+    hasty = await world.again(grace=0.0)
     await hasty.indexes.admin.start("passages", NOISE, "")
     await hasty.reindex()
     assert (await world.stores.archives.get(archive.id)).embedding_model == WORDS
@@ -439,12 +446,19 @@ async def test_the_vectors_of_an_archive_are_made_anew(world: World) -> None:
 async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) -> None:
     await world.insert(*TEXTS)
     await world.index_all()
-    hasty = await world.again(reindex_grace_s=0.0)
+    hasty = await world.again(grace=0.0)
     await hasty.indexes.admin.start("passages", WORDS, "")
     await hasty.reindex()
     alone = EmbeddingModels.of(await world.models.get(LOCAL_MODEL))
     stores = world.stores
-    bare = await wire(world.settings, alone, world.vectors, stores.database, stores.worker)
+    bare = await wire(
+        world.settings,
+        alone,
+        world.vectors,
+        stores.database,
+        stores.worker,
+        reindex=world.reindexing,
+    )
     later = replace(world, indexes=bare, models=alone)
     hits = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
     assert [(hit.item.text, hit.mode) for hit in hits] == [(TEXTS[0], "fts")]

@@ -15,6 +15,7 @@ import pytest
 from contract.channels.conftest import until
 from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.context import RequestContext, current, current_project
+from strata.shared.interceptors import standard
 from strata.shared.interceptors.client import MARGIN_S
 
 PATH = "/strata.testing.echo.v1.EchoService"
@@ -179,13 +180,13 @@ async def test_when_the_deadline_passes_both_sides_end(
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_call_without_a_deadline_is_ended_by_the_default_deadline(
-    serve: Any, echo: Any, keys: Any, shape: str
+    serve: Any, echo: Any, keys: Any, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = Waiting(echo)
     for imposed in DEADLINES_S:
-        served = await serve(
-            waiting.servicer, default_unary_deadline_s=imposed, default_stream_deadline_s=imposed
-        )
+        monkeypatch.setattr(standard, "UNARY_DEADLINE_S", imposed)
+        monkeypatch.setattr(standard, "STREAM_DEADLINE_S", imposed)
+        served = await serve(waiting.servicer)
         raw = {
             "Echo": served.raw.unary_unary,
             "Sum": served.raw.stream_unary,
@@ -261,8 +262,11 @@ async def test_a_call_that_cannot_end_in_time_is_not_started(
     assert not called
 
 
-async def test_a_call_below_the_floor_is_refused(serve: Any, echo: Any, keys: Any) -> None:
-    served = await serve(Waiting(echo).servicer, deadline_floor_s=50)
+async def test_a_call_below_the_floor_is_refused(
+    serve: Any, echo: Any, keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standard, "DEADLINE_FLOOR_S", 50)
+    served = await serve(Waiting(echo).servicer)
     with keys.signed_in(), pytest.raises(DeadlineExceededError, match="Too little time"):
         await served.stub.Echo(echo.pb.Note(), timeout=30)
 

@@ -29,6 +29,7 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.search.engines import open_models
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
@@ -53,12 +54,11 @@ async def parts(
     database, worker = Database(urls.service_url), Database(urls.worker_url)
     endpoint = await serve()
     vectors = QdrantIndex(connect(engine.url, engine.api_key))
-    settings = RecallSettings(
-        embedding_models=endpoints(endpoint.base_url), reindex_batch=2, index_batch=8
-    )
+    settings = RecallSettings(embedding_models=endpoints(endpoint.base_url))
+    reindex = ReindexConfig(settings.reindex_grace_s, batch=2)
     async with AsyncExitStack() as stack:
         models = await open_models(settings, SharedResources(), stack)
-        indexes = wire(settings, models, vectors, database, worker, Telemetry())
+        indexes = wire(settings, models, vectors, database, worker, Telemetry(), reindex)
         for backlog in indexes.indexers[0]._backlogs:
             await backlog.ensure()
         yield indexes, database, vectors

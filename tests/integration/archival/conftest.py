@@ -16,6 +16,7 @@ from strata.api.archival.v1 import (
     file_index_service_pb2_grpc,
     passage_service_pb2_grpc,
 )
+from strata.archival import main as archival_main
 from strata.archival.main import build
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.settings import ArchivalSettings
@@ -75,7 +76,10 @@ def project(keys: Keys) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(urls: Any, vectors: EmbeddedVectors, keys: Keys) -> ArchivalSettings:
+def settings(
+    urls: Any, vectors: EmbeddedVectors, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> ArchivalSettings:
+    monkeypatch.setattr(archival_main, "_EXPIRY_POLL_S", 0.2)
     return ArchivalSettings(
         port=0,
         database_url=urls.service_url,
@@ -83,7 +87,6 @@ def settings(urls: Any, vectors: EmbeddedVectors, keys: Keys) -> ArchivalSetting
         qdrant_url=vectors.url,
         qdrant_api_key=vectors.api_key,
         token_public_keys=keys.public,
-        expiry_poll_s=0.2,
         drain_s=0,
         grace_s=0.1,
     )

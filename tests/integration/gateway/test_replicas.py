@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,11 +25,14 @@ from integration.gateway.world import (
     started,
     step,
     stored,
+    take_timing,
 )
+from service_process import command_of
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.runs.domain import timing
 from strata.gateway.runs.events import run_follower
 from strata.standalone.ports import ReservedPort
 
@@ -344,6 +346,7 @@ async def test_a_gateway_process_ends_cleanly_on_sigterm(network_world: World) -
 
 async def start_process(world: World, **changes: Any) -> tuple[asyncio.subprocess.Process, str]:
     """Starts a gateway as a process of its own, as `strata-gateway` does."""
+    constants = take_timing(changes)
     settings = world.settings(**changes)
     environment = {
         "PATH": os.defpath,
@@ -353,9 +356,6 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
         "STRATA_GATEWAY_WORKER_DATABASE_URL": settings.worker_database_url,
         "STRATA_GATEWAY_TOKEN_PRIVATE_KEY": settings.token_private_key,
         "STRATA_GATEWAY_KEY_PEPPER": settings.key_pepper,
-        "STRATA_GATEWAY_LEASE_S": str(settings.lease_s),
-        "STRATA_GATEWAY_HEARTBEAT_S": str(settings.heartbeat_s),
-        "STRATA_GATEWAY_POLL_S": str(settings.poll_s),
         "STRATA_GATEWAY_DRAIN_S": "0",
         "STRATA_GATEWAY_GRACE_S": "0.2",
         **{
@@ -364,9 +364,10 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
         },
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "strata.gateway.main",
+        *command_of(
+            "strata.gateway.main",
+            {f"{timing.__name__}.{name}": value for name, value in constants.items()},
+        ),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

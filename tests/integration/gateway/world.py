@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import grpc.aio
 
@@ -34,6 +35,7 @@ from strata.api.tool_execution.v1 import (
 from strata.gateway.auth.bootstrap import FirstKey, ensure_local_project, ensure_organization_key
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
+from strata.gateway.runs.domain import timing
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.auth import TokenVerifier, generate_key_pair, public_key_of
@@ -405,6 +407,11 @@ async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Non
             await asyncio.sleep(0.02)
 
 
+# The lease is long, so that a process that is paused for some seconds keeps its runs. Tests of
+# takeovers set a shorter one.
+_TIMING = {"LEASE_S": 30, "HEARTBEAT_S": 0.3, "POLL_S": 0.2}
+
+
 @dataclass
 class World:
     """The scripted services, and as many gateways in front of them as a test starts."""
@@ -431,11 +438,6 @@ class World:
             "targets": self.targets,
             "pool_size": 5,
             "worker_pool_size": 2,
-            # Long, so that a process that is paused for some seconds keeps its runs. Tests of
-            # takeovers set a shorter time.
-            "lease_s": 30,
-            "heartbeat_s": 0.3,
-            "poll_s": 0.2,
             "drain_s": 0,
             "grace_s": 1,
         }
@@ -523,14 +525,20 @@ class World:
         )
 
     async def gateway(self, **changes: Any) -> Gateway:
-        """Starts a gateway; it ends with the test."""
+        """Starts a gateway; it ends with the test.
+
+        Args:
+            changes: Settings, and constants of `strata.gateway.runs.domain.timing` in lower case.
+        """
+        constants = take_timing(changes)
         assert self.local is not None
         assert self.organization is not None
         settings = self.settings(**changes)
         stack = AsyncExitStack()
         await self.stack.enter_async_context(stack)
         if self.transport == "socket":
-            server = await stack.enter_async_context(serving(build, settings))
+            with patch.multiple(timing, **constants):
+                server = await stack.enter_async_context(serving(build, settings))
             channel: Any = grpc.aio.insecure_channel(server.address)
             stack.push_async_callback(channel.close)
             service, address = server._service, server.address
@@ -540,12 +548,19 @@ class World:
             for grpc_service in self.services():
                 network.register(grpc_service)
             inner = await stack.enter_async_context(AsyncExitStack())
-            service = await build(settings, network, inner)
+            with patch.multiple(timing, **constants):
+                service = await build(settings, network, inner)
             await stack.enter_async_context(BackgroundTasks(service))
             network.register(service, settings)
             channel, address = network.raw_channel("gateway"), ""
         keys = (self.local.secret, self.organization.secret)
         return Gateway(service, channel, *keys, stack.aclose, address)
+
+
+def take_timing(changes: dict[str, Any]) -> dict[str, Any]:
+    """Removes the constants of `timing` from changes, and returns all that differ in tests."""
+    names = [name for name in changes if hasattr(timing, name.upper())]
+    return {**_TIMING, **{name.upper(): changes.pop(name) for name in names}}
 
 
 def _builder(service: Service) -> Any:

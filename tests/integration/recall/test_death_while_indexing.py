@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import strata
+from service_process import command_of
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
@@ -50,11 +50,13 @@ def service(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iter
         "STRATA_RECALL_QDRANT_URL": vectors.url,
         "STRATA_RECALL_QDRANT_API_KEY": vectors.api_key,
         "STRATA_RECALL_TOKEN_PUBLIC_KEYS": public,
-        "STRATA_RECALL_INDEX_BATCH": "4",
-        "STRATA_RECALL_INDEX_POLL_S": "0.1",
         "STRATA_RECALL_LOG_LEVEL": "ERROR",
     }
-    process = subprocess.Popen([sys.executable, "-m", "strata.recall.main"], env=environment)
+    constants = {
+        "strata.recall.search.indexes._INDEX_BATCH": 4,
+        "strata.shared.search.upkeep.INDEX_POLL_S": 0.1,
+    }
+    process = subprocess.Popen(command_of("strata.recall.main", constants), env=environment)
     try:
         yield process.pid
     finally:

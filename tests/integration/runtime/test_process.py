@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -31,13 +32,15 @@ async def spawn(tmp_path: Path, keys: tuple[str, str]) -> AsyncIterator[Spawn]:
     file.write_text(keys[1])
     running: list[asyncio.subprocess.Process] = []
 
-    async def start(mode: str = "plain", drain_s: float = 0.0) -> asyncio.subprocess.Process:
+    async def start(
+        mode: str = "plain", drain_s: float = 0.0, **variables: str
+    ) -> asyncio.subprocess.Process:
         paths = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-X", "dev", str(SCRIPT), str(file), mode, str(drain_s),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"PYTHONPATH": paths},
+            env={"PYTHONPATH": paths, **variables},
         )  # fmt: skip
         running.append(process)
         return process
@@ -195,3 +198,18 @@ async def test_a_start_that_fails_ends_the_process_with_an_error(spawn: Spawn) -
     assert code == 1
     assert "the schema is not there" in err
     assert out == ["closed client", "closed store"]
+
+
+async def test_service_logs_variables_that_no_setting_reads(spawn: Spawn) -> None:
+    process = await spawn(
+        STRATA_SERVICE_LOG_FORMAT="json",
+        STRATA_SERVICE_REMOVED_S="4711",
+        STRATA_OTHER_REMOVED_S="4711",
+    )
+    await ready(process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = await asyncio.wait_for(process.communicate(), 30)
+    [line] = [line for line in stderr.decode().splitlines() if "unknown settings" in line]
+    assert json.loads(line)["variables"] == ["STRATA_SERVICE_REMOVED_S"]
+    assert json.loads(line)["level"] == "warning"
+    assert "4711" not in line

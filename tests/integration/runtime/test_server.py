@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+import strata.shared.server as server_module
 from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
@@ -101,12 +102,15 @@ async def test_health_answers_while_load_is_shed(
         assert await first == b"a"
 
 
-async def test_a_silent_call_outlives_the_pings_of_its_client(start: Start, caller: Caller) -> None:
+async def test_a_silent_call_outlives_the_pings_of_its_client(
+    start: Start, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def think(request: bytes, context: Any) -> bytes:
         await asyncio.sleep(4.5)  # gRPC pings once a second at most
         return request
 
-    server = await start({"Think": think}, limits=ServerLimits(min_ping_interval_s=0.01))
+    monkeypatch.setattr(server_module, "_MIN_PING_INTERVAL_S", 0.01)
+    server = await start({"Think": think})
     factory = ChannelFactory(ChannelOptions(keepalive_s=0.1, local_subchannels=True))
     try:
         with use(RequestContext(caller=caller)):
@@ -158,7 +162,7 @@ async def test_other_protocols_and_silent_connections_do_no_harm(
 
 
 async def test_connections_age_without_failing_a_call(
-    start: Start, factory: ChannelFactory, caller: Caller
+    start: Start, factory: ChannelFactory, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peers: set[str] = set()
 
@@ -166,7 +170,8 @@ async def test_connections_age_without_failing_a_call(
         peers.add(context.peer())
         return request
 
-    server = await start({"Peer": peer}, max_connection_age_s=0.5)
+    monkeypatch.setattr(server_module, "_MAX_CONNECTION_AGE_S", 0.5)
+    server = await start({"Peer": peer})
     call = factory.channel(server.address).unary_unary(f"{PATH}/Peer")
     with use(RequestContext(caller=caller)):
         for _ in range(40):

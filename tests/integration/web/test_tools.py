@@ -19,6 +19,7 @@ import file_samples
 from strata.protocol.errors import WrongSettingError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
+from strata.tool_execution.builtin import web_factory
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
@@ -169,9 +170,12 @@ async def test_a_long_page_comes_in_pieces(server: RawServer) -> None:
     assert "nothing at offset" in beyond["message"]
 
 
-async def test_a_page_that_is_too_large_is_cut_with_a_note(server: RawServer) -> None:
+async def test_a_page_that_is_too_large_is_cut_with_a_note(
+    server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_factory, "_PAGE_BYTES", 1001)
     server.answers["/"] = ok(("Grüße\n" * 1000).encode(), "text/plain")
-    async with opened(server, web_page_bytes=1001) as engine:
+    async with opened(server) as engine:
         (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
     assert set(tool_return["message"]["content"].split("\n")) == {"Grüße"}
     assert "too large to be read to its end" in tool_return["message"]["message"]
@@ -205,10 +209,13 @@ async def test_an_unreadable_page_is_a_readable_error(
     assert "ignore" not in tool_return
 
 
-async def test_a_too_large_pdf_is_a_readable_error(server: RawServer) -> None:
+async def test_a_too_large_pdf_is_a_readable_error(
+    server: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_factory, "_PDF_BYTES", 2 * 1024**2)
     body = file_samples.pdf(["x"]).ljust(3 * 1024**2)
     server.answers["/"] = ok(body, "application/pdf")
-    assert "larger than 2 MB" in await refusal(server, web_pdf_bytes=2 * 1024**2)
+    assert "larger than 2 MB" in await refusal(server)
 
 
 @pytest.mark.parametrize(

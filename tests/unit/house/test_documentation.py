@@ -38,6 +38,8 @@ def test_every_setting_is_documented() -> None:
 
 def test_the_readme_names_settings_that_exist() -> None:
     known = set(re.findall(r"STRATA_[A-Z_]+", CONFIGURATION))
+    for cls in _GENERATOR["settings_classes"]():
+        known |= {f"{cls.model_config['env_prefix']}{name.upper()}" for name in cls.model_fields}
     for name in re.findall(r"`(STRATA_[A-Z_]+)(?:=[^`]*)?`", README):
         assert name in known, name
 

@@ -27,7 +27,7 @@ from strata.agent_loop.rules import refusals, repetition
 from strata.agent_loop.rules import validation as rule_validation
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.archival.convert import archives as archival
-from strata.archival.settings import ArchivalSettings
+from strata.archival.convert.passages import MAX_PASSAGE_TOKENS
 from strata.core_memory.convert import blocks as block_requests
 from strata.core_memory.convert import context as context_requests
 from strata.core_memory.domain import blocks
@@ -280,7 +280,7 @@ LIMITS: dict[str, object] = {
     "UTF-8 bytes of the tags in the prompt": system_message.TAGS_BYTES,
     "Characters of a tag": archival.MAX_TAG_CHARS,
     "Tags of a passage": archival.MAX_TAGS,
-    "Tokens of a passage": ArchivalSettings.model_fields["passage_token_limit"].default,
+    "Tokens of a passage": MAX_PASSAGE_TOKENS,
     "Characters of a query, archival memory and files": archival.MAX_QUERY_CHARS,
     "Characters of a query, recall memory": recall.MAX_QUERY_CHARS,
     "Results of a search, default": recall.DEFAULT_SEARCH_LIMIT,

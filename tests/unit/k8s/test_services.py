@@ -14,7 +14,7 @@ from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import UnauthenticatedError
 from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.secrets import read_master_keys
-from strata.shared.settings import ServiceSettings
+from strata.shared.settings import ServiceSettings, unknown_variables
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_runner.settings import ToolRunnerSettings
 from unit.k8s.manifests import (
@@ -44,8 +44,10 @@ EVERY_SERVICE = pytest.mark.parametrize(
 
 def settings_of(service: ServiceFacts, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
     """The settings that the service's process would see in the cluster."""
-    for name, value in environment_of(OBJECTS, DEPLOYMENTS[service.app]).items():
+    environment = environment_of(OBJECTS, DEPLOYMENTS[service.app])
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    assert unknown_variables(service.settings, environment) == []
     return service.settings()
 
 
@@ -57,8 +59,9 @@ def runner() -> Object:
 def runner_settings(monkeypatch: pytest.MonkeyPatch) -> ToolRunnerSettings:
     environment = environment_of(OBJECTS, DEPLOYMENTS["tool-execution"], runner())
     for name, value in environment.items():
-        assert name.removeprefix("STRATA_TOOL_RUNNER_").lower() in ToolRunnerSettings.model_fields
+        assert name.startswith("STRATA_TOOL_RUNNER_")
         monkeypatch.setenv(name, value)
+    assert unknown_variables(ToolRunnerSettings, environment) == []
     return ToolRunnerSettings()
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 from pydantic import SecretStr, ValidationError, model_validator
 
+from strata.agent_loop.settings import AgentLoopSettings
 from strata.client.settings import ClientSettings
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import WrongSettingError
-from strata.shared.settings import ServiceSettings, settings_config
+from strata.shared.settings import (
+    ServiceSettings,
+    settings_config,
+    unknown_variables,
+    warn_about_unknown_variables,
+)
+from strata.tool_execution.settings import ToolExecutionSettings
 
 
 class RecallSettings(ServiceSettings):
@@ -56,6 +63,43 @@ def test_json_that_cannot_be_read_is_refused_with_the_variable(
 ) -> None:
     monkeypatch.setenv("STRATA_RECALL_TARGETS", "{core_memory}")
     with pytest.raises(WrongSettingError, match="STRATA_RECALL_TARGETS: must be JSON"):
+        RecallSettings()
+
+
+def test_a_keyword_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(WrongSettingError, match="NONSENSE"):
+        RecallSettings(**cast("Any", {"nonsense": 1}))
+
+
+def test_variables_that_no_setting_reads_are_named() -> None:
+    read = ["STRATA_RECALL_PORT", "strata_recall_host", "STRATA_RECALL_TARGETS__CORE_MEMORY"]
+    others = ["STRATA_RECALLED", "STRATA_ARCHIVAL_NONSENSE", "STRATA_DATA", "PATH"]
+    unread = ["STRATA_RECALL_CALL_TIMEOUT_S", "STRATA_RECALL_PORTS"]
+    assert unknown_variables(RecallSettings, [*read, *others, *unread]) == unread
+
+
+def test_variables_with_two_names_are_known() -> None:
+    names = ["STRATA_AGENT_LOOP_OPENAI_API_KEY", "STRATA_AGENT_LOOP_OPENAI_API_KEYS"]
+    assert unknown_variables(AgentLoopSettings, names) == names[1:]
+
+
+def test_variables_that_no_setting_reads_are_logged_once_without_their_values(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STRATA_TOOL_EXECUTION_EGRESS_BYTES", "1234567")
+    monkeypatch.setenv("STRATA_TOOL_EXECUTION_EGRESS_PORTS", "[1234567]")
+    warn_about_unknown_variables(ToolExecutionSettings)
+    warn_about_unknown_variables(RecallSettings)
+    [line] = caplog.records
+    assert line.levelname == "WARNING"
+    names = "['STRATA_TOOL_EXECUTION_EGRESS_BYTES', 'STRATA_TOOL_EXECUTION_EGRESS_PORTS']"
+    assert names in str(line.msg)
+    assert "1234567" not in str(line.msg)
+
+
+def test_unknown_limit_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_RECALL_LIMITS__UPLOAD_IDLE_S", "5")
+    with pytest.raises(WrongSettingError, match="STRATA_RECALL_LIMITS__UPLOAD_IDLE_S"):
         RecallSettings()
 
 

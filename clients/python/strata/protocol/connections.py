@@ -21,6 +21,9 @@ thread that starts it is preempted for as long as the pause, the call hangs unti
 themselves instead. The transparent retries of gRPC, which use no timer, stay on.
 """
 
+MAX_METADATA_BYTES = 16 << 10
+"""Largest metadata of a call, on both sides: twice the default of gRPC, for tokens and statuses."""
+
 _REPEATABLE = (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
 
 
@@ -42,7 +45,7 @@ class ConnectionOptions:
     """
 
     max_message_bytes: int = 16 << 20
-    max_metadata_bytes: int = 16 << 10
+    max_metadata_bytes: int = MAX_METADATA_BYTES
     keepalive_s: float = 5.0
     keepalive_timeout_s: float = 5.0
     connect_s: float = 5.0

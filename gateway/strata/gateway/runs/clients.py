@@ -19,6 +19,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.gateway.runs.dispatch.dispatcher import TurnClient
 from strata.gateway.runs.domain.runs import is_group
+from strata.gateway.runs.domain.timing import AGENT_CACHE_S
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
@@ -127,7 +128,12 @@ class AgentDirectory:
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, clock: Clock, *, size: int = 10_000, ttl_s: float = 60.0
+        self,
+        channel: grpc.aio.Channel,
+        clock: Clock,
+        *,
+        size: int = 10_000,
+        ttl_s: float = AGENT_CACHE_S,
     ) -> None:
         self._stub = agent_grpc.AgentServiceStub(channel)
         self._clock = clock

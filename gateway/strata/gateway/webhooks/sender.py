@@ -11,6 +11,7 @@ from datetime import UTC
 
 from strata.gateway.runs.convert.runs import run_to_pb
 from strata.gateway.runs.domain.runs import NO_STOP_REASON, Run, RunStore
+from strata.gateway.runs.domain.timing import POLL_S
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
@@ -38,7 +39,7 @@ class SendTerms:
             do not block other projects.
     """
 
-    poll_s: float = 1.0
+    poll_s: float = POLL_S
     max_concurrent: int = 64
     max_concurrent_of_project: int = 8
 

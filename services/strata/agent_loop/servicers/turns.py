@@ -74,7 +74,8 @@ class DetachTerms:
     """Time limits for finishing turns without a caller, in seconds.
 
     Attributes:
-        finish_s: Longest time for finishing the current step.
+        finish_s: Longest time for finishing the current step. Model and tool calls that end within
+            this time are not repeated; most do.
         mark_s: Life time of the journal mark that makes the next attempt wait.
     """
 

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from strata.agent_loop.store.request_table import REQUESTS
 from strata.shared.db import Database
+from strata.shared.idempotency.request_table import REQUESTS_KEPT
 
 _JOURNAL = text(
     """
@@ -27,11 +28,13 @@ class Housekeeping:
 
     Args:
         database: As the worker role.
-        requests: How long a repeated request is recognised.
         journals: How long the journal of a run is kept; longer than any run may last.
+        requests: How long a repeated request is recognised.
     """
 
-    def __init__(self, database: Database, *, requests: timedelta, journals: timedelta) -> None:
+    def __init__(
+        self, database: Database, *, journals: timedelta, requests: timedelta = REQUESTS_KEPT
+    ) -> None:
         self._database = database
         self._requests = requests
         self._journals = journals

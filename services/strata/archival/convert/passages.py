@@ -47,6 +47,13 @@ MAX_DIMENSION = 16_384
 _ORIGIN_IDS = {"agent_id": "agent", "run_id": "run", "message_id": "message", "file_id": "file"}
 
 
+MAX_PASSAGE_TOKENS = 8192
+"""Most tokens of a passage or of a chunk of a file, and 16 bytes for each: the limit of endpoints.
+
+A word that the embedding model does not know has a token for every three bytes.
+"""
+
+
 class PassageReader:
     """Validates new passages, and computes the tokens and signatures of their texts.
 

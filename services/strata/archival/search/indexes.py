@@ -30,12 +30,18 @@ from strata.shared.search.reindexing.reindexer import (
     archive_of,
 )
 from strata.shared.search.reindexing.routes import GenerationsByModel, StoredRoutes
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.reindexing.whole_collection import WholeCollection
 from strata.shared.search.upkeep import index_upkeep
 from strata.shared.search.vectors import VectorIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
+
+# Passages embedded and written in one step: bulk uploads need few steps.
+_INDEX_BATCH = 128
+# Chunks in one step, between passages: few, so that a large file does not delay passages.
+_INDEX_FILE_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,9 @@ async def wire(
     database: Database,
     worker: Database,
     telemetry: Telemetry | None = None,
+    reindex: ReindexConfig | None = None,
 ) -> Indexes:
-    """Wires the indexes on open models and an open engine."""
+    """Wires the indexes on open models and an open engine; for `reindex` see `index_upkeep`."""
     ledger = Ledger(worker, SCHEMA)
     assignments = EmbeddingAssignments(database)
     passages = PassageIndex(
@@ -112,8 +119,8 @@ async def wire(
     whole_chunks = WholeCollection(chunks.texts, chunk_texts, ledger)
     archives = ArchiveRebuild(passages, of_passages, pending, assignments)
     backlogs: list[Backlog] = [
-        PassageBacklog(pending, passages, batch=settings.index_batch, telemetry=telemetry),
-        ChunkBacklog(queue, chunks, batch=settings.index_file_batch, telemetry=telemetry),
+        PassageBacklog(pending, passages, batch=_INDEX_BATCH, telemetry=telemetry),
+        ChunkBacklog(queue, chunks, batch=_INDEX_FILE_BATCH, telemetry=telemetry),
     ]
     rebuilds: dict[str, Rebuildable] = {
         slot_of(PASSAGES): whole_passages,
@@ -126,7 +133,7 @@ async def wire(
         ),
         "files": ManagedIndex(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
-    upkeep = index_upkeep(settings, ledger, models, backlogs, rebuilds, offered)
+    upkeep = index_upkeep(settings, ledger, models, backlogs, rebuilds, offered, reindex=reindex)
     embedder = await models.get(models.default.id)
     return Indexes(
         embedder,

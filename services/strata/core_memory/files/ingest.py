@@ -26,6 +26,10 @@ from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
 
 MAX_ATTEMPTS = 3
+FILE_LEASE_S = 60.0
+"""How long a claimed file is reserved without renewal; then another process takes it over."""
+FILE_POLL_S = 1.0
+"""Interval of polling for files of other replicas; an upload here wakes the worker."""
 # About a megabyte of text in one statement.
 _PAGES_AT_ONCE = 8
 _IN_MEMORY_BYTES = 1024 * 1024
@@ -47,8 +51,8 @@ class IngestOptions:
     """
 
     readers: int = 2
-    lease: float = 60.0
-    poll: float = 1.0
+    lease: float = FILE_LEASE_S
+    poll: float = FILE_POLL_S
 
 
 class ContentReader:

@@ -24,6 +24,7 @@ from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.routes import StoredRoutes
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.reindexing.whole_collection import WholeCollection
 from strata.shared.search.upkeep import index_upkeep
 from strata.shared.search.vectors import VectorIndex
@@ -32,6 +33,8 @@ from strata.shared.service import BackgroundTask, Wiring
 from strata.shared.telemetry import Telemetry
 
 SCHEMA = "recall"
+# Messages embedded and written in one step: small enough to alternate with the deletions.
+_INDEX_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,16 @@ def wire(
     database: Database,
     worker: Database,
     telemetry: Telemetry,
+    reindex: ReindexConfig | None = None,
 ) -> Indexes:
-    """Wires the index on open models and an open engine."""
+    """Wires the index on open models and an open engine; for `reindex` see `index_upkeep`."""
     ledger = Ledger(worker, SCHEMA)
     routes = StoredRoutes(ledger, MESSAGES, models)
     index = MessageIndex(vectors, models, SparseEncoder(), routes=routes)
     pending = PendingMessages(database, worker)
     texts = MessageTexts(MessageContents(database, worker), pending)
     whole = WholeCollection(index.texts, texts, ledger)
-    backlog = MessageBacklog(pending, index, telemetry, batch=settings.index_batch)
+    backlog = MessageBacklog(pending, index, telemetry, batch=_INDEX_BATCH)
     deleted = (
         DeletedMessageBacklog(DeletedMessages(worker), index),
         DeletedAgentBacklog(pending, index),
@@ -102,6 +106,7 @@ def wire(
         {slot_of(MESSAGES): whole},
         {"messages": ManagedIndex(routes, whole, texts.count, pending.lag)},
         polled=deleted,
+        reindex=reindex,
     )
     indexers = (upkeep.indexer, upkeep.reindexer)
     return Indexes(index, upkeep.admin, [one.run for one in indexers], indexers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from strata.shared.settings import MIB
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard, Trusting
@@ -11,6 +12,12 @@ from strata.tool_execution.builtin.page_reader import PDF_TYPES, PageReader
 from strata.tool_execution.builtin.web import WebTools
 from strata.tool_execution.builtin.web_search import SearchProvider, open_provider
 from strata.tool_execution.settings import ToolExecutionSettings
+
+# Bytes of a page that are read; of larger ones the rest is ignored. The text of a page that a model
+# reads is much shorter.
+_PAGE_BYTES = 2 * MIB
+# A PDF cannot be read in part; larger ones are refused.
+_PDF_BYTES = 16 * MIB
 
 
 async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack) -> WebTools:
@@ -22,8 +29,8 @@ async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack)
     )
     limits = FetchLimits(
         total_s=settings.web_timeout_s,
-        body_bytes=settings.web_page_bytes,
-        body_bytes_of=dict.fromkeys(PDF_TYPES, settings.web_pdf_bytes),
+        body_bytes=_PAGE_BYTES,
+        body_bytes_of=dict.fromkeys(PDF_TYPES, _PDF_BYTES),
     )
     fetcher = await stack.enter_async_context(Fetcher(guard, limits))
     search: SearchProvider | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 import httpx2
 
 from strata.shared.clock import SystemClock
+from strata.shared.settings import MIB
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
@@ -21,6 +22,10 @@ from strata.tool_execution.settings import ToolExecutionSettings
 
 # Part of a call's time that is reserved for returning the error.
 _REPORT_S = 1.0
+# A session without a call is closed after this time. It holds a connection or a program.
+_IDLE_S = 600.0
+# Largest message of an MCP server: that of a request of our own clients.
+_MESSAGE_BYTES = 4 * MIB
 
 
 async def open_mcp(
@@ -40,7 +45,7 @@ async def open_mcp(
     transports = McpTransports(
         programs=settings.mcp_starts_programs,
         admission=guard,
-        message_bytes=settings.mcp_message_bytes,
+        message_bytes=_MESSAGE_BYTES,
         connect_s=settings.mcp_connect_timeout_s,
         ssl_context=httpx2.create_ssl_context(),
         program_users=open_program_users(
@@ -55,7 +60,7 @@ async def open_mcp(
     limits = ManagerLimits(
         connect_s=settings.mcp_connect_timeout_s,
         call_s=max(settings.tool_timeout_s - _REPORT_S, settings.tool_timeout_s / 2),
-        idle_s=settings.mcp_idle_s,
+        idle_s=_IDLE_S,
         connections=settings.mcp_max_connections,
     )
     manager = McpManager(store, box, transports, limits)

@@ -31,6 +31,8 @@ ResultT = TypeVar("ResultT")
 _ATTEMPTS = 3
 _BATCH = 1_000
 _PAUSE = timedelta(hours=1)
+REQUESTS_KEPT = timedelta(days=7)
+"""How long a repeated request id is recognised: longer than any client repeats a request."""
 
 
 class LostRaceError(Exception):
@@ -206,7 +208,7 @@ class RequestTable:
             await connection.execute(self._keep, self.values(request, response))
         ).scalar_one_or_none()
 
-    async def delete_expired(self, worker: Database, keep: timedelta) -> int:
+    async def delete_expired(self, worker: Database, keep: timedelta = REQUESTS_KEPT) -> int:
         """Deletes requests of all projects that are older than `keep`; returns their number.
 
         Args:
@@ -222,10 +224,10 @@ class RequestTable:
             if result.rowcount < _BATCH:
                 return total
 
-    async def delete_expired_hourly(self, worker: Database, keep: timedelta) -> None:
+    async def delete_expired_hourly(self, worker: Database) -> None:
         """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
         while True:
-            await self.delete_expired(worker, keep)
+            await self.delete_expired(worker)
             await asyncio.sleep(_PAUSE.total_seconds())
 
     def _stored_digest(self, request: RequestKey) -> str | bytes:

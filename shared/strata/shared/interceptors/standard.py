@@ -14,6 +14,17 @@ from strata.shared.interceptors.pipeline import MethodTable
 from strata.shared.settings import ServerLimits
 from strata.shared.telemetry import Telemetry
 
+UPLOAD_IDLE_S = 60.0
+"""Silence after which an upload is ended: a living client sends a piece within a few seconds."""
+UNARY_DEADLINE_S = 30.0
+"""Deadline of a unary call that came without one; ours take at most some seconds."""
+STREAM_DEADLINE_S = 900.0
+"""Deadline of a stream that came without one: longer than the longest run by default."""
+DEADLINE_FLOOR_S = 0.005
+"""A call with less time left is refused: a query of the database alone takes about as long."""
+RETRY_AFTER_S = 0.5
+"""Mean of the retry hint of a refused call: about the time in which a burst is worked off."""
+
 
 def method_table(
     limits: ServerLimits,
@@ -46,14 +57,14 @@ def method_table(
             Admission(
                 max_unary=limits.max_in_flight_unary,
                 max_streams=limits.max_in_flight_streams,
-                retry_after_s=limits.retry_after_s,
+                retry_after_s=RETRY_AFTER_S,
                 share=limits.project_share,
             ),
-            IdleUploads(limits.upload_idle_s),
+            IdleUploads(UPLOAD_IDLE_S),
             Deadline(
-                unary_s=limits.default_unary_deadline_s,
-                stream_s=limits.default_stream_deadline_s,
-                floor_s=limits.deadline_floor_s,
+                unary_s=UNARY_DEADLINE_S,
+                stream_s=STREAM_DEADLINE_S,
+                floor_s=DEADLINE_FLOOR_S,
             ),
             FairCalls(limits.max_in_flight_unary),
         ],

@@ -15,6 +15,9 @@ from strata.shared.search.vectors.index import VectorIndex
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.shared_resources import SharedResources
 
+EMBEDDING_RETRIES = 4
+"""Retries after an endpoint fails or limits the rate: with the pauses of the SDK, some seconds."""
+
 
 async def open_models(
     settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
@@ -126,7 +129,7 @@ async def _remote(
             api_key=endpoint.api_key or "none",
             base_url=endpoint.base_url,
             timeout=settings.embedding_timeout_s,
-            max_retries=settings.embedding_retries,
+            max_retries=EMBEDDING_RETRIES,
         )
         closing.push_async_callback(client.close)
         model = OpenAiEmbeddingModel(
@@ -140,6 +143,5 @@ async def _remote(
         )
         return CachingEmbedder(OpenAiEmbedder(client, model))
 
-    limits = (settings.embedding_timeout_s, settings.embedding_retries)
-    key = ("embedder", endpoint.model_dump_json(), *limits)
+    key = ("embedder", endpoint.model_dump_json(), settings.embedding_timeout_s)
     return await shared_resources.share(key, make, stack)

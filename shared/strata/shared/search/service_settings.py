@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field, model_validator
 
 from strata.shared.search.embedding.base import LOCAL_MODEL
 from strata.shared.search.fusion import FLOOR
-from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.settings import ServiceSettings
 
 
@@ -75,11 +74,6 @@ class SearchingServiceSettings(ServiceSettings):
     embedding_timeout_s: float = Field(
         default=30.0, gt=0, description="Longest wait for one answer of an endpoint, seconds."
     )
-    embedding_retries: int = Field(
-        default=4,
-        ge=0,
-        description="Retries after an endpoint fails or limits the rate.",
-    )
     search_floor: float = Field(
         default=FLOOR,
         ge=0,
@@ -90,21 +84,6 @@ class SearchingServiceSettings(ServiceSettings):
             "searches return unrelated texts, lower it if they miss related ones; 0 returns the "
             "nearest texts, related or not."
         ),
-    )
-    index_poll_s: float = Field(
-        default=1.0, gt=0, description="Seconds between polls for texts to be indexed."
-    )
-    reindex_batch: int = Field(
-        default=32, gt=0, description="Texts that a reindex embeds at a time, between new ones."
-    )
-    reindex_sample: int = Field(
-        default=64, gt=0, le=1000, description="Stored texts that a new index is checked with."
-    )
-    reindex_share: float = Field(
-        default=0.95,
-        ge=0,
-        le=1,
-        description="Share of the old index's finds that a new index must find to serve.",
     )
     reindex_grace_s: float = Field(
         default=86_400.0,
@@ -130,16 +109,6 @@ class SearchingServiceSettings(ServiceSettings):
         if len(set(names)) < len(names):
             raise ValueError("two embedding models have the same name")
         return self
-
-    @property
-    def reindex_config(self) -> ReindexConfig:
-        """The configuration of index rebuilds."""
-        return ReindexConfig(
-            batch=self.reindex_batch,
-            sample=self.reindex_sample,
-            share=self.reindex_share,
-            grace=self.reindex_grace_s,
-        )
 
     @property
     def default_embedding_model(self) -> str:

@@ -10,7 +10,11 @@ from strata.shared.search.indexing.indexer import Backlog, Indexer
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.reindexer import POLL_FACTOR, Rebuildable, Reindexer
+from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.service_settings import SearchingServiceSettings
+
+INDEX_POLL_S = 1.0
+"""Pause between polls for texts of other replicas; texts of this one wake the indexer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ def index_upkeep(
     indexes: Mapping[str, ManagedIndex],
     *,
     polled: Sequence[Backlog] = (),
+    reindex: ReindexConfig | None = None,
 ) -> IndexUpkeep:
     """Wires indexer, reindexer and operations.
 
@@ -48,10 +53,12 @@ def index_upkeep(
         rebuilds: What can be rebuilt, by slot.
         indexes: What operators see and rebuild, by its name on the wire.
         polled: See `Indexer`.
+        reindex: Configuration of rebuilds; by default with the grace period of the settings.
     """
-    indexer = Indexer(backlogs, poll=settings.index_poll_s, polled=polled)
-    driver = Reindexer(ledger, rebuilds, settings.reindex_config, indexer.quiet)
-    reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
+    indexer = Indexer(backlogs, poll=INDEX_POLL_S, polled=polled)
+    reindex = reindex or ReindexConfig(settings.reindex_grace_s)
+    driver = Reindexer(ledger, rebuilds, reindex, indexer.quiet)
+    reindexer = Indexer([driver], poll=INDEX_POLL_S * POLL_FACTOR)
     admin = IndexAdmin(
         ledger, models, indexes, allowed=settings.reindex_by_key, wake=reindexer.wake
     )

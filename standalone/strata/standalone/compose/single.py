@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from strata.shared.auth import TokenVerifier
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import BackgroundTasks, Service
-from strata.shared.settings import ServiceSettings
+from strata.shared.settings import ServiceSettings, warn_about_unknown_variables
 from strata.standalone.compose.local import Local
-from strata.standalone.compose.services import GATEWAY, INNER_SERVICES, ServiceSpec
+from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 
 
 async def build_services(local: Local, stack: AsyncExitStack) -> Service:
@@ -20,6 +20,8 @@ async def build_services(local: Local, stack: AsyncExitStack) -> Service:
         stack: Closes the services, the gateway's parts first.
     """
     network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))
+    for spec in ALL_SERVICES:
+        warn_about_unknown_variables(spec.settings)
     for spec in INNER_SERVICES:
         await _open_service(spec, local, network, stack)
     gateway = await GATEWAY.build(local.gateway, network, stack)

@@ -12,6 +12,7 @@ import pytest
 from contract.search.embedding.conftest import EmbeddingServer, Reply, vectors_reply
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import ResourceExhaustedError, UnavailableError
+from strata.shared.search import engines
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.embedding.base import LOCAL_MODEL
 from strata.shared.search.engines import open_models
@@ -64,12 +65,13 @@ async def test_todays_settings_still_name_the_default(
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_a_rate_limited_endpoint_is_retried_as_often_as_configured(
-    stack: AsyncExitStack, server: EmbeddingServer, retries: int
+async def test_a_rate_limited_endpoint_is_retried_a_few_times(
+    stack: AsyncExitStack, server: EmbeddingServer, retries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engines, "EMBEDDING_RETRIES", retries)
     headers = {"retry-after-ms": "1"}
     server.script = lambda request: Reply(429, {"error": {"message": "slow"}}, headers)
-    tiny = await (await opened(stack, server, embedding_retries=retries)).get("tiny")
+    tiny = await (await opened(stack, server)).get("tiny")
     with pytest.raises(ResourceExhaustedError):
         await tiny.embed(["a"], "document")
     assert len(server.requests) == retries + 1
@@ -77,7 +79,10 @@ async def test_a_rate_limited_endpoint_is_retried_as_often_as_configured(
     assert len(await tiny.embed(["a"], "document")) == 1
 
 
-async def test_a_call_to_a_silent_endpoint_times_out(stack: AsyncExitStack) -> None:
+async def test_a_call_to_a_silent_endpoint_times_out(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "EMBEDDING_RETRIES", 0)
     given_up = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,7 +93,7 @@ async def test_a_call_to_a_silent_endpoint_times_out(stack: AsyncExitStack) -> N
     port = silent.sockets[0].getsockname()[1]
     server = EmbeddingServer()
     server.base_url = f"http://127.0.0.1:{port}/v1"
-    models = await opened(stack, server, embedding_retries=0, embedding_timeout_s=0.2)
+    models = await opened(stack, server, embedding_timeout_s=0.2)
     with pytest.raises(UnavailableError):
         await (await models.get("tiny")).embed(["a"], "query")
     given_up.set()

@@ -19,7 +19,7 @@ import cross_encoders
 from cross_encoders import constant, counting, export, node, overlap, write_config, write_model
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.settings import RecallSettings
-from strata.shared.search.reranking import Reranker
+from strata.shared.search.reranking import Reranker, factory
 from strata.shared.search.reranking.cross_encoder import CrossEncoder
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.search.reranking.result_order import Reranking
@@ -94,10 +94,11 @@ async def test_a_pair_is_cut_to_what_the_model_reads(stack: AsyncExitStack, tmp_
 
 
 async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
-    stack: AsyncExitStack, tmp_path: Path
+    stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = export(tmp_path, WORDS, max_tokens=512)
-    made = RecallSettings(reranker_path=folder, reranker_text_tokens=16, reranker_budget_ms=60_000)
+    monkeypatch.setattr(factory, "TEXT_TOKENS", 16)
+    made = RecallSettings(reranker_path=folder, reranker_budget_ms=60_000)
     reranking = await open_reranking(made, SharedResources(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -20,11 +21,13 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
+from strata.core_memory import main as core_memory_main
 from strata.core_memory.main import build as build_core_memory
 from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
 from strata.core_memory.settings import CoreMemorySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.search import upkeep
 from strata.shared.service import BackgroundTasks
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -55,15 +58,14 @@ class Services:
             "worker_database_url": self.core_urls.worker_url,
             "token_public_keys": self.keys.public,
             "worker_token_key": self.worker_keys[0],
-            "file_poll_s": 0.1,
-            "file_lease_s": 2.0,
             "file_reading_timeout_s": 60.0,
         }
         return CoreMemorySettings(**{**values, **more})
 
-    async def start_core_memory(self, **more: Any) -> None:
+    async def start_core_memory(self, *, lease_s: float = 2.0, **more: Any) -> None:
         settings = self.core_settings(**more)
-        service = await build_core_memory(settings, self.network, self.stack)
+        with patch.multiple(core_memory_main, FILE_POLL_S=0.1, FILE_LEASE_S=lease_s):
+            service = await build_core_memory(settings, self.network, self.stack)
         self.network.register(service, settings)
         await self.stack.enter_async_context(BackgroundTasks(service))
 
@@ -75,13 +77,13 @@ class Services:
             qdrant_api_key=self.vectors.api_key,
             token_public_keys=self.keys.public,
             file_worker_public_keys=self.worker_keys[1],
-            index_poll_s=0.1,
             **more,
         )
 
     async def start_archival(self) -> None:
         settings = self.archival_settings()
-        service = await build_archival(settings, self.network, self.stack)
+        with patch.object(upkeep, "INDEX_POLL_S", 0.1):
+            service = await build_archival(settings, self.network, self.stack)
         self.network.register(service, settings)
         await self.stack.enter_async_context(BackgroundTasks(service))
 

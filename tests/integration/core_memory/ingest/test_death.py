@@ -9,7 +9,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
@@ -23,6 +22,7 @@ import file_samples as samples
 import strata
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
+from service_process import command_of
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
@@ -277,14 +277,16 @@ def core_memory_process(
         "TOKEN_PUBLIC_KEYS": services.keys.public,
         "WORKER_TOKEN_KEY": services.worker_keys[0],
         "TARGETS__ARCHIVAL": archival,
-        "FILE_POLL_S": "0.1",
-        "FILE_LEASE_S": str(lease),
         "LOG_LEVEL": "ERROR",
     }
     environment = {f"STRATA_CORE_MEMORY_{name}": value for name, value in values.items()}
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    constants = {
+        "strata.core_memory.main.FILE_POLL_S": 0.1,
+        "strata.core_memory.main.FILE_LEASE_S": lease,
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "strata.core_memory.main"],
+        command_of("strata.core_memory.main", constants),
         env={**environment, "PYTHONPATH": roots, "PATH": os.environ.get("PATH", "")},
     )
     try:

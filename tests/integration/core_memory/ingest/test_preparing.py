@@ -86,7 +86,7 @@ async def test_the_same_text_in_two_folders_is_read_once_and_found_in_both(
     services: Services, admin: Admin
 ) -> None:
     # A lease that a slow machine does not let run out: the other reader would begin anew.
-    await services.start(file_lease_s=60.0)
+    await services.start(lease_s=60.0)
     one, two = await services.folder("one"), await services.folder("two")
     data = b"The lighthouse keeper has a dog."
     for folder in (one, two):
@@ -204,7 +204,7 @@ async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
     services: Services, admin: Admin, name: str, data: bytes, words: str, seconds: float
 ) -> None:
     # On a slow machine the child alone may take some seconds to start.
-    await services.start(file_reading_timeout_s=seconds, file_lease_s=60.0)
+    await services.start(file_reading_timeout_s=seconds, lease_s=60.0)
     folder = await services.folder()
     hostile = await services.upload(folder, name, data)
     good = await services.upload(folder, "good.txt", b"The lighthouse keeper has a dog.")
@@ -219,7 +219,7 @@ async def test_a_file_whose_child_always_dies_fails_after_three_attempts(
     services: Services, admin: Admin
 ) -> None:
     # A lease that a slow machine does not let run out: an attempt ends with its child.
-    await services.start(file_lease_s=60.0)
+    await services.start(lease_s=60.0)
     file = await services.upload(await services.folder(), "a.pdf", samples.endless_pdf())
     killed = set()
     async with asyncio.timeout(60):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
+from strata.gateway.runs.domain.timing import HEARTBEAT_S, MAX_ATTEMPTS, POLL_S
 from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
 
 # Failures that count as failed attempts; transient ones are retried without counting.
@@ -18,11 +19,9 @@ class DispatchTerms:
     """Settings of the dispatcher; times in seconds.
 
     Attributes:
-        heartbeat_s: Pause between two renewals of the leases; a third of the lease.
-        poll_s: Pause between two look-ups of runs without a lease.
-        max_attempts: Failed dispatches without progress after which a run fails; a gateway that
-            died with the run counts as one. An unavailable service does not count: the run waits
-            for it until its deadline.
+        heartbeat_s: See `HEARTBEAT_S`.
+        poll_s: See `POLL_S`.
+        max_attempts: See `MAX_ATTEMPTS`.
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
         settle_s: Time for agent_loop to end a turn that was cancelled or has passed its deadline.
@@ -35,9 +34,9 @@ class DispatchTerms:
             moment there can be a few more, if a run is accepted while others are being claimed.
     """
 
-    heartbeat_s: float = 3.0
-    poll_s: float = 1.0
-    max_attempts: int = 8
+    heartbeat_s: float = HEARTBEAT_S
+    poll_s: float = POLL_S
+    max_attempts: int = MAX_ATTEMPTS
     first_pause_s: float = 0.2
     longest_pause_s: float = 5.0
     settle_s: float = 10.0

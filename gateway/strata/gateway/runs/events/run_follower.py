@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.domain.runs import RunMark, RunStore
+from strata.gateway.runs.domain.timing import POLL_S
 from strata.gateway.runs.events.live_run import LiveRun, RunHub
 from strata.gateway.runs.events.peers import Peers
 from strata.gateway.runs.events.run_watch import RunWatch
@@ -65,7 +66,7 @@ class RunFollower:
     """
 
     def __init__(
-        self, store: RunStore, hub: RunHub, watch: RunWatch, peers: Peers, *, poll_s: float = 1.0
+        self, store: RunStore, hub: RunHub, watch: RunWatch, peers: Peers, *, poll_s: float = POLL_S
     ) -> None:
         self._store = store
         self._hub = hub

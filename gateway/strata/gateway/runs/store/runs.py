@@ -42,6 +42,7 @@ from strata.gateway.runs.domain.runs import (
     UsageSum,
 )
 from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.domain.timing import LEASE_S
 from strata.gateway.runs.store import statements as sql
 from strata.gateway.runs.store.chains import PostgresChains, run_not_found
 from strata.gateway.runs.store.memory_agents import PostgresMemoryRuns, note_end, note_turn
@@ -77,7 +78,7 @@ class LeaseTerms:
     """
 
     owner: str
-    lease_s: float = 10.0
+    lease_s: float = LEASE_S
     run_s: float = 840.0
     quotas: RunQuotas = field(default_factory=RunQuotas)
     address: str = ""

@@ -115,15 +115,16 @@ class ReindexConfig:
     """The configuration of rebuilds.
 
     Attributes:
-        batch: Texts embedded at a time.
-        sample: Number of stored texts in the check.
-        share: Share of the old collection's finds that the new one has to find.
         grace: Seconds for which a replaced collection is kept up to date.
+        batch: Texts embedded at a time: one request of an endpoint, between new texts.
+        sample: Number of stored texts in the check: few enough for some seconds of searches.
+        share: Share of the old collection's finds that the new one has to find. Less than all,
+            because approximate searches of two collections differ by some results.
         patience: Seconds after which a rebuild fails if its model or engine does not answer.
     """
 
+    grace: float
     batch: int = 32
     sample: int = 64
     share: float = 0.95
-    grace: float = 86_400.0
     patience: float = 900.0

@@ -6,7 +6,10 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 TEXT_TOKENS = 128
-"""Default number of tokens of a text that a reranker reads: those of a chunk."""
+"""Tokens of a text that a reranker reads: those of a chunk.
+
+Of a longer text it reads the part that has most of the words of the query.
+"""
 
 
 @runtime_checkable

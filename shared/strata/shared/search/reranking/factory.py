@@ -34,14 +34,6 @@ class RerankingServiceSettings(SearchingServiceSettings):
     reranker_candidates: int = Field(
         default=30, gt=0, le=100, description="How many of the best results it reranks."
     )
-    reranker_text_tokens: int = Field(
-        default=TEXT_TOKENS,
-        ge=16,
-        description=(
-            "Most tokens of a text that it reads; of a longer text it reads the part that has most "
-            "of the query's words."
-        ),
-    )
     reranker_budget_ms: int = Field(
         default=2000,
         gt=0,
@@ -78,12 +70,12 @@ async def open_reranking(
         )
 
         model = await CrossEncoder.load(
-            path, sha256=settings.reranker_sha256, text_tokens=settings.reranker_text_tokens
+            path, sha256=settings.reranker_sha256, text_tokens=TEXT_TOKENS
         )
         closing.push_async_callback(model.close)
         return model
 
-    key = ("reranker", path, settings.reranker_sha256, settings.reranker_text_tokens)
+    key = ("reranker", path, settings.reranker_sha256)
     return Reranking(
         await shared_resources.share(key, make, stack),
         candidates=settings.reranker_candidates,
