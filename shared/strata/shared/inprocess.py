@@ -17,16 +17,10 @@ import grpc.aio
 
 from strata.protocol.connections import MAX_METADATA_BYTES
 from strata.protocol.errors import Reason
+from strata.protocol.shapes import ClientMethod, UniformChannel
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
-from strata.shared.inprocess_call import (
-    Deserializer,
-    Serializer,
-    StreamStreamCall,
-    StreamUnaryCall,
-    UnaryStreamCall,
-    UnaryUnaryCall,
-)
+from strata.shared.inprocess_call import call_class
 from strata.shared.inprocess_rpc import Outcome, RawMetadata, Rpc, unavailable
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
@@ -186,7 +180,7 @@ class InProcessNetwork:
         await self.close()
 
 
-class InProcessChannel(grpc.aio.Channel):
+class InProcessChannel(UniformChannel):
     """A `grpc.aio.Channel` to a service of this process."""
 
     def __init__(self, network: InProcessNetwork, service: str) -> None:
@@ -211,45 +205,9 @@ class InProcessChannel(grpc.aio.Channel):
         rpc.finish(unavailable(text, Reason.DEPENDENCY_UNAVAILABLE))
         return rpc
 
-    def unary_unary(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
-        """Returns the callable of a unary method; without (de)serializer it takes bytes."""
-        return _UnaryUnary(self, method, request_serializer, response_deserializer)
-
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
-        """Returns the callable of a method that streams its responses."""
-        return _UnaryStream(self, method, request_serializer, response_deserializer)
-
-    def stream_unary(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
-        """Returns the callable of a method that takes a stream of requests."""
-        return _StreamUnary(self, method, request_serializer, response_deserializer)
-
-    def stream_stream(
-        self,
-        method: str,
-        request_serializer: Serializer = None,
-        response_deserializer: Deserializer = None,
-        _registered_method: bool | None = False,
-    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-        """Returns the callable of a method that streams both ways."""
-        return _StreamStream(self, method, request_serializer, response_deserializer)
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns the callable of a method."""
+        return _Callable(self, method)
 
     async def close(self, grace: float | None = None) -> None:
         """Refuses new calls; running calls continue."""
@@ -280,99 +238,31 @@ class InProcessChannel(grpc.aio.Channel):
                 raise grpc.aio.UsageError("Channel is closed.")
             await self.wait_for_state_change(state)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.close()
-
 
 class _Callable:
-    def __init__(
-        self,
-        channel: InProcessChannel,
-        path: str,
-        serializer: Serializer,
-        deserializer: Deserializer,
-    ) -> None:
-        self._channel = channel
-        self._path = path
-        self._serializer = serializer
-        self._deserializer = deserializer
+    """Starts calls of one method; has no use for the options of a network."""
 
-    def _send(self, request: Any, timeout: float | None, metadata: Any) -> Rpc:
+    def __init__(self, channel: InProcessChannel, method: ClientMethod) -> None:
+        self._channel = channel
+        self._path = method.path
+        self._request_streaming = method.shape.request_streaming
+        self._serializer = method.request_serializer
+        self._deserializer = method.response_deserializer
+        self._call_class = call_class(method.shape)
+
+    def __call__(
+        self, request: Any = None, timeout: float | None = None, metadata: Any = None, **_: Any
+    ) -> Any:
+        if self._request_streaming:
+            rpc = self._channel.start(self._path, metadata, timeout)
+            call = self._call_class(rpc, self._serializer, self._deserializer)
+            call.consume(request)
+            return call
         raw = request if self._serializer is None else self._serializer(request)
         rpc = self._channel.start(self._path, metadata, timeout)
         rpc.requests.put_nowait(raw)
         rpc.requests.close()
-        return rpc
-
-
-class _UnaryUnary(_Callable, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
-    def __call__(
-        self,
-        request: Any,
-        *,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> UnaryUnaryCall:
-        rpc = self._send(request, timeout, metadata)
-        return UnaryUnaryCall(rpc, self._serializer, self._deserializer)
-
-
-class _UnaryStream(_Callable, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
-    def __call__(
-        self,
-        request: Any,
-        *,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> UnaryStreamCall:
-        rpc = self._send(request, timeout, metadata)
-        return UnaryStreamCall(rpc, self._serializer, self._deserializer)
-
-
-class _StreamUnary(_Callable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
-    def __call__(
-        self,
-        request_iterator: Any = None,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> StreamUnaryCall:
-        rpc = self._channel.start(self._path, metadata, timeout)
-        call = StreamUnaryCall(rpc, self._serializer, self._deserializer)
-        call.consume(request_iterator)
-        return call
-
-
-class _StreamStream(_Callable, grpc.aio.StreamStreamMultiCallable[Any, Any]):
-    def __call__(
-        self,
-        request_iterator: Any = None,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> StreamStreamCall:
-        rpc = self._channel.start(self._path, metadata, timeout)
-        call = StreamStreamCall(rpc, self._serializer, self._deserializer)
-        call.consume(request_iterator)
-        return call
+        return self._call_class(rpc, self._serializer, self._deserializer)
 
 
 def _size(metadata: RawMetadata) -> int:

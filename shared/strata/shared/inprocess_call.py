@@ -10,20 +10,28 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from strata.protocol.shapes import Deserializer, RpcShape, Serializer
 from strata.shared.inprocess_rpc import LOCALLY_CANCELLED, Outcome, RawMetadata, Rpc
-
-Serializer = Callable[[Any], bytes] | None
-Deserializer = Callable[[bytes], Any] | None
 
 _UNREAD = object()
 
 _log = logging.getLogger(__name__)
 
 
-class _Call:
-    """The common part of the four call shapes; mirrors `grpc.aio.Call`."""
+class _Call(grpc.aio.Call):
+    """Common part of the calls of all shapes.
 
-    def __init__(self, rpc: Rpc, serializer: Serializer, deserializer: Deserializer) -> None:
+    Args:
+        rpc: The state of the call.
+        serializer: Serialises a request; None for requests that are bytes.
+        deserializer: Parses a response; None for responses that stay bytes.
+    """
+
+    _poller: asyncio.Task[None] | None = None
+
+    def __init__(
+        self, rpc: Rpc, serializer: Serializer | None, deserializer: Deserializer | None
+    ) -> None:
         self._rpc = rpc
         self._serializer = serializer
         self._deserializer = deserializer
@@ -88,6 +96,39 @@ class _Call:
             return grpc.aio.EOF
         return self._decode(raw)
 
+    def consume(self, requests: Any) -> None:
+        """Sends the requests of an iterator; without one, the caller uses `write`."""
+        if requests is not None:
+            poller = self._rpc.loop.create_task(_consume(self._rpc, self._encode, requests))
+            self._poller = poller
+
+            def stop() -> None:
+                poller.cancel()
+
+            self._rpc.add_done_callback(stop)
+
+    async def write(self, request: Any) -> None:
+        if self._poller is not None:
+            raise grpc.aio.UsageError("The call was started with an iterator of requests.")
+        outcome = self._rpc.outcome
+        if outcome is not None:
+            raise asyncio.InvalidStateError("RPC already finished.")
+        if self._rpc.requests.closed:
+            raise asyncio.InvalidStateError("RPC is half closed after calling done_writing.")
+        try:
+            await self._rpc.requests.put(self._encode(request))
+        except asyncio.CancelledError:
+            self._rpc.cancel()
+            raise
+        outcome = self._rpc.outcome
+        if outcome is not None:
+            self._raise_for(outcome)
+
+    async def done_writing(self) -> None:
+        if self._poller is not None:
+            raise grpc.aio.UsageError("The call was started with an iterator of requests.")
+        self._rpc.requests.close()
+
 
 def rpc_error(outcome: Outcome, initial: RawMetadata) -> grpc.aio.AioRpcError:
     """Returns the exception that gRPC raises for this outcome."""
@@ -99,7 +140,9 @@ def rpc_error(outcome: Outcome, initial: RawMetadata) -> grpc.aio.AioRpcError:
     )
 
 
-class _UnaryResponse(_Call):
+class _SingleResponseCall(_Call):
+    """A call with one response, which is awaited."""
+
     _value: Any = _UNREAD
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -129,7 +172,9 @@ class _UnaryResponse(_Call):
         return self._value
 
 
-class _StreamResponse(_Call):
+class _ResponseStreamCall(_Call):
+    """A call with streamed responses."""
+
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
@@ -141,45 +186,6 @@ class _StreamResponse(_Call):
 
     async def read(self) -> Any:
         return await self._read()
-
-
-class _StreamRequest(_Call):
-    _poller: asyncio.Task[None] | None = None
-    _half_closed = False
-
-    def consume(self, requests: Any) -> None:
-        """Sends the requests of an iterator; without one, the caller uses `write`."""
-        if requests is not None:
-            poller = self._rpc.loop.create_task(_consume(self._rpc, self._encode, requests))
-            self._poller = poller
-
-            def stop() -> None:
-                poller.cancel()
-
-            self._rpc.add_done_callback(stop)
-
-    async def write(self, request: Any) -> None:
-        if self._poller is not None:
-            raise grpc.aio.UsageError("The call was started with an iterator of requests.")
-        outcome = self._rpc.outcome
-        if outcome is not None:
-            raise asyncio.InvalidStateError("RPC already finished.")
-        if self._half_closed:
-            raise asyncio.InvalidStateError("RPC is half closed after calling done_writing.")
-        try:
-            await self._rpc.requests.put(self._encode(request))
-        except asyncio.CancelledError:
-            self._rpc.cancel()
-            raise
-        outcome = self._rpc.outcome
-        if outcome is not None:
-            self._raise_for(outcome)
-
-    async def done_writing(self) -> None:
-        if self._poller is not None:
-            raise grpc.aio.UsageError("The call was started with an iterator of requests.")
-        self._half_closed = True
-        self._rpc.requests.close()
 
 
 async def _consume(rpc: Rpc, encode: Callable[[Any], bytes], requests: Any) -> None:
@@ -199,17 +205,6 @@ async def _consume(rpc: Rpc, encode: Callable[[Any], bytes], requests: Any) -> N
         rpc.cancel()
 
 
-class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
-    """A unary call."""
-
-
-class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]):
-    """A call with a stream of responses."""
-
-
-class StreamUnaryCall(_UnaryResponse, _StreamRequest, grpc.aio.StreamUnaryCall[Any, Any]):
-    """A call with a stream of requests."""
-
-
-class StreamStreamCall(_StreamResponse, _StreamRequest, grpc.aio.StreamStreamCall[Any, Any]):
-    """A call with streams both ways."""
+def call_class(shape: RpcShape) -> type[_Call]:
+    """Returns the class of the calls of a shape."""
+    return _ResponseStreamCall if shape.response_streaming else _SingleResponseCall

@@ -229,13 +229,13 @@ class Rpc:
         context = InProcessContext(self)
         try:
             request: Any = _RequestIterator(self)
-            if not endpoint.method.request_streaming:
+            if not endpoint.method.shape.request_streaming:
                 request = await self.requests.get()
                 if request is None:
                     self.finish(Outcome(grpc.StatusCode.INTERNAL, "The request is missing."))
                     return
             response = await endpoint.handle(request, context)
-            if not endpoint.method.response_streaming:
+            if not endpoint.method.shape.response_streaming:
                 self.responses.put_nowait(response)
             self.finish(context.outcome())
         except grpc.aio.AbortError:

@@ -15,12 +15,12 @@ import ipaddress
 import random
 import re
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from strata.protocol.shapes import ClientMethod, UniformChannel
 from strata.shared.logs import get_logger
 
 _NAMED = re.compile(r"(?:dns:(?://[^/]*/)?)?(?P<host>[A-Za-z0-9_.-]+):\d{1,5}")
@@ -43,7 +43,7 @@ def names_a_host(target: str) -> bool:
     return False
 
 
-class RenewingChannel(grpc.aio.Channel):
+class RenewingChannel(UniformChannel):
     """A channel to the current addresses of a host name.
 
     The inner channel is replaced only while it is in use, and only by a channel that is connected:
@@ -75,21 +75,9 @@ class RenewingChannel(grpc.aio.Channel):
             )
         return self._current
 
-    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a unary method."""
-        return _Callable(self, "unary_unary", args, kwargs)
-
-    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that streams its responses."""
-        return _Callable(self, "unary_stream", args, kwargs)
-
-    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that takes a stream of requests."""
-        return _Callable(self, "stream_unary", args, kwargs)
-
-    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that streams both ways."""
-        return _Callable(self, "stream_stream", args, kwargs)
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns a callable that makes its calls through the channel of the moment."""
+        return _Callable(self, method)
 
     async def close(self, grace: float | None = None) -> None:
         """Stops the replacement; closes the channel and former channels that still have calls."""
@@ -113,17 +101,6 @@ class RenewingChannel(grpc.aio.Channel):
     async def channel_ready(self) -> None:
         """Waits until the channel that new calls go through is connected."""
         await self.current.channel_ready()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _keep_renewing(self) -> None:
         while True:
@@ -157,23 +134,15 @@ class RenewingChannel(grpc.aio.Channel):
 class _Callable:
     """Starts calls of one method through the current channel."""
 
-    def __init__(
-        self,
-        renewing: RenewingChannel,
-        shape: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
+    def __init__(self, renewing: RenewingChannel, method: ClientMethod) -> None:
         self._renewing = renewing
-        self._shape = shape
-        self._args = args
-        self._kwargs = kwargs
+        self._method = method
         self._channel: grpc.aio.Channel | None = None
         self._inner: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         channel = self._renewing.current
         if channel is not self._channel:
-            self._inner = getattr(channel, self._shape)(*self._args, **self._kwargs)
+            self._inner = self._method.open_on(channel)
             self._channel = channel
         return self._inner(*args, **kwargs)

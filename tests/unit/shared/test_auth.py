@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from strata.protocol.errors import Reason, UnauthenticatedError
+from strata.protocol.shapes import RpcShape
 from strata.shared.auth import (
     AUDIENCE,
     CLOCK_LEEWAY_S,
@@ -240,9 +241,8 @@ def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
         names = set()
         for name, token in tokens.items():
             try:
-                await authenticator.authenticate(
-                    Method(path, "a.A", False, False), {"authorization": f"Bearer {token}"}
-                )
+                method = Method(path, "a.A", RpcShape(False, False))
+                await authenticator.authenticate(method, {"authorization": f"Bearer {token}"})
             except UnauthenticatedError:
                 continue
             names.add(name)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
+from strata.protocol.shapes import RpcShape
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import calling_project
 from strata.shared.interceptors.admission import Admission
@@ -18,11 +19,11 @@ from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads
 from strata.shared.interceptors.pipeline import Method
 
-UNARY = Method("/a.B/Get", "a.B", False, False)
-ANOTHER = Method("/a.C/Search", "a.C", False, False)
-UPLOAD = Method("/a.B/InsertMany", "a.B", True, False)
-BOTH_WAYS = Method("/a.B/UploadMany", "a.B", True, True)
-ASKING = Method("/a.B/RunCode", "a.B", True, True)
+UNARY = Method("/a.B/Get", "a.B", RpcShape(False, False))
+ANOTHER = Method("/a.C/Search", "a.C", RpcShape(False, False))
+UPLOAD = Method("/a.B/InsertMany", "a.B", RpcShape(True, False))
+BOTH_WAYS = Method("/a.B/UploadMany", "a.B", RpcShape(True, True))
+ASKING = Method("/a.B/RunCode", "a.B", RpcShape(True, True))
 
 
 def of(project: str) -> Any:

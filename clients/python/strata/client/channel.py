@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.protocol.attempts import RepeatedCall, RepeatLimits
-from strata.protocol.calls import (
-    Call,
-    Peer,
-    StreamStreamCall,
-    StreamUnaryCall,
-    UnaryStreamCall,
-    UnaryUnaryCall,
-)
+from strata.protocol.calls import Peer, call_class
 from strata.protocol.connections import ConnectionOptions, repeatable_methods
+from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.protocol.tls import ClientTls
 
 CALL_S = 30.0
@@ -39,17 +31,21 @@ class _Method:
     """Starts calls of one method.
 
     Args:
-        inner: Starts calls of the transport.
-        wrap: The kind of call to return.
+        method: The method.
+        inner: The channel that transports.
         api_key: Sent with each call.
         longest_s: Deadline of a call in seconds; None for none.
     """
 
     def __init__(
-        self, inner: Any, wrap: type[Call], api_key: str, longest_s: float | None = None
+        self,
+        method: ClientMethod,
+        inner: grpc.aio.Channel,
+        api_key: str,
+        longest_s: float | None,
     ) -> None:
-        self._inner = inner
-        self._wrap = wrap
+        self._inner = method.open_on(inner)
+        self._wrap = call_class(method.shape)
         self._key = (_AUTHORIZATION, f"Bearer {api_key}")
         self._longest_s = longest_s
 
@@ -81,14 +77,14 @@ class _RepeatedMethod(_Method):
 
     def __init__(
         self,
-        inner: Any,
-        path: str,
+        method: ClientMethod,
+        inner: grpc.aio.Channel,
         api_key: str,
         longest_s: float | None,
         limits: RepeatLimits,
     ) -> None:
-        super().__init__(inner, UnaryUnaryCall, api_key, longest_s)
-        self._path = path
+        super().__init__(method, inner, api_key, longest_s)
+        self._path = method.path
         self._limits = limits
 
     def __call__(
@@ -109,7 +105,7 @@ class _RepeatedMethod(_Method):
         return RepeatedCall(attempt, self._path, until, self._limits)
 
 
-class GatewayChannel(grpc.aio.Channel):
+class GatewayChannel(WrappedChannel):
     """A channel whose calls carry the API key and raise the errors of `strata.protocol.errors`.
 
     Args:
@@ -129,63 +125,18 @@ class GatewayChannel(grpc.aio.Channel):
         timeout_s: float | None = CALL_S,
         limits: RepeatLimits = _LIMITS,
     ) -> None:
-        self._inner: Any = inner
+        super().__init__(inner)
         self._api_key = api_key
         self._repeatable = {path for path, _ in repeatable_methods(services)}
         self._timeout_s = timeout_s
         self._limits = limits
 
-    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a unary method."""
-        inner = self._inner.unary_unary(method, *args, **kwargs)
-        if method in self._repeatable:
-            return _RepeatedMethod(inner, method, self._api_key, self._timeout_s, self._limits)
-        return _Method(inner, UnaryUnaryCall, self._api_key, self._timeout_s)
-
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that streams its responses."""
-        return self._method(self._inner.unary_stream, UnaryStreamCall, method, *args, **kwargs)
-
-    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that takes a stream of requests."""
-        return self._method(self._inner.stream_unary, StreamUnaryCall, method, *args, **kwargs)
-
-    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns the callable of a method that streams both ways."""
-        return self._method(self._inner.stream_stream, StreamStreamCall, method, *args, **kwargs)
-
-    def _method(
-        self, open_: Callable[..., Any], wrap: type[Call], *args: Any, **kwargs: Any
-    ) -> Any:
-        return _Method(open_(*args, **kwargs), wrap, self._api_key)
-
-    async def close(self, grace: float | None = None) -> None:
-        """Closes the inner channel."""
-        await self._inner.close(grace)
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Returns the state of the inner channel."""
-        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
-        return state
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Waits until the inner channel leaves the state."""
-        await self._inner.wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        """Waits until the inner channel is connected."""
-        await self._inner.channel_ready()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.close()
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns the callable of a method."""
+        longest_s = None if method.shape.streaming else self._timeout_s
+        if method.path in self._repeatable:
+            return _RepeatedMethod(method, self._inner, self._api_key, longest_s, self._limits)
+        return _Method(method, self._inner, self._api_key, longest_s)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from strata.protocol.errors import StrataError, UnavailableError
+from strata.protocol.shapes import RpcShape
 from strata.protocol.status import WireStatus, from_rpc_error
 
 
@@ -100,7 +101,7 @@ async def _end_unconnected(call: Any, waiting: _Waiting, seconds: float) -> None
     await asyncio.gather(connected, return_exceptions=True)
 
 
-class Call:
+class Call(grpc.aio.Call):
     """Common part of the calls of all shapes."""
 
     def __init__(self, call: Any, peer: Peer, vouched: bool) -> None:
@@ -177,8 +178,32 @@ class Call:
         with self._waiting:
             await self._call.wait_for_connection()
 
+    async def write(self, request: Any) -> None:
+        """Sends a request of a call whose requests stream, and have no iterator."""
+        with self._waiting:
+            await self._call.write(request)
 
-class _UnaryResponse(Call):
+    async def done_writing(self) -> None:
+        """Ends the stream of requests."""
+        with self._waiting:
+            await self._call.done_writing()
+
+    def error_of(self, status: WireStatus) -> StrataError:
+        """Returns the error for the status with which the peer ended the call."""
+        cause = grpc.aio.AioRpcError(
+            status.code,
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(*status.trailing_metadata),
+            details=status.details,
+        )
+        error = self._waiting.error_of(cause)
+        error.__cause__ = cause
+        return error
+
+
+class SingleResponseCall(Call):
+    """A call with one response, which is awaited."""
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self._result().__await__()
 
@@ -191,11 +216,14 @@ class _UnaryResponse(Call):
             return response
 
 
-class _StreamResponse(Call):
+class ResponseStreamCall(Call):
+    """A call with streamed responses."""
+
     def __aiter__(self) -> AsyncIterator[Any]:
         return _Responses(self, self._call.__aiter__(), self._waiting)
 
     async def read(self) -> Any:
+        """Returns the next response, or `grpc.aio.EOF`."""
         with self._waiting:
             return await self._call.read()
 
@@ -215,39 +243,6 @@ class _Responses:
             return await self._inner.__anext__()
 
 
-class _StreamRequest(Call):
-    def error_of(self, status: WireStatus) -> StrataError:
-        """Returns the error for the status with which the peer ended the call."""
-        cause = grpc.aio.AioRpcError(
-            status.code,
-            grpc.aio.Metadata(),
-            grpc.aio.Metadata(*status.trailing_metadata),
-            details=status.details,
-        )
-        error = self._waiting.error_of(cause)
-        error.__cause__ = cause
-        return error
-
-    async def write(self, request: Any) -> None:
-        with self._waiting:
-            await self._call.write(request)
-
-    async def done_writing(self) -> None:
-        with self._waiting:
-            await self._call.done_writing()
-
-
-class UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
-    """A call with one request and one response."""
-
-
-class UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]):
-    """A call with streamed responses."""
-
-
-class StreamUnaryCall(_UnaryResponse, _StreamRequest, grpc.aio.StreamUnaryCall[Any, Any]):
-    """A call with streamed requests."""
-
-
-class StreamStreamCall(_StreamResponse, _StreamRequest, grpc.aio.StreamStreamCall[Any, Any]):
-    """A call that streams both ways."""
+def call_class(shape: RpcShape) -> type[Call]:
+    """Returns the class of the calls of a shape."""
+    return ResponseStreamCall if shape.response_streaming else SingleResponseCall

@@ -9,19 +9,20 @@ the service answers (status, details, trailing metadata) is the answer.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Never
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
+from strata.protocol.shapes import ClientMethod, RpcShape
 from strata.protocol.status import DETAILS_KEY, WireStatus, code_of
 from strata.shared.clock_skew import SERVER_HOST_KEY
 from strata.shared.context import current_project
 from strata.shared.final_status import FinalStatus, is_failed_write
+from strata.shared.interceptors.pipeline import rpc_handler
 from strata.shared.service import GrpcService
 
 AfterCall = Callable[[str], None]
@@ -30,8 +31,6 @@ AfterCall = Callable[[str], None]
 AfterSuccess = Callable[[bytes], Awaitable[None]]
 """Awaited with the request when a forwarded call of a unary method has succeeded, before the caller
 gets the answer. It must not raise."""
-
-_MultiCallable = Callable[..., Any]
 
 
 def proxied_service(
@@ -54,14 +53,16 @@ def proxied_service(
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
         path = f"/{descriptor.full_name}/{method.name}"
-        handlers[path] = _handler(
-            method,
-            path,
+        shape = RpcShape(method.client_streaming, method.server_streaming)
+        forwarder = _Forwarder(
+            # Without serialisers the callable takes and returns bytes.
+            ClientMethod(shape, path),
             channel,
             (after or {}).get(path),
             (after_success or {}).get(path),
             (defaults or {}).get(path, b""),
         )
+        handlers[path] = rpc_handler(shape, forwarder.handle)
     return GrpcService(descriptor.full_name, _add, _Handlers(handlers))
 
 
@@ -79,69 +80,66 @@ def _add(handlers: grpc.GenericRpcHandler, server: grpc.aio.Server) -> None:
     server.add_generic_rpc_handlers((handlers,))
 
 
-def _handler(
-    method: MethodDescriptor,
-    path: str,
-    channel: grpc.aio.Channel,
-    after: AfterCall | None,
-    after_success: AfterSuccess | None,
-    default: bytes,
-) -> grpc.RpcMethodHandler[Any, Any]:
-    shape = (method.client_streaming, method.server_streaming)
-    # Without serialisers the callables take and return bytes.
-    call: Any
-    make: Any
-    forward: type[_MethodForwarder]
-    match shape:
-        case (False, False):
-            call, make, forward = (
-                channel.unary_unary(path),
-                grpc.unary_unary_rpc_method_handler,
-                _UnaryUnaryForwarder,
-            )
-        case (False, True):
-            call, make, forward = (
-                channel.unary_stream(path),
-                grpc.unary_stream_rpc_method_handler,
-                _UnaryStreamForwarder,
-            )
-        case (True, False):
-            call, make, forward = (
-                channel.stream_unary(path),
-                grpc.stream_unary_rpc_method_handler,
-                _StreamUnaryForwarder,
-            )
-        case _:
-            call, make, forward = (
-                channel.stream_stream(path),
-                grpc.stream_stream_rpc_method_handler,
-                _StreamStreamForwarder,
-            )
-    forwarding = forward(path, call, after, after_success, default)
-    handler: grpc.RpcMethodHandler[Any, Any] = make(forwarding.handle, None, None)
-    return handler
-
-
-class _MethodForwarder(ABC):
+class _Forwarder:
     """Forwards the calls of one method."""
 
     def __init__(
         self,
-        path: str,
-        start: _MultiCallable,
+        method: ClientMethod,
+        channel: grpc.aio.Channel,
         after: AfterCall | None,
         after_success: AfterSuccess | None,
         default: bytes,
     ) -> None:
-        self._default = default
-        self._path = path
-        self._start = start
+        self._method = method
+        self._start = method.open_on(channel)
         self._after = after
         self._after_success = after_success
+        self._default = default
 
-    @abstractmethod
-    def handle(self, request: Any, context: Any) -> Any:
-        """Forwards one call."""
+    async def handle(self, request: Any, context: Any) -> Any:
+        """Forwards one call.
+
+        Args:
+            request: The request, or an iterator over requests.
+            context: Receives the responses where they stream, and the trailing metadata.
+
+        Returns:
+            The response; None where responses stream.
+        """
+        if self._method.shape.request_streaming:
+            call = self._start()
+            requests = _RequestForwarding(call, request)
+        else:
+            # In protobuf, the last value of a repeated scalar field wins.
+            call = self._start(self._default + request)
+            requests = None
+        try:
+            response = await self._response(call, context, requests)
+            await _relay_trailing(call, context)
+        except StrataError as error:
+            await self._refuse(error, context, requests)
+        finally:
+            if requests is not None:
+                requests.stop()
+            self._end_call(call)
+        if self._after_success is not None:
+            # Run the callback even if the caller leaves meanwhile.
+            await asyncio.shield(self._after_success(request))
+        return response
+
+    async def _response(self, call: Any, context: Any, requests: _RequestForwarding | None) -> Any:
+        """Returns the response, or writes the responses to the context."""
+        try:
+            if not self._method.shape.response_streaming:
+                return await call
+            async for response in call:
+                await context.write(response)
+        except asyncio.CancelledError:
+            if requests is not None:
+                requests.raise_failure()
+            raise
+        return None
 
     def _end_call(self, call: Any) -> None:
         # Cancels the forwarded call if the caller left; a finished call ignores it.
@@ -150,10 +148,10 @@ class _MethodForwarder(ABC):
             self._after(current_project())
 
     async def _refuse(
-        self, error: StrataError, context: Any, end: _CallStatus | None = None
+        self, error: StrataError, context: Any, requests: _RequestForwarding | None
     ) -> Never:
-        if end is not None and is_failed_write(error):
-            status = await end.failed()
+        if requests is not None and is_failed_write(error):
+            status = await requests.failed_status()
             if status is not None:
                 await context.abort_with_status(status)
         cause = error.__cause__
@@ -169,39 +167,68 @@ class _MethodForwarder(ABC):
                 raise UnavailableError(
                     "The service behind this method cannot be reached.",
                     reason=Reason.DEPENDENCY_UNAVAILABLE,
-                    metadata={"method": self._path.lstrip("/")},
+                    metadata={"method": self._method.path.lstrip("/")},
                     retry_after=1.0,
                 ) from error
         raise error
 
-    async def _write_all(self, requests: AsyncIterator[bytes], call: Any, end: _CallStatus) -> None:
+
+class _RequestForwarding:
+    """Writes the requests of a client to the forwarded call, in a task.
+
+    The service may respond or fail while the client pauses. If the client fails, for example by a
+    malformed request, which the service never receives, the call is cancelled.
+
+    Args:
+        call: The forwarded call.
+        requests: The requests of the client.
+    """
+
+    def __init__(self, call: Any, requests: AsyncIterator[bytes]) -> None:
+        self._call = call
+        self._final = FinalStatus()
+        call.add_done_callback(self._final.note)
+        self._failure: Exception | None = None
+        self._task = asyncio.create_task(self._write_all(requests))
+
+    def stop(self) -> None:
+        """Stops the forwarding, because the call is over."""
+        self._task.cancel()
+
+    def raise_failure(self) -> None:
+        """Raises the error because of which the call was cancelled, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def failed_status(self) -> WireStatus | None:
+        """Returns the status with which the service ended the call.
+
+        Waits until it is known; None if it is OK or never becomes known.
+        """
+        status = await self._final.after_failed_write(self._call)
+        if status is None or status.code is grpc.StatusCode.OK:
+            return None
+        return WireStatus(status.code, status.details, _without_internal(status.trailing_metadata))
+
+    async def _write_all(self, requests: AsyncIterator[bytes]) -> None:
+        try:
+            await self._write(requests)
+        except Exception as error:  # noqa: BLE001 - raised to the client by the reader
+            self._failure = error
+            self._call.cancel()
+
+    async def _write(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for request in requests:
-                await call.write(request)
-            await call.done_writing()
+                await self._call.write(request)
+            await self._call.done_writing()
         except asyncio.InvalidStateError:
             # The service responded before it had read all requests.
             return
         except InternalError as error:
             # If the service ended the call with OK, its response still has to be read.
-            if not is_failed_write(error) or await end.failed() is not None:
+            if not is_failed_write(error) or await self.failed_status() is not None:
                 raise
-
-
-class _CallStatus:
-    """The status with which the service ended a call with a request stream."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-        self._final = FinalStatus()
-        call.add_done_callback(self._final.note)
-
-    async def failed(self) -> WireStatus | None:
-        """Returns the status, once it is known; None if it is OK or never becomes known."""
-        status = await self._final.after_failed_write(self._call)
-        if status is None or status.code is grpc.StatusCode.OK:
-            return None
-        return WireStatus(status.code, status.details, _without_internal(status.trailing_metadata))
 
 
 def _without_internal(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:
@@ -212,89 +239,3 @@ async def _relay_trailing(call: Any, context: Any) -> None:
     trailing = _without_internal(await call.trailing_metadata())
     if trailing:
         context.set_trailing_metadata(trailing)
-
-
-class _UnaryUnaryForwarder(_MethodForwarder):
-    async def handle(self, request: bytes, context: Any) -> bytes:
-        # In protobuf, the last value of a repeated scalar field wins.
-        call = self._start(self._default + request)
-        try:
-            response: bytes = await call
-            await _relay_trailing(call, context)
-        except StrataError as error:
-            await self._refuse(error, context)
-        finally:
-            self._end_call(call)
-        if self._after_success is not None:
-            # Run the callback even if the caller leaves meanwhile.
-            await asyncio.shield(self._after_success(request))
-        return response
-
-
-class _UnaryStreamForwarder(_MethodForwarder):
-    async def handle(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        call = self._start(request)
-        try:
-            async for response in call:
-                yield response
-            await _relay_trailing(call, context)
-        except StrataError as error:
-            await self._refuse(error, context)
-        finally:
-            self._end_call(call)
-
-
-class _StreamUnaryForwarder(_MethodForwarder):
-    async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
-        call = self._start()
-        end = _CallStatus(call)
-        # The service may respond or fail while the client pauses.
-        answering = asyncio.create_task(_result(call))
-        writing = asyncio.create_task(self._write_all(request, call, end))
-        try:
-            await asyncio.wait((answering, writing), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                await writing
-            response = await answering
-            await _relay_trailing(call, context)
-        except StrataError as error:
-            await self._refuse(error, context, end)
-        finally:
-            for task in (answering, writing):
-                task.cancel()
-            await asyncio.gather(answering, writing, return_exceptions=True)
-            self._end_call(call)
-        return response
-
-
-async def _result(call: Any) -> bytes:
-    response: bytes = await call
-    return response
-
-
-class _StreamStreamForwarder(_MethodForwarder):
-    async def handle(self, request: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        call = self._start()
-        end = _CallStatus(call)
-        writing = asyncio.create_task(self._write_all(request, call, end))
-        # A malformed request must fail the call; the service never receives it.
-        writing.add_done_callback(lambda task: _has_failed(task) and call.cancel())
-        try:
-            try:
-                async for response in call:
-                    yield response
-            except asyncio.CancelledError:
-                if not (writing.done() and _has_failed(writing)):
-                    raise
-            if writing.done():
-                await writing
-            await _relay_trailing(call, context)
-        except StrataError as error:
-            await self._refuse(error, context, end)
-        finally:
-            writing.cancel()
-            self._end_call(call)
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return not task.cancelled() and task.exception() is not None

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, Self, cast
+from typing import Any
 
-import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
@@ -26,6 +25,7 @@ from strata.protocol.errors import (
     UnavailableError,
     passes,
 )
+from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.shared.context import current
 from strata.shared.logs import get_logger
 
@@ -38,7 +38,7 @@ class LostAnswerError(UnavailableError):
     """A call with side effects was sent, and it is unknown whether it had its effect."""
 
 
-class PeerChannel(grpc.aio.Channel):
+class PeerChannel(WrappedChannel):
     """A channel to a service that retries unary calls until their deadline.
 
     It retries calls that failed with UNAVAILABLE or DEADLINE_EXCEEDED, or with the reason
@@ -50,68 +50,22 @@ class PeerChannel(grpc.aio.Channel):
     """
 
     def __init__(self, inner: grpc.aio.Channel, name: str) -> None:
-        self._inner: Any = inner
+        super().__init__(inner)
         self._name = name
 
-    def unary_unary(
-        self, method: str, *args: Any, **kwargs: Any
-    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
-        """Returns the callable of a unary method.
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns the callable of a method.
 
-        Its calls raise LostAnswerError if they may have had an effect, and UnavailableError if
+        Unary calls raise LostAnswerError if they may have had an effect, and UnavailableError if
         they certainly had none.
         """
-        inner = self._inner.unary_unary(method, *args, **kwargs)
-        return cast(
-            "grpc.aio.UnaryUnaryMultiCallable[Any, Any]",
-            _RetryingCall(inner, self._name, _idempotency(method)),
-        )
-
-    def unary_stream(
-        self, *args: Any, **kwargs: Any
-    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
-        """Returns the callable of the inner channel."""
-        callable_: grpc.aio.UnaryStreamMultiCallable[Any, Any]
-        callable_ = self._inner.unary_stream(*args, **kwargs)
-        return callable_
-
-    def stream_unary(
-        self, *args: Any, **kwargs: Any
-    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
-        """Returns the callable of the inner channel."""
-        callable_: grpc.aio.StreamUnaryMultiCallable[Any, Any]
-        callable_ = self._inner.stream_unary(*args, **kwargs)
-        return callable_
-
-    def stream_stream(
-        self, *args: Any, **kwargs: Any
-    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-        """Returns the callable of the inner channel."""
-        callable_: grpc.aio.StreamStreamMultiCallable[Any, Any]
-        callable_ = self._inner.stream_stream(*args, **kwargs)
-        return callable_
+        inner = method.open_on(self._inner)
+        if method.shape.streaming:
+            return inner
+        return _RetryingCall(inner, self._name, _idempotency(method.path))
 
     async def close(self, grace: float | None = None) -> None:
         """Does nothing: the inner channel belongs to the process."""
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Returns the state of the inner channel."""
-        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
-        return state
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Waits until the inner channel leaves the state."""
-        await self._inner.wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        """Waits until the inner channel is connected."""
-        await self._inner.channel_ready()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def backoff(seconds: float | None = None) -> Backoff:

@@ -42,7 +42,7 @@ class Admission:
         """Returns the call that is counted and may be refused."""
         if method.infrastructure:
             return proceed
-        streaming = method.streaming
+        streaming = method.shape.streaming
 
         async def run(call: ServerCall) -> Any:
             if self._in_flight[streaming] >= self._limits[streaming]:

@@ -11,25 +11,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import grpc
 import grpc.aio
 
-from strata.protocol.calls import (
-    Call,
-    Peer,
-    StreamStreamCall,
-    StreamUnaryCall,
-    UnaryStreamCall,
-    UnaryUnaryCall,
-)
+from strata.protocol.calls import Peer, call_class
 from strata.protocol.errors import DeadlineExceededError
+from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.context import RequestContext, current, use
 from strata.shared.interceptors.attempts import (
@@ -44,7 +35,6 @@ from strata.shared.interceptors.replay import (
     ReplayedCall,
     ReplayedStream,
     RequestReplay,
-    Serialize,
 )
 from strata.shared.telemetry import make_traceparent
 
@@ -117,26 +107,40 @@ def _legal_key(key: str) -> bool:
 
 
 class _Callable:
-    """Starts calls of one method with the context of the moment."""
+    """Starts calls of one method with the context of the moment.
 
-    _wrap: type[Call]
+    Args:
+        method: The method.
+        inner: The channel that transports.
+        policy: Caps on the calls.
+        peer: The other side of the channel.
+        connect_s: How long a call waits for a connection if its caller does not choose.
+    """
 
     def __init__(
         self,
-        inner: Any,
-        cap: float | None,
+        method: ClientMethod,
+        inner: grpc.aio.Channel,
+        policy: CallPolicy,
         peer: Peer,
         connect_s: float | None = None,
     ) -> None:
-        self._inner = inner
-        self._cap = cap
+        self._inner = method.open_on(inner)
+        self._wrap = call_class(method.shape)
+        self._cap = policy.stream_timeout_s if method.shape.streaming else policy.unary_timeout_s
         self._peer = peer
         self._connect_s = connect_s
 
-    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
+    def __call__(
+        self,
+        request: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        **options: Any,
+    ) -> Any:
         context = current()
         vouched = _vouched(context, metadata)
-        connect_s = self._connect_s if options["wait_for_ready"] is None else None
+        connect_s = self._connect_s if options.get("wait_for_ready") is None else None
         if connect_s is not None:
             options["wait_for_ready"] = True
         inner = self._inner(
@@ -151,184 +155,96 @@ class _Callable:
         return call
 
 
-class _UnaryRequestCallable(_Callable):
-    def __call__(
-        self,
-        request: Any,
-        *,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> Any:
-        return self._start(
-            request,
-            timeout,
-            metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
-        )
-
-
-class _StreamRequestCallable(_Callable):
-    def __call__(
-        self,
-        request_iterator: Any = None,
-        timeout: float | None = None,
-        metadata: Any = None,
-        credentials: grpc.CallCredentials | None = None,
-        wait_for_ready: bool | None = None,
-        compression: grpc.Compression | None = None,
-    ) -> Any:
-        return self._start(
-            request_iterator,
-            timeout,
-            metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
-        )
-
-
-class _UnaryUnary(_UnaryRequestCallable, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
-    _wrap = UnaryUnaryCall
-
-
-class _UnaryStream(_UnaryRequestCallable, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
-    _wrap = UnaryStreamCall
-
-
-class _Repeating(_Callable, ABC):
-    """Starts calls that are attempted again."""
+class _RepeatedCallable(_Callable):
+    """Starts calls with one request that are attempted again."""
 
     def __init__(
         self,
-        inner: Any,
-        cap: float | None,
+        method: ClientMethod,
+        inner: grpc.aio.Channel,
+        policy: CallPolicy,
         peer: Peer,
-        connect_s: float | None = None,
-        *,
-        method: str,
-        policy: RepeatPolicy,
+        repeat: RepeatPolicy,
     ) -> None:
-        super().__init__(inner, cap, peer, connect_s)
+        connect_s = repeat.away_s if method.shape.request_streaming else None
+        super().__init__(method, inner, policy, peer, connect_s)
         self._method = method
-        self._policy = policy
+        self._policy = repeat
 
-    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
+    def __call__(
+        self,
+        request: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        **options: Any,
+    ) -> Any:
         context, loop = current(), asyncio.get_running_loop()
         whole = outgoing_timeout(context, self._cap, timeout)
         deadline = None if whole is None else loop.time() + whole
-        begin = super()._start
+        begin = super().__call__
 
         def attempt(request: Any) -> Any:
             with use(context):
                 left = None if deadline is None else max(deadline - loop.time(), 0.0)
                 return begin(request, left, metadata, **options)
 
-        return self._repeat(attempt, request, deadline, loop.time() + self._policy.away_s)
+        return self._repeat(attempt, request, deadline)
 
-    @abstractmethod
-    def _repeat(
-        self,
-        attempt: Callable[[Any], Any],
-        request: Any,
-        deadline: float | None,
-        latest: float,
-    ) -> Any:
+    def _repeat(self, attempt: Callable[[Any], Any], request: Any, deadline: float | None) -> Any:
         """Returns the repeated call.
 
         Args:
             attempt: Starts an attempt with a request, or an iterator over requests.
             request: What the caller sends.
             deadline: Of the whole call, time of the event loop; None for no end.
-            latest: When to give a peer up that is away, where there is no deadline.
         """
-
-
-class _RepeatedUnaryUnary(_Repeating, _UnaryUnary):
-    def _repeat(
-        self,
-        attempt: Callable[[Any], Any],
-        request: Any,
-        deadline: float | None,
-        latest: float,
-    ) -> Any:
+        path, policy = self._method.path, self._policy
+        # When to give up a peer that is away.
+        latest = asyncio.get_running_loop().time() + policy.away_s
+        if self._method.shape.response_streaming:
+            until = latest if deadline is None else min(latest, deadline)
+            return RepeatedStream(lambda: attempt(request), path, until, policy)
         until = latest if deadline is None else deadline
-        return ServiceCall(lambda: attempt(request), self._method, until=until, policy=self._policy)
+        return ServiceCall(lambda: attempt(request), path, until=until, policy=policy)
 
 
-class _RepeatedUnaryStream(_Repeating, _UnaryStream):
-    def _repeat(
-        self,
-        attempt: Callable[[Any], Any],
-        request: Any,
-        deadline: float | None,
-        latest: float,
-    ) -> Any:
-        until = latest if deadline is None else min(latest, deadline)
-        return RepeatedStream(lambda: attempt(request), self._method, until, self._policy)
-
-
-class _StreamUnary(_StreamRequestCallable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
-    _wrap = StreamUnaryCall
-
-
-class _StreamStream(_StreamRequestCallable, grpc.aio.StreamStreamMultiCallable[Any, Any]):
-    _wrap = StreamStreamCall
-
-
-class _Replaying(_Repeating, _StreamRequestCallable):
-    """Starts calls whose requests can be sent again.
-
-    Args:
-        inner: Starts calls of the transport whose requests are bytes.
-        serialize: Serialises a request; None for requests that are bytes.
-        written: Starts calls whose requests are written one by one, and not repeated.
-    """
-
-    _repeated: Callable[..., Any]
+class _ReplayedCallable(_RepeatedCallable):
+    """Starts calls with streamed requests, which are sent again with another attempt."""
 
     def __init__(
         self,
-        inner: Any,
-        *arguments: Any,
-        serialize: Serialize | None,
-        written: _StreamRequestCallable,
-        **options: Any,
+        method: ClientMethod,
+        inner: grpc.aio.Channel,
+        policy: CallPolicy,
+        peer: Peer,
+        repeat: RepeatPolicy,
     ) -> None:
-        super().__init__(inner, *arguments, **options)
-        self._serialize = serialize
-        self._written = written
+        # The requests are kept as bytes.
+        as_bytes = replace(method, request_serializer=None)
+        super().__init__(as_bytes, inner, policy, peer, repeat)
+        self._serialize = method.request_serializer
+        self._written = _Callable(method, inner, policy, peer, repeat.away_s)
 
-    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
-        if request is None:
-            return self._written(None, timeout, metadata, **options)
-        return super()._start(request, timeout, metadata, **options)
-
-    def _repeat(
+    def __call__(
         self,
-        attempt: Callable[[Any], Any],
-        request: Any,
-        deadline: float | None,
-        latest: float,
+        request: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        **options: Any,
     ) -> Any:
+        if request is None:
+            # Requests that are written one by one are not repeated.
+            return self._written(None, timeout, metadata, **options)
+        return super().__call__(request, timeout, metadata, **options)
+
+    def _repeat(self, attempt: Callable[[Any], Any], request: Any, deadline: float | None) -> Any:
         until = math.inf if deadline is None else deadline
         replay = RequestReplay(request, self._serialize)
-        return self._repeated(attempt, replay, self._method, until=until, policy=self._policy)
+        replayed = ReplayedStream if self._method.shape.response_streaming else ReplayedCall
+        return replayed(attempt, replay, self._method.path, until=until, policy=self._policy)
 
 
-class _RepeatedStreamUnary(_Replaying, _StreamUnary):
-    _repeated = ReplayedCall
-
-
-class _RepeatedStreamStream(_Replaying, _StreamStream):
-    _repeated = ReplayedStream
-
-
-class ClientChannel(grpc.aio.Channel):
+class ClientChannel(WrappedChannel):
     """A channel whose calls carry the context and fail with our errors.
 
     Raises from its calls: the `strata.protocol.errors` tree; `asyncio.CancelledError`
@@ -351,95 +267,14 @@ class ClientChannel(grpc.aio.Channel):
         skew: SkewMeter | None = None,
         repeat: RepeatPolicy | None = None,
     ) -> None:
+        super().__init__(inner)
         self._peer = ServicePeer(peer, skew)
-        self._inner: Any = inner
         self._policy = policy or CallPolicy()
         self._repeat = repeat
 
-    def unary_unary(
-        self, method: str, *args: Any, **kwargs: Any
-    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
-        """Returns the callable of a unary method."""
-        inner = self._inner.unary_unary(method, *args, **kwargs)
-        cap = self._policy.unary_timeout_s
-        repeat = self._repeat
-        if repeat is None:
-            return _UnaryUnary(inner, cap, self._peer)
-        return _RepeatedUnaryUnary(inner, cap, self._peer, method=method, policy=repeat)
-
-    def unary_stream(
-        self, method: str, *args: Any, **kwargs: Any
-    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
-        """Returns the callable of a method that streams its responses."""
-        inner = self._inner.unary_stream(method, *args, **kwargs)
-        cap = self._policy.stream_timeout_s
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns the callable of a method."""
         if self._repeat is None:
-            return _UnaryStream(inner, cap, self._peer)
-        return _RepeatedUnaryStream(inner, cap, self._peer, method=method, policy=self._repeat)
-
-    def stream_unary(
-        self, method: str, request_serializer: Any = None, *args: Any, **kwargs: Any
-    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
-        """Returns the callable of a method that takes a stream of requests."""
-        open_ = self._inner.stream_unary
-        written = _StreamUnary(*self._streaming(open_(method, request_serializer, *args, **kwargs)))
-        if self._repeat is None:
-            return written
-        return _RepeatedStreamUnary(
-            *self._streaming(open_(method, None, *args, **kwargs)),
-            method=method,
-            policy=self._repeat,
-            serialize=request_serializer,
-            written=written,
-        )
-
-    def stream_stream(
-        self, method: str, request_serializer: Any = None, *args: Any, **kwargs: Any
-    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-        """Returns the callable of a method that streams both ways."""
-        open_ = self._inner.stream_stream
-        written = _StreamStream(
-            *self._streaming(open_(method, request_serializer, *args, **kwargs))
-        )
-        if self._repeat is None:
-            return written
-        return _RepeatedStreamStream(
-            *self._streaming(open_(method, None, *args, **kwargs)),
-            method=method,
-            policy=self._repeat,
-            serialize=request_serializer,
-            written=written,
-        )
-
-    def _streaming(self, inner: Any) -> tuple[Any, float | None, Peer, float | None]:
-        repeat = self._repeat
-        connect_s = None if repeat is None else repeat.away_s
-        return inner, self._policy.stream_timeout_s, self._peer, connect_s
-
-    async def close(self, grace: float | None = None) -> None:
-        """Closes the inner channel."""
-        await self._inner.close(grace)
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Returns the state of the inner channel."""
-        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
-        return state
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Waits until the inner channel leaves the state."""
-        await self._inner.wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        """Waits until the inner channel is connected."""
-        await self._inner.channel_ready()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.close()
+            return _Callable(method, self._inner, self._policy, self._peer)
+        repeated = _ReplayedCallable if method.shape.request_streaming else _RepeatedCallable
+        return repeated(method, self._inner, self._policy, self._peer, self._repeat)

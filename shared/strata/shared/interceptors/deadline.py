@@ -31,7 +31,7 @@ class Deadline:
         """Returns the call with its deadline enforced."""
         if method.infrastructure:
             return proceed
-        default, floor = self._default[method.streaming], self._floor
+        default, floor = self._default[method.shape.streaming], self._floor
 
         async def run(call: ServerCall) -> Any:
             now = asyncio.get_running_loop().time()

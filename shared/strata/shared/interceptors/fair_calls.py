@@ -23,7 +23,7 @@ class FairCalls:
 
     def bind(self, method: Method, proceed: Next) -> Next:
         """Returns the call with a wait for a slot of its project."""
-        if method.infrastructure or method.streaming:
+        if method.infrastructure or method.shape.streaming:
             return proceed
 
         async def run(call: ServerCall) -> Any:

@@ -29,8 +29,8 @@ class IdleUploads:
     def bind(self, method: Method, proceed: Next) -> Next:
         """Returns the call with the idle limit on its requests."""
         name = method.path.rpartition("/")[2]
-        alone = method.request_streaming and not method.response_streaming
-        upload = alone or (method.request_streaming and name.startswith(_UPLOAD))
+        alone = method.shape.request_streaming and not method.shape.response_streaming
+        upload = alone or (method.shape.request_streaming and name.startswith(_UPLOAD))
         if method.infrastructure or not method.known or not upload:
             return proceed
 

@@ -24,6 +24,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
+from strata.protocol.shapes import RpcShape
 from strata.shared.context import Caller
 
 INFRASTRUCTURE = frozenset(
@@ -45,21 +46,14 @@ class Method:
     Attributes:
         path: ``/package.Service/Method``.
         service: Full name of the service.
-        request_streaming: The client sends a stream.
-        response_streaming: The server sends a stream.
+        shape: Which sides stream.
         known: False for a path without a handler.
     """
 
     path: str
     service: str
-    request_streaming: bool
-    response_streaming: bool
+    shape: RpcShape
     known: bool = True
-
-    @property
-    def streaming(self) -> bool:
-        """Whether either side streams."""
-        return self.request_streaming or self.response_streaming
 
     @property
     def infrastructure(self) -> bool:
@@ -201,10 +195,11 @@ class MethodTable(grpc.GenericRpcHandler):
     def _build(self, path: str, raw: grpc.RpcMethodHandler[Any, Any] | None) -> Endpoint:
         service = path.rpartition("/")[0].lstrip("/")
         if raw is None:
-            method = Method(path, service, True, True, known=False)
+            method = Method(path, service, RpcShape(True, True), known=False)
             proceed: Next = _refuse_unknown
         else:
-            method = Method(path, service, raw.request_streaming, raw.response_streaming)
+            shape = RpcShape(raw.request_streaming, raw.response_streaming)
+            method = Method(path, service, shape)
             proceed = _Invocation(method, raw, self._limit)
         for interceptor in reversed(self._interceptors):
             proceed = interceptor.bind(method, proceed)
@@ -221,24 +216,19 @@ class MethodTable(grpc.GenericRpcHandler):
             finally:
                 del self._running[task]
 
-        return Endpoint(method, handle, _rpc_handler(method, handle))
+        return Endpoint(method, handle, rpc_handler(method.shape, handle))
 
 
-def _rpc_handler(method: Method, handle: Handle) -> grpc.RpcMethodHandler[Any, Any]:
-    make: Any
-    if method.request_streaming:
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if method.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-    else:
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if method.response_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-    handler: grpc.RpcMethodHandler[Any, Any] = make(handle, None, None)
+def rpc_handler(shape: RpcShape, handle: Handle) -> grpc.RpcMethodHandler[Any, Any]:
+    """Returns gRPC's handler for a method of a shape, which is implemented with bytes.
+
+    Args:
+        shape: Which sides stream.
+        handle: Takes the request, or an iterator over requests, and the context. It returns the
+            response, or writes the responses to the context.
+    """
+    handler: grpc.RpcMethodHandler[Any, Any]
+    handler = getattr(grpc, f"{shape.name}_rpc_method_handler")(handle, None, None)
     return handler
 
 
@@ -263,17 +253,12 @@ class _Invocation:
         self._limit = limit
         self._deserializer = handler.request_deserializer
         self._serializer = handler.response_serializer
-        self._behavior: Any = (
-            handler.unary_unary
-            or handler.unary_stream
-            or handler.stream_unary
-            or handler.stream_stream
-        )
+        self._behavior: Any = getattr(handler, method.shape.name)
 
     async def __call__(self, call: ServerCall) -> Any:
         request = (
             self._decode_all(call.request)
-            if self._method.request_streaming
+            if self._method.shape.request_streaming
             else self.decode(call.request)
         )
         try:
@@ -282,7 +267,7 @@ class _Invocation:
             # Raised synchronously by the generated base class of servicers; our own methods are
             # coroutines or generators and raise only when they are awaited.
             raise not_built(self._method.path) from error
-        if not self._method.response_streaming:
+        if not self._method.shape.response_streaming:
             return self.encode(await result)
         if not hasattr(result, "__aiter__"):
             await result

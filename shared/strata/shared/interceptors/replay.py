@@ -16,6 +16,7 @@ import grpc.aio
 
 from strata.protocol.attempts import call_back
 from strata.protocol.errors import StrataError
+from strata.protocol.shapes import Serializer
 from strata.shared.final_status import FinalStatus, is_failed_write
 from strata.shared.interceptors.attempts import RepeatPolicy, ServiceRepeated
 from strata.shared.interceptors.peer import token_refused
@@ -25,7 +26,6 @@ from strata.shared.settings import KIB
 LIMIT_BYTES = 256 * KIB
 """Serialised requests that are kept for another attempt; gRPC's own retries keep as much."""
 
-Serialize = Callable[[Any], bytes]
 Requests = AsyncIterable[Any] | Iterable[Any]
 
 _log = get_logger(__name__)
@@ -48,7 +48,7 @@ class RequestReplay:
     """
 
     def __init__(
-        self, requests: Requests, serialize: Serialize | None, limit_bytes: int = LIMIT_BYTES
+        self, requests: Requests, serialize: Serializer | None, limit_bytes: int = LIMIT_BYTES
     ) -> None:
         self._requests: Any
         if isinstance(requests, AsyncIterable):
