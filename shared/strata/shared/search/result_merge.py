@@ -25,8 +25,6 @@ from strata.shared.search.vectors.index import StartGate
 # Texts that are not indexed yet are found by words alone. This weight places a good match by words
 # beside a fair match by meaning.
 _PENDING_WEIGHT = 0.5
-# Iterations of the event loop until a started request has been sent.
-_STEPS_OF_A_REQUEST = 3
 # How long a database connection is held while the index answers. A query that waits for a remote
 # model takes a second; concurrent ones must not use up the connection pool.
 _HELD_SECONDS = 0.025
@@ -127,6 +125,30 @@ class Matches(Generic[_Item]):
     by_words: Sequence[tuple[_Item, float]]
 
 
+class _RequestGate:
+    """Delays the request to the index until the snapshot of the database is taken."""
+
+    def __init__(self) -> None:
+        self._reached = False
+        self._opened = asyncio.Event()
+        self._passed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Waits until the gate opens; a `StartGate`."""
+        self._reached = True
+        try:
+            await self._opened.wait()
+        finally:
+            # Set after the index has started its call, which it does without waiting in between.
+            asyncio.get_running_loop().call_soon(self._passed.set)
+
+    async def open(self) -> None:
+        """Opens the gate; if a request waits there, also waits until the index has started it."""
+        self._opened.set()
+        if self._reached:
+            await self._passed.wait()
+
+
 async def search_both(
     open_snapshot: Callable[[], AbstractAsyncContextManager[DatabaseSnapshot[_Item]]],
     index: Callable[[StartGate], Awaitable[list[Hit]]],
@@ -145,19 +167,17 @@ async def search_both(
         index: Searches the index once its gate opens.
         by_words: Searches the whole database by words, if the index cannot be searched.
     """
-    snapshot_taken = asyncio.Event()
+    gate = _RequestGate()
 
     async def search_index() -> list[Hit] | None:
-        return await hits_or_none(index(snapshot_taken.wait))
+        return await hits_or_none(index(gate.wait))
 
     search = asyncio.create_task(search_index())
     items: dict[str, _Item] = {}
     try:
         async with open_snapshot() as snapshot:
-            snapshot_taken.set()
-            # The index takes longer, so its request is sent before a statement is built.
-            for _ in range(_STEPS_OF_A_REQUEST):
-                await asyncio.sleep(0)
+            # The index takes longer, so a prepared request is sent before a statement is built.
+            await gate.open()
             waiting = await snapshot.waiting()
             await asyncio.wait({search}, timeout=_HELD_SECONDS)
             if search.done():

@@ -108,6 +108,38 @@ async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
+async def test_the_database_does_not_wait_for_a_request_in_preparation() -> None:
+    services = Services().open()
+    prepared = asyncio.Event()
+
+    async def slow_vector(after: StartGate) -> list[Hit]:
+        await prepared.wait()
+        return await services.ask(after)
+
+    finding = asyncio.create_task(search_both(services.look, slow_vector, services.by_words))
+    await until_seen(services, "statement")
+    assert "index" not in services.seen
+    prepared.set()
+    assert (await finding).by_id == {"by index": "BY INDEX"}
+
+
+async def test_a_request_that_is_given_up_at_the_gate_does_not_delay_the_database() -> None:
+    services = Services()
+    services.words.set()
+
+    async def impatient(after: StartGate) -> list[Hit]:
+        async with asyncio.timeout(0.001):
+            await after()
+        return []
+
+    finding = asyncio.create_task(search_both(services.look, impatient, services.by_words))
+    await asyncio.sleep(0.01)
+    services.begins.set()
+    await until_seen(services, "statement")
+    with pytest.raises(TimeoutError):
+        await finding
+
+
 @pytest.mark.parametrize("index_first", [True, False])
 async def test_the_search_waits_for_index_and_database(index_first: bool) -> None:
     services = Services()
@@ -149,7 +181,8 @@ async def test_a_search_without_hits_makes_the_same_queries() -> None:
     services = Services().open()
     services.hits = []
     assert (await services.search_both()).by_id == {}
-    assert services.seen[-3:] == ["statement", "ids ", "done"]
+    queries = [what for what in services.seen if what not in ("vector", "index")]
+    assert queries == ["look", "begun", "statement", "ids ", "done"]
 
 
 async def test_a_database_error_is_raised_and_no_task_is_left() -> None:
