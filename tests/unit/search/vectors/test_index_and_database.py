@@ -108,6 +108,27 @@ async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     assert (matches.by_id, matches.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
+async def test_a_prepared_request_is_sent_before_the_statement_is_built() -> None:
+    services = Services()
+    services.words.set()
+    services.index.set()
+
+    async def send() -> list[Hit]:
+        services.seen.append("sent")
+        return []
+
+    async def by_task(after: StartGate) -> list[Hit]:
+        await after()
+        # As grpc.aio does: a call is sent by a task of its own.
+        return await asyncio.create_task(send())
+
+    finding = asyncio.create_task(search_both(services.look, by_task, services.by_words))
+    await run_dry()
+    services.begins.set()
+    await finding
+    assert services.seen[:4] == ["look", "begun", "sent", "statement"]
+
+
 async def test_the_database_does_not_wait_for_a_request_in_preparation() -> None:
     services = Services().open()
     prepared = asyncio.Event()
