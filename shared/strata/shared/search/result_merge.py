@@ -139,7 +139,8 @@ class _RequestGate:
         try:
             await self._opened.wait()
         finally:
-            # Set after the index has started its call, which it does without waiting in between.
+            # Callbacks run in their order: by then the index has started its call, without waiting
+            # in between, and the task in which grpc.aio sends the request has begun.
             asyncio.get_running_loop().call_soon(self._passed.set)
 
     async def open(self) -> None:
