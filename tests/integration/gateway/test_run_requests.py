@@ -64,7 +64,7 @@ def wrong_requests() -> list[tuple[str, dict[str, Any], str]]:
         ),
         ("max_steps", {"max_steps": 201}, "max_steps"),
         ("negative max_steps", {"max_steps": -1}, "max_steps"),
-        ("request_id", {"request_id": "x" * 129}, "request_id"),
+        ("request_id", {"request_id": "x" * 257}, "request_id"),
         ("on_busy", {"on_busy": 9}, "on_busy"),
     ]
 
@@ -206,7 +206,7 @@ async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(world: 
     again = await gateway.start_run(agent_id, request_id="later", start_time=start)
     assert again.id == run.id
     other = {"seconds": start["seconds"] + 1}
-    with pytest.raises(Exception, match="request_id was used before"):
+    with pytest.raises(Exception, match="was used before for another request"):
         await gateway.start_run(agent_id, request_id="later", start_time=other)
     # It does not block other runs; a run without a start time has no run_at.
     events = await collect(gateway.send(agent_id))
