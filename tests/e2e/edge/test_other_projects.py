@@ -25,6 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _NO_IDS = frozenset(
     {
         "request_id",  # of the client's own making
+        "external_id",  # of the client's own making
         "tool_call_id",  # of the model's
         "client_id",  # of an OAuth server
         "image_id",  # the digest of the bytes: who knows it has them
