@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -85,9 +85,17 @@ def first_words(content: Any) -> str:
 
 
 def login_text(message: message_pb2.Message) -> str:
-    made = message.create_time.ToDatetime(tzinfo=UTC).astimezone(TOKYO)
-    time = f"{made:%Y-%m-%d %I:%M:%S %p} JST+0900"
-    return '{"type": "login", "last_login": "Never (first login)", "time": "' + time + '"}'
+    """The text of a login message, after a check of its form.
+
+    It has the time at which it was made, shortly before it was stored.
+    """
+    text = message.parts[0].text.text
+    begin, time = text.split('"time": "')
+    assert begin == '{"type": "login", "last_login": "Never (first login)", '
+    made = datetime.strptime(time, '%Y-%m-%d %I:%M:%S %p JST+0900"}').replace(tzinfo=TOKYO)
+    stored = message.create_time.ToDatetime(tzinfo=UTC)
+    assert timedelta(0) <= stored - made < timedelta(seconds=10)
+    return text
 
 
 @pytest.mark.parametrize(("agent_type", "tools", "first"), TYPES)
@@ -114,7 +122,8 @@ async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
     assert all(list(m.provenance) == [message_pb2.PROVENANCE_SYSTEM] for m in messages)
     assert ("<memory_blocks>" in messages[0].parts[0].text.text) is traits.sees_blocks
     if "user" in first:
-        assert [part.text.text for part in messages[-1].parts] == [login_text(messages[-1])]
+        assert login_text(messages[-1])
+        assert len(messages[-1].parts) == 1
     if "assistant" in first:
         thought, called = messages[1].parts
         assert thought.reasoning.text == (
