@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +15,6 @@ from sqlalchemy.exc import DBAPIError
 from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresMessageStore,
     PostgresPinStore,
@@ -31,21 +29,6 @@ from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 AGENT = new_id("agent")
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
-        yield project_id
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 def text(role: MessageRole, words: str, **fields: Any) -> Message:

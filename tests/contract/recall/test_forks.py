@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +16,6 @@ from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Cursor, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
 from strata.recall.domain.summary_expansion import SummaryExpansion, expand
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresForkStore,
     PostgresMessageStore,
@@ -31,21 +30,6 @@ from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
-        yield project_id
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 def text(role: MessageRole, words: str, **fields: Any) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,13 +31,6 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
-        yield project_id
 
 
 class Store:

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from recall_support import Writer
 from strata.recall.domain.messages import Message, MessageFilter
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, messages, rows
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 AGENT = new_id("agent")
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[None]:
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
-        yield
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture

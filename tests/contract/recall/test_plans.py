@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-import pytest
-
 from plans import plan_of
 from recall_support import START
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresSearchStore, PostgresWindowStore
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
-        yield database
-    await database.close()
 
 
 def message_on_day(number: int) -> Message:

@@ -38,7 +38,7 @@ SAID = (
 )
 
 
-project, embedder = by_meaning.project, by_meaning.embedder
+embedder = by_meaning.embedder
 database = by_meaning.database
 
 

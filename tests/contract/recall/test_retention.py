@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,13 +42,6 @@ from strata.standalone.vectors import EmbeddedVectors
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DAY = 86_400.0
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
-        yield project_id
 
 
 class House:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from recall_support import Writer
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
@@ -21,20 +19,6 @@ from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 AGENT = new_id("agent")
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[None]:
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
-        yield
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture

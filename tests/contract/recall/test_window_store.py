@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Step
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
@@ -27,21 +25,6 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 def caller(project: str) -> RequestContext:
     return RequestContext(caller=Caller(new_id("org"), project, "key"))
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(caller(project_id)):
-        yield project_id
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture
