@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 
 from strata.core_memory.domain.blocks import (
     DELETE,
@@ -23,11 +22,8 @@ from strata.core_memory.domain.blocks import (
     next_revision,
 )
 from strata.core_memory.domain.ports import ReplayedError, Unit
-from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import AlreadyExistsError
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -42,24 +38,6 @@ def at(minutes: float) -> datetime:
 
 def by(operation: str, time: datetime, **origin: str) -> Authorship:
     return Authorship(operation, Origin(**origin), "key-1", time)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[None]:
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key-1"))):
-        yield
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def urls(databases: Any) -> Any:
-    return await databases.of(MIGRATIONS)
-
-
-@pytest.fixture
-async def database(urls: Any) -> AsyncIterator[Database]:
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture

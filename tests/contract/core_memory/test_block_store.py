@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 
+from file_stores import as_project
 from strata.core_memory.domain.blocks import (
     Authorship,
     Block,
@@ -27,7 +27,6 @@ from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -43,29 +42,6 @@ AUTHORSHIP = Authorship(
     base_revision=7,
 )
 ResultT = TypeVar("ResultT")
-
-
-def as_project() -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), new_id("project"), "key-1"))
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[None]:
-    with context.use(as_project()):
-        yield
-
-
-# Every test has a project of its own, so that they may share the database.
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def urls(databases: Any) -> Any:
-    return await databases.of(MIGRATIONS)
-
-
-@pytest.fixture
-async def database(urls: Any) -> AsyncIterator[Database]:
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture

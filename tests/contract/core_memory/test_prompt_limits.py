@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from file_stores import as_project
 from strata.core_memory.domain.blocks import (
     Authorship,
     Block,
@@ -24,14 +24,11 @@ from strata.core_memory.domain.blocks import (
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.prompt.limits import PromptLimit, PromptSize
 from strata.core_memory.domain.prompt.memory_section import Form, render_memory
-from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -39,28 +36,6 @@ NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 AUTHORSHIP = Authorship("update", Origin(), "key-1", NOW)
 PLAIN = Form(blocks=True, line_numbers=False)
 NUMBERED = Form(blocks=True, line_numbers=True)
-
-
-def as_project() -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), new_id("project"), "key-1"))
-
-
-@pytest.fixture(autouse=True)
-def project() -> Iterator[None]:
-    with context.use(as_project()):
-        yield
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def urls(databases: Any) -> Any:
-    return await databases.of(MIGRATIONS)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def database(urls: Any) -> AsyncIterator[Database]:
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
 
 
 @pytest.fixture
