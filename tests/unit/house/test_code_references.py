@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, ROOTS
+from unit.house.repository import REPOSITORY, ROOTS, tracked
 
 PAGES = [
     REPOSITORY / "docs" / "architecture.md",
     REPOSITORY / "docs" / "glossary.md",
     *sorted((REPOSITORY / "docs" / "how-to").glob("*.md")),
 ]
+DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("0*.md"))
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _FILE = re.compile(r"([\w./-]+\.(?:py|proto|md|toml|yaml|env))(?:::([\w.]+))?")
@@ -111,6 +112,15 @@ def _is_folder(path: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_references_to_code_exist(page: Path) -> None:
     assert missing(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda path: path.stem)
+def test_files_that_a_decision_names_exist(page: Path) -> None:
+    """A decision may leave out the first folders of a path."""
+    spans = _CODE.findall(_FENCE.sub("", page.read_text("utf-8")))
+    paths = {match[1] for match in map(_FILE.fullmatch, spans) if match and "/" in match[1]}
+    files = [f"/{path.relative_to(REPOSITORY)}" for path in tracked()]
+    assert {path for path in paths if not any(name.endswith(f"/{path}") for name in files)} == set()
 
 
 def test_architecture_names_enough_code_to_follow_a_message() -> None:
