@@ -141,14 +141,19 @@ def _reference() -> float:
 
 
 def _described(handle: asyncio.Handle) -> str:
-    """Names the coroutine that goes on, and what it has waited in."""
+    """Names the coroutine that continues, and what it has waited in; equal in every run."""
     callback: Any = getattr(handle, "_callback", None)
     owner = getattr(callback, "__self__", None)
     if not isinstance(owner, asyncio.Task):
-        return repr(callback)
+        return _name_of(callback)
     names: list[str] = []
     inner: Any = owner.get_coro()
     while inner is not None and len(names) < 40:
-        names.append(getattr(inner, "__qualname__", repr(inner)))
+        names.append(_name_of(inner))
         inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
     return " > ".join(names)
+
+
+def _name_of(value: object) -> str:
+    # Never the `repr`, which has an address and would make each run name another place.
+    return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -38,7 +38,11 @@ class PtyProgram:
         asyncio.get_running_loop().add_reader(master, self._read)
 
     def type(self, keys: str) -> None:
-        """Presses keys; ``\\r`` is Enter, ``\\x03`` Ctrl-C, ``\\x04`` Ctrl-D."""
+        """Presses keys; ``\\r`` is Enter, ``\\x03`` Ctrl-C, ``\\x04`` Ctrl-D.
+
+        Wait for the prompt before Ctrl-D: the terminal drops an end of input that is typed before
+        readline changes its mode.
+        """
         os.write(self._master, keys.encode())
 
     async def shows(self, text: str, times: int = 1) -> None:
@@ -66,22 +70,6 @@ class PtyProgram:
                         await self._news.wait()
                 return
         raise AssertionError(f"{until!r} is not on:\n{self.terminal.text}")
-
-    async def end_input(self) -> int:
-        """Presses Ctrl-D, again after a while, until the command ends; returns the exit code.
-
-        A terminal forgets an end of input that is typed before the program reads a line: it is
-        dropped when readline changes the terminal's mode.
-        """
-        for _ in range(round(_PATIENCE_S / _AGAIN_S)):
-            # The command may end, and close the terminal, between the look and the key.
-            with contextlib.suppress(OSError):
-                self.type("\x04")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):
-                    await self.process.wait()
-                break
-        return await self.ends()
 
     async def ends(self) -> int:
         """Waits for the end and for all that was written, and returns the exit code."""

@@ -29,7 +29,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.protocol.errors import FailedPreconditionError, Reason
 
-CTRL_C = "\x03"
+CTRL_C, CTRL_D = "\x03", "\x04"
 # What a terminal puts around a paste while a program has bracketed paste switched on.
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
@@ -54,7 +54,8 @@ async def test_a_conversation(gateway: ScriptedGateway, place: Mapping[str, str]
         program.type("And again\r")
         await program.shows("you> And again\nHello!\n")
         await program.shows("you>", times=3)
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     texts = [request.messages[0].parts[0].text.text for request in gateway.runs.sent]
     assert texts == ["Hi", "And again"]
 
@@ -79,7 +80,8 @@ async def test_a_call_that_needs_approval_is_asked_about(
         program.type("Too dear\r")
         await program.shows("As you like.")
         await program.shows("you>", times=2)
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     first, second = (request.decisions[0] for request in gateway.runs.answered)
     assert (first.approve, first.arguments_hash) == (True, "h")
     assert (second.approve, second.reason) == (False, "Too dear")
@@ -112,7 +114,8 @@ async def test_an_approval_that_was_left_open_is_asked_about_before_the_next_mes
         await program.shows("Thank you.")
         await program.shows("Hello!")
         await program.shows("you>", times=2)
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
 
 
 async def test_agent_is_created_after_confirmation(
@@ -128,7 +131,8 @@ async def test_agent_is_created_after_confirmation(
         program.type("\r")
         await program.shows("You talk with newcomer.")
         await program.shows("you>")
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     assert [agent.name for agent in gateway.agents.agents] == ["ann", "newcomer"]
 
 
@@ -141,7 +145,8 @@ async def test_line_that_ends_in_a_backslash_continues_on_the_next_line(
         await program.shows("...>")
         program.type("two\r")
         await program.shows("you>", times=2)
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     [request] = gateway.runs.sent
     assert request.messages[0].parts[0].text.text == "one\ntwo"
 
@@ -157,7 +162,8 @@ async def test_lines_that_are_pasted_are_one_message(
         program.type(" Thanks.\r")
         await program.shows("Hello!")
         await program.shows("you>", times=2)
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     [request] = gateway.runs.sent
     assert request.messages[0].parts[0].text.text == "Look: one\n\ttwo\n\nthree\n Thanks."
 
@@ -187,7 +193,8 @@ async def test_ctrl_c_cancels_the_run_and_not_the_program(
         program.type("half a li")
         await program.shows("you> half a li")
         await program.interrupt(until="(Ctrl-D leaves)\nyou>")
-        assert await program.end_input() == 0
+        program.type(CTRL_D)
+        assert await program.ends() == 0
     assert len(gateway.runs.sent) == 2
 
 

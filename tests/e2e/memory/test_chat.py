@@ -48,7 +48,8 @@ async def test_an_edit_is_seen_explained_and_undone(
         program.type("/whatever\r")
         await program.shows("There is no command /whatever. /help lists the commands.")
         await program.shows("you>", times=8)
-        assert await program.end_input() == 0
+        program.type("\x04")
+        assert await program.ends() == 0
     assert (await world.block(ann, "human")).value == before
 
 
@@ -103,7 +104,9 @@ async def test_a_chat_shows_its_context_and_changes_model_and_conversation(
         await program.shows("answers.")
         program.type("/model anthropic/test-model\r")
         await program.shows("anthropic/test-model answers from now on.")
-        assert await program.end_input() == 0
+        await program.shows("you>", times=7)
+        program.type("\x04")
+        assert await program.ends() == 0
     assert "One." not in str(world.model.requests[-1].last_text)
     response = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ann.id))
     assert response.agent.model.handle == "anthropic/test-model"

@@ -152,3 +152,37 @@ async def test_what_holds_the_loop_once_is_at_fault() -> None:
     await assert_never_held(lambda: hold(10), LONGEST_MS)
     with pytest.raises(AssertionError, match="hold"):
         await assert_never_held(lambda: hold(3_000_000), LONGEST_MS)
+
+
+async def test_the_name_of_a_place_has_no_address() -> None:
+    # Two runs are compared by these names.
+    async def hold_after_a_wait() -> None:
+        await asyncio.to_thread(list)
+        total = 0
+        for number in range(3_000_000):
+            total += number
+
+    async with watch_loop() as watch:
+        await asyncio.create_task(hold_after_a_wait())
+    places = [delay.what for delay in watch.longer_than(LONGEST_MS)]
+    assert any("hold_after_a_wait" in place for place in places)
+    assert not any("0x" in place for place in places)
+
+
+async def test_a_callback_that_holds_the_loop_is_at_fault() -> None:
+    async def scenario() -> None:
+        done = asyncio.Event()
+
+        def hold() -> None:
+            total = 0
+            for number in range(3_000_000):
+                total += number
+            done.set()
+
+        for _ in range(150):
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(hold)
+        await done.wait()
+
+    with pytest.raises(AssertionError, match="hold"):
+        await assert_never_held(scenario, LONGEST_MS)

@@ -126,8 +126,8 @@ HAND_CONVERSATION_OVER = builtin(
     name=HAND_OVER,
     description=(
         "Hand this conversation over to another agent of this group, if that one is better suited"
-        " to answer. It sees what was said, answers the user now and keeps the conversation from"
-        " then on. Your turn ends with this call; do not answer the user yourself as well."
+        " to answer. It sees the messages so far, answers the user now and keeps the conversation"
+        " from then on. Your turn ends with this call; do not answer the user yourself as well."
     ),
     kind=ToolType.MULTI_AGENT,
     parameters=parameters(

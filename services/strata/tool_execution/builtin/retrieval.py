@@ -35,9 +35,9 @@ _MATCH = {
 CONVERSATION_SEARCH = builtin(
     name="conversation_search",
     description=(
-        "Search everything that was said in earlier conversations with this user, also what is"
-        " no longer in view. Use it when the user refers to something you cannot see. Returns"
-        " the best matching messages with their time and speaker."
+        "Search the messages of this and earlier conversations with this user, including those"
+        " that are no longer in view. Use it when the user refers to something you cannot see."
+        " Returns the best matching messages with their time and speaker."
     ),
     kind=ToolType.CORE,
     parameters=parameters(

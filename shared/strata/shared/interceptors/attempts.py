@@ -1,4 +1,4 @@
-"""Repeats calls between services while the other service does not answer or cannot be reached.
+"""Repeats calls between services if the other one does not answer, is down, or refuses the token.
 
 gRPC's own retries are off: they can hang, and they end too early. A process that hangs keeps its
 connections, and a service that restarts is away for longer than a second.

@@ -98,8 +98,8 @@ READING = (
     _tool(
         "conversation_search",
         "Search conversations",
-        "Search everything that was said in the agent's conversations. Returns the best matching"
-        " messages with their time and speaker.",
+        "Search the messages of the agent's conversations. Returns the best matching messages with"
+        " their time and speaker.",
         ["query"],
         _READS,
         query=_text('What to look for. Words in "quotes" must stand together.'),
