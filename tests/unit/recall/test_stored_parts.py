@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2
-from strata.recall.convert.parts import part_from_json, parts_to_json
+from strata.recall.convert.parts import part_from_json, parts_to_json, provenance_from_text
 
 CALL = {"tool_call_id": "call-1", "name": "look", "arguments": '{"a": 1}'}
 WIRE_CALL = common.ToolCallPart(tool_call_id="call-1", name="look", arguments='{"a": 1}')
@@ -273,3 +273,14 @@ def test_request_fields_of_an_approval_request_are_not_stored() -> None:
     request.response_format.SetInParent()
     [stored], _ = parts_to_json([common.Part(approval_request=request)])
     assert stored == {"type": "approval_request", "approval_id": "approval-1", "tool_calls": []}
+
+
+def test_names_that_a_newer_release_stored_are_read_as_unspecified() -> None:
+    stored = {"type": "tool_return", **CALL, "status": "postponed", "taint": ["web", "radio"]}
+    part = part_from_json(stored)
+    assert part.tool_return.status == common.TOOL_STATUS_UNSPECIFIED
+    assert list(part.tool_return.taint) == [
+        common.PROVENANCE_WEB,
+        common.PROVENANCE_UNSPECIFIED,
+    ]
+    assert provenance_from_text("radio") == common.PROVENANCE_UNSPECIFIED

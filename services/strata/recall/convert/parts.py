@@ -181,7 +181,8 @@ def _single_form(field: FieldDescriptor) -> tuple[_Writer | None, _Reader | None
         return form.write, form.read
     if field.enum_type is not None:
         names, numbers = _enum_names(field.enum_type)
-        return lambda value, _: names.get(value, ""), numbers.__getitem__
+        # A replica of a newer release may have stored a name that this one lacks.
+        return lambda value, _: names.get(value, ""), lambda name: numbers.get(name, 0)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda value, _: base64.b64encode(value).decode(), base64.b64decode
     if field.type == FieldDescriptor.TYPE_STRING:
@@ -226,8 +227,8 @@ def provenance_to_text(value: common.Provenance.ValueType) -> str:
 
 
 def provenance_from_text(value: str) -> common.Provenance.ValueType:
-    """Returns the enum value of a stored provenance."""
-    return cast("common.Provenance.ValueType", _PROVENANCES[1][value])
+    """Returns the enum value of a stored provenance; that of no label if it is unknown here."""
+    return cast("common.Provenance.ValueType", _PROVENANCES[1].get(value, 0))
 
 
 def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
