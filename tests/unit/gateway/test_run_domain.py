@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.api.common.v1 import run_event_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.domain.runs import RunEnding, trigger_of
@@ -20,6 +20,7 @@ from strata.gateway.runs.domain.states import (
     after,
     sources,
 )
+from strata.gateway.runs.store.runs import _stop_reason
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
@@ -87,3 +88,11 @@ def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
     assert reason is StopReason.ERROR
     assert failure is not None
     assert failure.reason == "INTERNAL"
+
+
+def test_what_a_newer_release_stored_is_left_out() -> None:
+    assert _stop_reason("END_TURN") is StopReason.END_TURN
+    assert _stop_reason("UNSPECIFIED") is None
+    assert _stop_reason("BORED") is None
+    finished = convert.build_run_finished(StopReason.END_TURN, Usage(), 1, taint=["WEB", "RADIO"])
+    assert list(finished.taint) == [message_pb2.PROVENANCE_WEB]

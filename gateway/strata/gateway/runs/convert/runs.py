@@ -381,7 +381,9 @@ def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, .
 
 
 def _labels_of(taint: Iterable[str]) -> list[message_pb2.Provenance.ValueType]:
-    return [PROVENANCES.to_proto[Provenance[name]] for name in taint]
+    # A gateway of a newer release may have stored a label that this one lacks.
+    known = Provenance.__members__
+    return [PROVENANCES.to_proto[known[name]] for name in taint if name in known]
 
 
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:

@@ -23,7 +23,6 @@ from strata.gateway.runs.domain.approvals import (
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN, RunQuotas, check_group_quota
 from strata.gateway.runs.domain.runs import (
-    NO_STOP_REASON,
     Accepted,
     Dispatch,
     EventPage,
@@ -567,7 +566,8 @@ def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
 
 
 def _stop_reason(name: str) -> StopReason | None:
-    return None if name == NO_STOP_REASON else StopReason[name]
+    # A gateway of a newer release may have stored a reason that this one lacks.
+    return StopReason.__members__.get(name)
 
 
 def _usage(row: Mapping[Any, Any]) -> Usage:
