@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import FairSlots, share_of
+from strata.shared.fair_slots import FairSlots, share_of, slots_of_short_work
 
 
 async def settle() -> None:
@@ -124,6 +124,16 @@ async def test_a_busy_project_gives_way_to_a_quiet_one_that_works_but_not_for_lo
         now += 0.01
         await asyncio.wait_for(asking, timeout=10)
     assert slots.held("noisy") == 2
+
+
+async def test_short_work_of_a_busy_project_gives_way_to_a_quiet_one_but_not_for_long() -> None:
+    slots = slots_of_short_work(64, "calls")
+    for _ in range(5):
+        async with slots.slot("noisy"):
+            pass
+    async with slots.slot("quiet"):
+        assert not slots.acquire_now("noisy")
+        await asyncio.wait_for(slots.acquire("noisy"), timeout=10)
 
 
 async def test_projects_that_take_about_as_many_slots_do_not_give_way() -> None:
