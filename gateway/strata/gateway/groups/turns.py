@@ -1,11 +1,11 @@
-"""Runs of groups: each turn of a member is a run of its own, whose events the group's run relays.
+"""Runs of groups: each turn of a member is a run of its own; the group's run relays its events.
 
-The member's run has a request id that is made from the group's run and the number of the turn. A
-group's run that is dispatched again, here or by another gateway, goes through its turns from the
-first: a run that was accepted before is found by its request id and followed from its log, so no
-member speaks twice, and none is skipped. Which of the relayed events are in the group's log
-already is for `LiveRun` to tell. The members that a manager agent asks by its tool have runs whose
-request ids are made from its call; their events are relayed beside those of the manager agent.
+The request id of a member's run is derived from the group's run and the number of the turn. When a
+group's run is dispatched again, here or by another gateway, it repeats its turns from the first
+one. Runs that were accepted before are found by their request ids and followed from their logs, so
+no member speaks twice and none is skipped. `LiveRun` drops relayed events that the group's log has
+already. A manager agent can ask members by a tool; the request ids of these runs are derived from
+the call, and their events are relayed beside those of the manager agent.
 """
 
 from __future__ import annotations

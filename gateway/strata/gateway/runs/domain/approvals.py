@@ -1,9 +1,10 @@
-"""Requests for approval: their records and their errors. Pure.
+"""Requests for approval: records and errors. Pure.
 
-A run that ends with one leaves its conversation waiting: no message is taken, unless its sender has
-the request denied, until it is answered once or its deadline has passed. A deadline that approves
-is an answer like others: a gateway gives it (`defaults`), and until then the conversation waits.
-What it asks for is known to the agent loop; here is who may go on, and when.
+A run that ends with a request for approval blocks its conversation: until the request is answered
+once, or its deadline has passed, new messages are refused unless the sender has the request denied.
+If the deadline approves by default, a gateway answers like a person (`defaults`); until then the
+conversation stays blocked. The agent loop stores the calls that wait for approval; this module
+decides who may answer, and when.
 """
 
 from __future__ import annotations
