@@ -22,7 +22,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from world import Ran, World, text_of, user
+from whole_system import Ran, World, text_of, user
 
 pytestmark = pytest.mark.timeout(300)
 

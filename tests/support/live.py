@@ -15,7 +15,7 @@ import psutil
 import strata
 from doubles.model_server import ModelServer
 from strata.standalone.data_folder import DataFolder
-from world import Shape, World
+from whole_system import Shape, World
 
 START_S = 90.0
 STOP_S = 30.0

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.sandbox.jails import interpreter
 from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from strata.client import Client, connect
-from world import Shape, World, forget, open_world
+from whole_system import Shape, World, forget, open_world
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session", name="system")

@@ -33,7 +33,7 @@ from strata.client import (
     returned,
     tool_source,
 )
-from world import Ran, World
+from whole_system import Ran, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -21,7 +21,7 @@ from strata.client import (
     InvalidArgumentError,
     Untrusted,
 )
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,7 +20,7 @@ from strata.api.tool_execution.v1.tool_service_pb2 import (
     ListToolsRequest,
 )
 from strata.client import Client
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.client import NotFoundError, SyncClient, connect_sync, new_request_id, returned
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

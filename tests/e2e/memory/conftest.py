@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.cli.main import app
-from world import Shape, World, forget, open_world
+from whole_system import Shape, World, forget, open_world
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from e2e.memory.conftest import Run
 from other_models import DIM, WORDS, endpoints, serve
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
-from world import Shape, World, eventually, open_world
+from whole_system import Shape, World, eventually, open_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

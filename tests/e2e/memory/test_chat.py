@@ -12,7 +12,7 @@ from e2e.cli.pty_program import on_terminal
 from e2e.memory.conftest import Run
 from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from world import World, eventually
+from whole_system import World, eventually
 
 _PATIENT_EDITOR = """\
 import pathlib, sys, time

@@ -18,7 +18,7 @@ from mcp_clients import BY_EDITOR, PROGRAM, http_server, over_http, over_stdio, 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

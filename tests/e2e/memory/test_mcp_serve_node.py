@@ -14,7 +14,7 @@ import pytest
 
 from mcp_clients import PROGRAM, http_server, variables
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 _NODE = shutil.which("node")

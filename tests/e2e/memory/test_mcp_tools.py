@@ -27,7 +27,7 @@ from strata.cli.mcp_server.resources import uri_of
 from strata.cli.mcp_server.server import build_server
 from strata.shared.ids import new_id
 from uploading import make_folder, until_read, upload
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

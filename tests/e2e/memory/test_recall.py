@@ -16,7 +16,7 @@ from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.protocol.images import image_id
 from strata.shared.ids import new_id
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -21,7 +21,7 @@ from strata.cli.memory.blocks import blocks_of
 from strata.cli.memory.folder import STATE_FILE
 from strata.cli.memory.markdown import parse
 from strata.protocol.errors import NotFoundError
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

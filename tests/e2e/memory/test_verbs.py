@@ -10,7 +10,7 @@ import pytest
 from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

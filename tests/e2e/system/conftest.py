@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from doubles.model_server import ModelServer
 from live import LiveStrata
-from world import Shape, World, forget, open_world
+from whole_system import Shape, World, forget, open_world
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape), name="system")

@@ -24,7 +24,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import StrataError
 from strata.standalone.data_folder import DataFolder
-from world import World, eventually
+from whole_system import World, eventually
 
 MODEL_KEY = "sk-model/7fQ9+zT4bV=kM2xW8aL5c"
 VECTOR_KEY = "sk-vector/3hR6+yU1nB=pD0sE9jG7"

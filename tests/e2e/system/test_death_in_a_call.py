@@ -22,7 +22,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
-from world import Ran, Stream, World, roles
+from whole_system import Ran, Stream, World, roles
 
 _NAP_S = 25
 _UNTIL_ASLEEP_S = 1.0

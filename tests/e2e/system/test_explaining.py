@@ -7,7 +7,7 @@ import pytest
 from doubles.script import call, overflow, say
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

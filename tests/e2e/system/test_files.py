@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.shared.ids import new_id
-from world import World
+from whole_system import World
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 

@@ -17,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.cli.main import app
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from world import World, eventually, text_of
+from whole_system import World, eventually, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -20,7 +20,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.client.images import user_message
-from world import Ran, Stream, World
+from whole_system import Ran, Stream, World
 
 pytestmark = pytest.mark.timeout(240)
 

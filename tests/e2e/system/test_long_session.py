@@ -20,7 +20,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from world import Ran, Shape, World, open_world, roles, text_of
+from whole_system import Ran, Shape, World, open_world, roles, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,7 +12,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from world import Ran, World
+from whole_system import Ran, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -19,7 +19,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.ids import new_id
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

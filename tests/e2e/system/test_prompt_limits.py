@@ -13,7 +13,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from world import World, roles
+from whole_system import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

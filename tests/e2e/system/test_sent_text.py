@@ -14,7 +14,7 @@ from strata.api.common.v1 import tool_pb2 as tool_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.replies import words_of
-from world import Ran, Stream, World
+from whole_system import Ran, Stream, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

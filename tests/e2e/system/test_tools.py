@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from doubles.script import Call, Reply, say
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

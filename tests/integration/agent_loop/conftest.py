@@ -1,4 +1,4 @@
-"""The world of `world.py` as fixtures: over sockets and in process."""
+"""The services behind the gateway as fixtures: over sockets and in process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from integration.agent_loop.world import World, open_world
+from inner_services import World, open_world
 from web_servers import RawServer, raw_server
-from world import forget
+from whole_system import forget
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

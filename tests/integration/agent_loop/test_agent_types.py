@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from doubles.script import call, say
-from integration.agent_loop.world import World, roles, user
+from inner_services import World, roles, user
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from doubles.script import Reply, say
+from inner_services import World, roles
 from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
-from integration.agent_loop.world import World, roles
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.run.events import ApprovalRequested
 from strata.agent_loop.domain.run.runs import RunRequest

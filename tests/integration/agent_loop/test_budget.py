@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Call, Reply, say
-from integration.agent_loop.world import World, open_world
+from inner_services import World, open_world
 from metering import Cost as SqlCost
 from metering import SqlMeter, wait_for_following_events
 from strata.api.common.v1 import tool_pb2

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
+from inner_services import Ran, World, roles
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
-from integration.agent_loop.world import Ran, World, roles
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import ModelCall, say
-from integration.agent_loop.world import World, roles
+from inner_services import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb

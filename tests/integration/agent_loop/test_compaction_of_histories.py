@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.agent_loop.clients.recall import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.plan import plan

@@ -10,7 +10,7 @@ import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, Step, rate_limited, say, unauthorized
 from image_samples import png
-from integration.agent_loop.world import World, roles
+from inner_services import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb

@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from inner_services import World
 from integration.agent_loop.test_groups import agents, block, create, get, labels, members, refusal
-from integration.agent_loop.world import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, Reason

@@ -6,7 +6,7 @@ import pytest
 
 from doubles.script import Call, Reply, call, say
 from hostile_json import HOSTILE_ARGUMENTS, nested
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb

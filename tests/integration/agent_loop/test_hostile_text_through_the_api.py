@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from doubles.script import say
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2

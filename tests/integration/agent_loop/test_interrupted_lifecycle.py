@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from integration.agent_loop.world import World, roles
+from inner_services import World, roles
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

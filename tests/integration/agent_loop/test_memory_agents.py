@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World, roles
+from inner_services import World, roles
 from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, overflow, say
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb

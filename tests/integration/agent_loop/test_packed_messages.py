@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from doubles.script import call, say
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
 

@@ -10,7 +10,7 @@ import pytest
 
 from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.script import Call, Fault, Reply, say, unauthorized
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.agent_loop.models.probes import ask_server
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.api.agent_loop.v1 import model_service_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from doubles.script import say
-from integration.agent_loop.world import World
+from inner_services import World
 from strata.agent_loop.prompts.library import BUILTIN_DESCRIPTIONS, system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb

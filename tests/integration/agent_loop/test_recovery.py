@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Call, Reply, rate_limited, say
-from integration.agent_loop.world import World, roles, user
+from inner_services import World, roles, user
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.agent_loop.clients.core_memory import CoreMemoryClient
 from strata.agent_loop.clients.recall import RecallClient

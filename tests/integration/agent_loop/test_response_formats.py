@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, say
-from integration.agent_loop.world import Ran, World, roles
+from inner_services import Ran, World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.common.v1 import run_event_pb2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from integration.agent_loop.world import Ran, World
+from inner_services import Ran, World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
-from integration.agent_loop.world import World, roles
+from inner_services import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2

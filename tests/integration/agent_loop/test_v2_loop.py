@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, say
-from integration.agent_loop.world import Ran, World, roles
+from inner_services import Ran, World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, Step
+from inner_services import World
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
-from integration.agent_loop.world import World
 from strata.agent_loop.domain.run.runs import RunRequest, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent
 from strata.agent_loop.loop.turn import Turn

@@ -1,4 +1,4 @@
-"""Fixtures: the world of `world.py` over both transports, or over sockets only."""
+"""Scripted services with a gateway in front of them: both transports, or sockets only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from integration.gateway.world import World, open_world
+from integration.gateway.scripted_services import World, open_world
 
 
 @pytest_asyncio.fixture(params=["inprocess", "socket"])

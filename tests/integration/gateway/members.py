@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     Gateway,
     World,
     delta,

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
+from integration.gateway.scripted_services import Gateway, World, collect
 from integration.gateway.test_proxy import reason
-from integration.gateway.world import Gateway, World, collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key

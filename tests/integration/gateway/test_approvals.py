@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.test_proxy import reason
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     Gateway,
     World,
     collect,
@@ -23,6 +22,7 @@ from integration.gateway.world import (
     started,
     step,
 )
+from integration.gateway.test_proxy import reason
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb

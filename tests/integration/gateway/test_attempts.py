@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     REPLY_EVENTS,
     Gateway,
     World,

@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.test_proxy import reason
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     Gateway,
     World,
     collect,
@@ -20,6 +19,7 @@ from integration.gateway.world import (
     started,
     stored,
 )
+from integration.gateway.test_proxy import reason
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from integration.gateway.test_admin import project, project_key
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     World,
     collect,
     eventually,
@@ -18,6 +17,7 @@ from integration.gateway.world import (
     step,
     stored,
 )
+from integration.gateway.test_admin import project, project_key
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 

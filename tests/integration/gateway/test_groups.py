@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members, check_log, send, spoken_texts
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     Gateway,
     World,
     collect,

@@ -9,9 +9,17 @@ from typing import Any
 import grpc
 import pytest
 
+from integration.gateway.scripted_services import (
+    Gateway,
+    World,
+    collect,
+    event,
+    finished,
+    started,
+    stored,
+)
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_proxy import reason
-from integration.gateway.world import Gateway, World, collect, event, finished, started, stored
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

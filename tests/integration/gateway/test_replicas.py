@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 import strata
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     Gateway,
     World,
     collect,

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members
+from integration.gateway.scripted_services import World, collect, eventually, kinds, message, reply
 from integration.gateway.test_approvals import asks, read_approval, respond
 from integration.gateway.test_schedules import Schedules
-from integration.gateway.world import World, collect, eventually, kinds, message, reply
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb

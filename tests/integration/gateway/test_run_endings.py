@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.world import (
+from integration.gateway.scripted_services import (
     REPLY_EVENTS,
     World,
     collect,

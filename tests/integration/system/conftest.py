@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from world import Shape, World, forget, open_world
+from whole_system import Shape, World, forget, open_world
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape), name="system")

@@ -11,7 +11,7 @@ from integration.system.test_approvals import GATE, INSERT, asked_in
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-from world import World, roles
+from whole_system import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

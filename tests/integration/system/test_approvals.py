@@ -15,7 +15,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from world import Ran, Stream, World, roles, user
+from whole_system import Ran, Stream, World, roles, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

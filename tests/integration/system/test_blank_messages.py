@@ -12,7 +12,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-from world import World, roles, user
+from whole_system import World, roles, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

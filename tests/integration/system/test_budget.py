@@ -13,7 +13,7 @@ from doubles.script import Call, Reply, say
 from metering import Cost, wait_for_following_events
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from world import Ran, World, roles
+from whole_system import Ran, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

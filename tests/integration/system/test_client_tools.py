@@ -13,7 +13,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-from world import Ran, Stream, World, roles
+from whole_system import Ran, Stream, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

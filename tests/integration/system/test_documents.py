@@ -16,7 +16,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.ids import new_id
-from world import World, eventually
+from whole_system import World, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from world import Shape, World, eventually, open_world
+from whole_system import Shape, World, eventually, open_world
 
 LONGEST_MS = 20.0
 DIM = 384

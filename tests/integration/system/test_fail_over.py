@@ -7,7 +7,7 @@ import pytest
 from doubles.script import Call, Reply, rate_limited, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,7 +10,7 @@ import pytest
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.shared.ids import new_id
-from world import World, eventually
+from whole_system import World, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.client.images import image, user_message
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.protocol.images import MAX_IMAGE_BYTES, image_id
-from world import Ran, Stream, World, roles
+from whole_system import Ran, Stream, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id, new_id
-from world import World, eventually, roles, text_of, user
+from whole_system import World, eventually, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

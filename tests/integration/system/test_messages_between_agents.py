@@ -17,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.ids import new_id
 from strata.shared.member_labels import labels_of
-from world import Ran, World, eventually, roles, text_of, user
+from whole_system import Ran, World, eventually, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -14,7 +14,7 @@ from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import NotFoundError, Reason
-from world import World
+from whole_system import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,7 +18,7 @@ from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, ServiceChannels
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from world import Shape, World
+from whole_system import Shape, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

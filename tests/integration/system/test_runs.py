@@ -12,7 +12,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
-from world import Stream, World, roles, text_of, user
+from whole_system import Stream, World, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import AgentType
-from world import World, roles
+from whole_system import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,7 @@ from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id
-from world import Shape, World, eventually, roles, text_of
+from whole_system import Shape, World, eventually, roles, text_of
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

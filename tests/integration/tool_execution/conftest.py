@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from integration.agent_loop.world import World, open_world
+from inner_services import World, open_world
 from mcp_support import Mcp, open_folder
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

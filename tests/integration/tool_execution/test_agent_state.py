@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import call, say
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.common.v1 import tool_pb2

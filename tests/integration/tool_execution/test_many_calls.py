@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.oauth_server import Authority, Vault
-from integration.agent_loop.world import World
+from inner_services import World
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, NotFoundError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb

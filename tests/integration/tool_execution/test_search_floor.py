@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import say
-from integration.agent_loop.world import World
+from inner_services import World
 from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb

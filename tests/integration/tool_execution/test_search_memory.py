@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import call, say
-from integration.agent_loop.world import Ran, World
+from inner_services import Ran, World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2

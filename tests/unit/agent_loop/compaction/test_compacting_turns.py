@@ -26,8 +26,8 @@ from strata.protocol.errors import AbortedError, Reason, UnavailableError
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink, reply
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 
 VIEW = View(5000)
 OVERFLOW = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")

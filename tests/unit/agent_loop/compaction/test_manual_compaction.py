@@ -8,7 +8,7 @@ from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
-from unit.agent_loop.loop.world import LoopWorld, reply
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
 
 
 def by_hand(world: LoopWorld, bound: BoundModel | None) -> ManualCompaction:

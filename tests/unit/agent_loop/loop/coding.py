@@ -24,8 +24,8 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Tools, reply
 from unit.agent_loop.loop.ruled import rule
-from unit.agent_loop.loop.world import LoopWorld, Tools, reply
 
 CODE = "run_code_with_tools"
 

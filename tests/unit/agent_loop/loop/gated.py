@@ -18,8 +18,8 @@ from strata.agent_loop.domain.model.chat import ChatRole
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.world import LoopWorld, Sink
 
 
 def gated_world(*names: str, **fields: Any) -> LoopWorld:

@@ -30,9 +30,9 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
+from unit.agent_loop.loop.in_memory_ports import USAGE, LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import most, return_messages, rule
-from unit.agent_loop.loop.world import USAGE, LoopWorld, assert_pairs_are_whole, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
 

@@ -32,8 +32,8 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import child, first, most, return_messages, rule
-from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 SHOWS = Tool(
     ToolSchema(

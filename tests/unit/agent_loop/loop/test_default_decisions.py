@@ -18,8 +18,8 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
 from unit.agent_loop.loop.ruled import return_messages, rule
-from unit.agent_loop.loop.world import LoopWorld, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
 TOOLS = ("acts", "reads", "edits")

@@ -25,6 +25,7 @@ from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
+from unit.agent_loop.loop.in_memory_ports import Sink, assert_pairs_are_whole, lost, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
     child,
@@ -36,7 +37,6 @@ from unit.agent_loop.loop.ruled import (
     return_messages,
 )
 from unit.agent_loop.loop.ruled import until_done as until_done_with
-from unit.agent_loop.loop.world import Sink, assert_pairs_are_whole, lost, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
 

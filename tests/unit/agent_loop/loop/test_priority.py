@@ -14,7 +14,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.messages import MessageRole
-from unit.agent_loop.loop.world import LoopWorld, Sink
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink
 
 
 class Time:

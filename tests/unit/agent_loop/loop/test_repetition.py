@@ -19,6 +19,7 @@ from strata.agent_loop.domain.model.chat import ImagePart, ModelReply, ToolCall,
 from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
     heartbeats,
@@ -29,7 +30,6 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 NOTE = "You made the same tool calls with the same arguments 3 times in a row"
 

@@ -16,6 +16,7 @@ from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
     child,
@@ -32,7 +33,6 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
 def described_conversation(world: LoopWorld) -> list[tuple[str, str, str, str]]:

@@ -17,6 +17,7 @@ from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
     REASON,
@@ -34,7 +35,6 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
 async def test_without_rules_requests_and_journal_are_unchanged() -> None:

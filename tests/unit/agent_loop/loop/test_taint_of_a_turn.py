@@ -17,9 +17,9 @@ from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import return_messages, rule
-from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
 GATE = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True, timeout_s=60)

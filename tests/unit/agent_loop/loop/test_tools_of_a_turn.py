@@ -9,8 +9,8 @@ import pytest
 from strata.agent_loop.domain.model.chat import FinishReason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS
+from unit.agent_loop.loop.in_memory_ports import Agents, LoopWorld, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.world import Agents, LoopWorld, assert_pairs_are_whole, reply
 
 
 def with_tools(world: LoopWorld, *names: str) -> None:

@@ -39,8 +39,7 @@ from strata.protocol.errors import (
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
-from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.world import (
+from unit.agent_loop.loop.in_memory_ports import (
     USAGE,
     LoopWorld,
     Sink,
@@ -48,6 +47,7 @@ from unit.agent_loop.loop.world import (
     lost,
     reply,
 )
+from unit.agent_loop.loop.journals import Died
 from unit.loop_time import put_forward
 
 

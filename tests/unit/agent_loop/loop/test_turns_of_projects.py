@@ -13,7 +13,7 @@ from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.loop.priority import TurnWork
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
-from unit.agent_loop.loop.world import LoopWorld, Recall, reply
+from unit.agent_loop.loop.in_memory_ports import LoopWorld, Recall, reply
 
 
 class SlowRecall:
