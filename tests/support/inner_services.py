@@ -93,7 +93,7 @@ class Ran:
 
 
 @dataclass
-class World:
+class InnerServices:
     """Stubs to everything, signed in as a project of the test's own."""
 
     model: ModelServer
@@ -189,9 +189,9 @@ def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
     return [message_pb2.Role.Name(m.role).removeprefix("ROLE_").lower() for m in messages]
 
 
-async def open_world(
+async def open_inner_services(
     databases: Any, vectors: EmbeddedVectors, transport: str, **tool_settings: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[InnerServices]:
     """Starts everything; `transport` is "sockets" or "inprocess"."""
     private, public = generate_key_pair()
     signer, verifier = TokenSigner(private), TokenVerifier(public)
@@ -288,7 +288,9 @@ async def open_world(
                 network.register(service, settings)
                 await stack.enter_async_context(BackgroundTasks(service))
             stack.push_async_callback(network.close)
-            yield World(model, signer, verifier, network.channel, urls, prompts, network=network)
+            yield InnerServices(
+                model, signer, verifier, network.channel, urls, prompts, network=network
+            )
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
@@ -303,4 +305,4 @@ async def open_world(
             def channel(service: str) -> Any:
                 return factory.channel(targets[service], services_of(service))
 
-            yield World(model, signer, verifier, channel, urls, prompts)
+            yield InnerServices(model, signer, verifier, channel, urls, prompts)

@@ -15,7 +15,7 @@ import psutil
 import strata
 from doubles.model_server import ModelServer
 from strata.standalone.data_folder import DataFolder
-from whole_system import Shape, World
+from whole_system import Shape, System
 
 START_S = 90.0
 STOP_S = 30.0
@@ -64,7 +64,7 @@ class LiveStrata:
         assert self._process is not None, "not started"
         return self._process.pid
 
-    async def start(self) -> World:
+    async def start(self) -> System:
         """Starts it, waits until it is ready and returns a client; close its channel."""
         assert self._process is None, "started already"
         with self._log.open("wb") as log:
@@ -85,7 +85,7 @@ class LiveStrata:
         assert runtime is not None, self.log
         key = (self.data / "secrets" / "api-key").read_text()
         shape = Shape.SOCKETS if self._split else Shape.IN_PROCESS
-        return World(shape, runtime.address, key, "", self.model)
+        return System(shape, runtime.address, key, "", self.model)
 
     def tree(self) -> list[psutil.Process]:
         """The main process and everything below it."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.sandbox.jails import interpreter
 from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
@@ -82,12 +82,12 @@ class Tools:
 class Mcp:
     """A project with MCP servers."""
 
-    world: World
+    services: InnerServices
     folder: Path
     added: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        channel = self.world.channel("tool_execution")
+        channel = self.services.channel("tool_execution")
         self.servers = pb_grpc.McpServiceStub(channel)
         self.registry = tool_grpc.ToolServiceStub(channel)
         self.execution = execution_grpc.ExecutionServiceStub(channel)

@@ -254,7 +254,7 @@ class Client:
         return block
 
 
-class World(Client):
+class System(Client):
     """A running system, and a client of it.
 
     Attributes:
@@ -358,9 +358,9 @@ def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
 
 
 @asynccontextmanager
-async def open_world(
+async def open_system(
     databases: Any, vectors: EmbeddedVectors, shape: Shape
-) -> AsyncIterator[World]:
+) -> AsyncIterator[System]:
     """Starts everything, on databases of its own.
 
     The vector engine is the session's, its collections are shared by name: agents and archives
@@ -388,12 +388,12 @@ async def open_world(
             patch.object(timing, "AGENT_CACHE_S", 3_600.0),
         ):
             server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
-        world = World(shape, server.address, project.secret, project.project_id, model)
-        world.urls = builder.urls
-        world.gateway_settings = settings
-        world.meter = Meter(sql, telemetry)
-        stack.push_async_callback(world.channel.close)
-        yield world
+        system = System(shape, server.address, project.secret, project.project_id, model)
+        system.urls = builder.urls
+        system.gateway_settings = settings
+        system.meter = Meter(sql, telemetry)
+        stack.push_async_callback(system.channel.close)
+        yield system
 
 
 class _Builder:

@@ -11,17 +11,17 @@ from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.shared.ids import new_id
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
 from unit.agent_loop.replay.recorded import record
 
 RUN = new_id("run")
 
 
 async def made(gateway: ScriptedGateway, note: str = "") -> None:
-    world = LoopWorld()
-    request = world.request()
-    sink = await world.run(request, reply("Done."))
-    document = json.loads(recording_to_json(await record(world, request, sink.events)))
+    harness = LoopHarness()
+    request = harness.request()
+    sink = await harness.run(request, reply("Done."))
+    document = json.loads(recording_to_json(await record(harness, request, sink.events)))
     document["notes"] = [note] if note else []
     gateway.runs.recording = json.dumps(document).encode()
 

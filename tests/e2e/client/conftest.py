@@ -9,25 +9,25 @@ import pytest
 import pytest_asyncio
 
 from strata.client import Client, connect
-from whole_system import Shape, World, forget, open_world
+from whole_system import Shape, System, forget, open_system
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session", name="system")
-async def _system(databases: Any, vectors: Any) -> AsyncIterator[World]:
-    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
-        yield world
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
+    async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
+        yield system
 
 
 @pytest.fixture
-def world(system: World) -> Iterator[World]:
+def system(running_system: System) -> Iterator[System]:
     """The running system; the model must have been asked nothing that a provider refuses."""
-    forget(system.model)
-    yield system
-    assert system.model.violations == []
+    forget(running_system.model)
+    yield running_system
+    assert running_system.model.violations == []
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def client(world: World) -> AsyncIterator[Client]:
+async def client(system: System) -> AsyncIterator[Client]:
     """A client with every scope."""
-    async with connect(world.address, api_key=world.key) as client:
+    async with connect(system.address, api_key=system.key) as client:
         yield client

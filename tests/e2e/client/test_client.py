@@ -33,7 +33,7 @@ from strata.client import (
     returned,
     tool_source,
 )
-from whole_system import Ran, World
+from whole_system import Ran, System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -87,7 +87,7 @@ async def open_road(address: str) -> AsyncIterator[tuple[Road, str]]:
 
 
 async def test_a_function_is_tried_stored_and_used_by_an_agent(
-    world: World, client: Client
+    system: System, client: Client
 ) -> None:
     lines = [{"fruit": "apple", "count": 2}, {"fruit": "pear"}]
     tried = await client.run_tool(bill, {"lines": lines, "tip": 1})
@@ -115,7 +115,7 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
 
     request = agent_pb.CreateAgentRequest(name="a waiter", tools=["bill"])
     agent = (await client.agents.CreateAgent(request)).agent
-    world.model.script(Reply(calls=(Call("bill", {"lines": lines}),)), say("Ten."))
+    system.model.script(Reply(calls=(Call("bill", {"lines": lines}),)), say("Ten."))
     ran = Ran([event async for event in client.send(agent.id, "The bill, please.")])
     assert ran.text == "Ten."
     [told_model] = [
@@ -171,19 +171,19 @@ async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) 
 
 
 async def test_a_key_of_another_project_is_refused_if_the_project_is_named(
-    world: World, client: Client
+    system: System, client: Client
 ) -> None:
     me = await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
     for name in (me.project.name, me.project.id):
-        async with connect(world.address, api_key=world.key, project=name):
+        async with connect(system.address, api_key=system.key, project=name):
             pass
     with pytest.raises(PermissionDeniedError, match="belongs to the project"):
-        async with connect(world.address, api_key=world.key, project="elsewhere"):
+        async with connect(system.address, api_key=system.key, project="elsewhere"):
             pass
 
 
-async def test_two_connections_have_two_keys(world: World, client: Client) -> None:
-    async with connect(world.address, api_key="not-a-key") as stranger:
+async def test_two_connections_have_two_keys(system: System, client: Client) -> None:
+    async with connect(system.address, api_key="not-a-key") as stranger:
         with pytest.raises(UnauthenticatedError):
             await stranger.admin.WhoAmI(admin_pb.WhoAmIRequest())
         await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
@@ -191,16 +191,16 @@ async def test_two_connections_have_two_keys(world: World, client: Client) -> No
 
 
 async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
-    world: World,
+    system: System,
 ) -> None:
     text = "The road is long, and it is broken in the middle, and it goes on to its end."
     held = asyncio.Event()
-    agent = await world.make_agent()
-    world.model.script(Reply(text=text, held=held))
+    agent = await system.make_agent()
+    system.model.script(Reply(text=text, held=held))
     events = []
     async with (
-        open_road(world.address) as (road, address),
-        connect(address, api_key=world.key) as client,
+        open_road(system.address) as (road, address),
+        connect(address, api_key=system.key) as client,
     ):
         async for event in client.send(agent.id, "Go!", back_off=BackOff(first_s=0.05)):
             events.append(event)
@@ -213,31 +213,33 @@ async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
     ran = Ran(events)
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert ran.text == text
-    listed = await world.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
+    listed = await system.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
     assert [run.id for run in listed.runs] == [ran.run_id]
 
 
-async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Once."))
-    async with connect(world.address, api_key=world.key) as client:
+async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(
+    system: System,
+) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Once."))
+    async with connect(system.address, api_key=system.key) as client:
         first = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
         again = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
     assert Ran(first).run_id == Ran(again).run_id
-    assert len(world.model.requests) == 1
+    assert len(system.model.requests) == 1
 
 
 async def test_images_are_sent_as_bytes_files_and_parts(
-    world: World, client: Client, tmp_path: Path
+    system: System, client: Client, tmp_path: Path
 ) -> None:
-    agent = await world.make_agent()
+    agent = await system.make_agent()
     file = tmp_path / "photo.png"
     file.write_bytes(png(2, 2))
-    world.model.script(say("Three images."))
+    system.model.script(say("Three images."))
     large = strata.client.image(png(3, 3), alt_text="Large.")
     async for event in client.send(agent.id, "Look.", images=[png(), file, large]):
         assert not event.HasField("step_restarted")
-    assert [data for _, data in world.model.requests[-1].images] == [png(), png(2, 2), png(3, 3)]
+    assert [data for _, data in system.model.requests[-1].images] == [png(), png(2, 2), png(3, 3)]
     with pytest.raises(InvalidArgumentError):
         async for _ in client.send(agent.id, "Look.", images=[b"none"]):
             pass

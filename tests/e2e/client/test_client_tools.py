@@ -21,7 +21,7 @@ from strata.client import (
     InvalidArgumentError,
     Untrusted,
 )
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -82,11 +82,11 @@ async def make(client: Client, name: str, *functions: Any, **fields: Any) -> age
 
 
 async def test_functions_of_the_program_are_called_until_the_agent_is_done(
-    world: World, client: Client
+    system: System, client: Client
 ) -> None:
     agent = await make(client, "a pilot", read_clipboard, fly_to)
     place = {"name": "Rome", "seen": "2020-02-29"}
-    world.model.script(
+    system.model.script(
         call("read_clipboard"), call("fly_to", {"place": place}), say("We are there.")
     )
     tools = (read_clipboard, fly_to)
@@ -121,10 +121,12 @@ async def test_only_the_head_of_a_function_is_sent(client: Client) -> None:
     assert held["properties"]["name"]["type"] == "string"
 
 
-async def test_failed_calls_and_untrusted_content_are_marked(world: World, client: Client) -> None:
+async def test_failed_calls_and_untrusted_content_are_marked(
+    system: System, client: Client
+) -> None:
     agent = await make(client, "a reader", forever, read_page)
     calls = (Call("forever"), Call("read_page", {"url": "a.com"}))
-    world.model.script(Reply(calls=calls), say("Hm."))
+    system.model.script(Reply(calls=calls), say("Hm."))
     events = [event async for event in client.send(agent.id, "Go!", tools=(forever, read_page))]
     failed, read = returned_in(events)
     assert failed.status == message_pb2.TOOL_STATUS_FAILED
@@ -132,9 +134,9 @@ async def test_failed_calls_and_untrusted_content_are_marked(world: World, clien
     assert list(read.taint) == [message_pb2.PROVENANCE_WEB]
 
 
-async def test_pending_client_calls_are_answered_later(world: World, client: Client) -> None:
+async def test_pending_client_calls_are_answered_later(system: System, client: Client) -> None:
     agent = await make(client, "a sleeper", read_clipboard, forever)
-    world.model.script(call("read_clipboard"), say("Rome."))
+    system.model.script(call("read_clipboard"), say("Rome."))
     asked = [event async for event in client.send(agent.id, "What have I copied?")]
     assert asked[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
     with pytest.raises(FailedPreconditionError) as waits:
@@ -149,7 +151,7 @@ async def test_pending_client_calls_are_answered_later(world: World, client: Cli
 
 
 async def test_calls_that_need_approval_are_left_to_the_caller(
-    world: World, client: Client
+    system: System, client: Client
 ) -> None:
     rule = tool_pb2.ToolRule(
         type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="conversation_search"
@@ -159,7 +161,7 @@ async def test_calls_that_need_approval_are_left_to_the_caller(
     request = agent_pb.CreateAgentRequest(name="a careful one", tools=tools, tool_rules=[rule])
     agent = (await client.agents.CreateAgent(request)).agent
     calls = (Call("read_clipboard"), Call("conversation_search", {"query": "x"}))
-    world.model.script(Reply(calls=calls))
+    system.model.script(Reply(calls=calls))
     events = [event async for event in client.send(agent.id, "Go!", tools=(read_clipboard,))]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
     assert not returned_in(events)

@@ -20,7 +20,7 @@ from strata.api.tool_execution.v1.tool_service_pb2 import (
     ListToolsRequest,
 )
 from strata.client import Client
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,9 +28,9 @@ GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 
 
-async def test_the_program_of_the_guide_runs_twice(world: World, tmp_path: Path) -> None:
+async def test_the_program_of_the_guide_runs_twice(system: System, tmp_path: Path) -> None:
     for _ in range(2):
-        await run_the_program(world, tmp_path)
+        await run_the_program(system, tmp_path)
 
 
 DRAFT = 'def word_count(text: str) -> int:\n    """Counts words."""\n    return len(txt.split())\n'
@@ -39,18 +39,18 @@ FINISHED = DRAFT.replace("txt", "text")
 
 @pytest.mark.parametrize(("answer", "stored"), [("y", True), ("n", False)])
 async def test_the_program_of_the_agent_that_writes_tools_runs(
-    world: World, client: Client, tmp_path: Path, answer: str, stored: bool
+    system: System, client: Client, tmp_path: Path, answer: str, stored: bool
 ) -> None:
     arguments = json.dumps({"text": "one two three"})
-    world.model.script(
+    system.model.script(
         Reply(calls=(Call("try_tool", {"source_code": DRAFT, "arguments": arguments}),)),
         Reply(calls=(Call("try_tool", {"source_code": FINISHED, "arguments": arguments}),)),
         Reply(calls=(Call("offer_tool", {"source_code": FINISHED}),)),
         say("Done."),
     )
     try:
-        lines = await run_program(world, "tool-writing-agent.md", tmp_path, answer)
-        requests = world.model.requests
+        lines = await run_program(system, "tool-writing-agent.md", tmp_path, answer)
+        requests = system.model.requests
         assert "You are an expert Python programmer" in requests[0].system
         returns = [
             json.loads(message["content"])["message"]
@@ -72,17 +72,17 @@ async def test_the_program_of_the_agent_that_writes_tools_runs(
             await client.tools.DeleteTool(DeleteToolRequest(tool_id=tool.id))
 
 
-async def run_the_program(world: World, tmp_path: Path) -> None:
-    world.model.script(
+async def run_the_program(system: System, tmp_path: Path) -> None:
+    system.model.script(
         Reply(calls=(Call("convert", {"amount": 11, "source": "usd"}),)), say("Ten euros.")
     )
-    lines = await run_program(world, "python.md", tmp_path)
+    lines = await run_program(system, "python.md", tmp_path)
     assert lines[:2] == ["tried: 10.0", "Ten euros."]
     assert lines[2].startswith("missing: ")
-    assert world.model.requests[-1].answered
+    assert system.model.requests[-1].answered
 
 
-async def run_program(world: World, page: str, tmp_path: Path, answer: str = "") -> list[str]:
+async def run_program(system: System, page: str, tmp_path: Path, answer: str = "") -> list[str]:
     """Runs the first program of a guide; returns the lines that it printed."""
     program, *_ = re.findall(r"```python\n(.*?)```", (GUIDES / page).read_text("utf-8"), re.DOTALL)
     file = tmp_path / "program.py"
@@ -93,8 +93,8 @@ async def run_program(world: World, page: str, tmp_path: Path, answer: str = "")
         env={
             "PYTHONPATH": ROOTS,
             "PATH": os.defpath,
-            "STRATA_ADDRESS": world.address,
-            "STRATA_API_KEY": world.key,
+            "STRATA_ADDRESS": system.address,
+            "STRATA_API_KEY": system.key,
         },
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -14,71 +14,71 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.client import NotFoundError, SyncClient, connect_sync, new_request_id, returned
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ResultT = TypeVar("ResultT")
 
 
-async def in_program(world: World, work: Callable[[SyncClient], ResultT]) -> ResultT:
+async def in_program(system: System, work: Callable[[SyncClient], ResultT]) -> ResultT:
     """Runs work in a thread, like a program without an event loop."""
 
     def program() -> ResultT:
-        with connect_sync(world.address, api_key=world.key) as client:
+        with connect_sync(system.address, api_key=system.key) as client:
             return work(client)
 
     return await asyncio.to_thread(program)
 
 
-async def new_agent(world: World, name: str, *tools: str) -> str:
+async def new_agent(system: System, name: str, *tools: str) -> str:
     def create(client: SyncClient) -> str:
         request = agent_pb.CreateAgentRequest(name=name, tools=tools)
         return client.call(client.agents.CreateAgent, request).agent.id
 
-    return await in_program(world, create)
+    return await in_program(system, create)
 
 
-async def test_calls_return_and_raise(world: World) -> None:
+async def test_calls_return_and_raise(system: System) -> None:
     def work(client: SyncClient) -> None:
         with pytest.raises(NotFoundError):
             client.call(client.agents.GetAgent, agent_pb.GetAgentRequest(name="nobody"))
 
-    await in_program(world, work)
+    await in_program(system, work)
 
 
-async def test_events_of_a_run_are_iterated(world: World) -> None:
-    agent_id = await new_agent(world, "sync-talker")
-    world.model.script(say("Good morning."))
+async def test_events_of_a_run_are_iterated(system: System) -> None:
+    agent_id = await new_agent(system, "sync-talker")
+    system.model.script(say("Good morning."))
 
     def work(client: SyncClient) -> list[str]:
         return [str(event.WhichOneof("event")) for event in client.send(agent_id, "Hello.")]
 
-    kinds = await in_program(world, work)
+    kinds = await in_program(system, work)
     assert "text_delta" in kinds
     assert kinds[-1] == "run_finished"
 
 
-async def test_leaving_the_iteration_early_leaves_the_run_running(world: World) -> None:
-    agent_id = await new_agent(world, "sync-leaver")
-    world.model.script(say("Good morning."))
+async def test_leaving_the_iteration_early_leaves_the_run_running(system: System) -> None:
+    agent_id = await new_agent(system, "sync-leaver")
+    system.model.script(say("Good morning."))
 
     def work(client: SyncClient) -> str:
         for event in client.send(agent_id, "Hello."):
             return event.run_id
         raise AssertionError
 
-    run_id = await in_program(world, work)
+    run_id = await in_program(system, work)
 
     def follow(client: SyncClient) -> list[str]:
         request = run_pb.StreamRunRequest(run_id=run_id)
         responses = client.stream(client.runs.StreamRun, request)
         return [str(response.event.WhichOneof("event")) for response in responses]
 
-    assert (await in_program(world, follow))[-1] == "run_finished"
+    assert (await in_program(system, follow))[-1] == "run_finished"
 
 
-async def test_functions_of_the_program_answer_tool_calls(world: World) -> None:
+async def test_functions_of_the_program_answer_tool_calls(system: System) -> None:
     def double(number: int) -> int:
         """Doubles a number.
 
@@ -99,11 +99,11 @@ async def test_functions_of_the_program_answer_tool_calls(world: World) -> None:
                 text += event.text_delta.text
         return text
 
-    world.model.script(Reply(calls=(Call("double", {"number": 21}),)), say("It is 42."))
-    assert await in_program(world, work) == "It is 42."
+    system.model.script(Reply(calls=(Call("double", {"number": 21}),)), say("It is 42."))
+    assert await in_program(system, work) == "It is 42."
 
 
-async def test_requests_are_uploaded(world: World) -> None:
+async def test_requests_are_uploaded(system: System) -> None:
     def work(client: SyncClient) -> file_pb.File:
         folder = client.call(
             client.files.CreateFolder,
@@ -118,4 +118,4 @@ async def test_requests_are_uploaded(world: World) -> None:
         ]
         return client.upload(client.files.UploadFile, requests).file
 
-    assert (await in_program(world, work)).name == "manual.txt"
+    assert (await in_program(system, work)).name == "manual.txt"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.cli.main import app
-from whole_system import Shape, World, forget, open_world
+from whole_system import Shape, System, forget, open_system
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Outcome:
 Run = Callable[..., Coroutine[Any, Any, Outcome]]
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session", name="system")
-async def _system(databases: Any, vectors: Any) -> AsyncIterator[World]:
-    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
-        yield world
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
+    async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
+        yield system
 
 
 @pytest.fixture
-def world(system: World) -> World:
+def system(running_system: System) -> System:
     """The running system."""
-    forget(system.model)
-    return system
+    forget(running_system.model)
+    return running_system
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def ann(world: World) -> agent_pb.Agent:
+async def ann(system: System) -> agent_pb.Agent:
     """A new agent with the blocks "human" and "persona"."""
-    return await world.make_agent()
+    return await system.make_agent()
 
 
 @pytest.fixture
-def place(world: World) -> Mapping[str, str]:
+def place(system: System) -> Mapping[str, str]:
     """Where it is, as environment of a command."""
-    return {"STRATA_ADDRESS": world.address, "STRATA_API_KEY": world.key}
+    return {"STRATA_ADDRESS": system.address, "STRATA_API_KEY": system.key}
 
 
 @pytest.fixture

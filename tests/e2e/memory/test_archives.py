@@ -15,20 +15,20 @@ from e2e.memory.conftest import Run
 from other_models import DIM, WORDS, endpoints, serve
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
-from whole_system import Shape, World, eventually, open_world
+from whole_system import Shape, System, eventually, open_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", name="system")
-async def _system(databases: Any, vectors: Any) -> AsyncIterator[World]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
     async with AsyncExitStack() as stack:
         endpoint = await serve()
         stack.push_async_callback(endpoint.stop)
         settings = stack.enter_context(pytest.MonkeyPatch.context())
         models = json.dumps(endpoints(endpoint.base_url))
         settings.setenv("STRATA_ARCHIVAL_EMBEDDING_MODELS", models)
-        yield await stack.enter_async_context(open_world(databases, vectors, Shape.IN_PROCESS))
+        yield await stack.enter_async_context(open_system(databases, vectors, Shape.IN_PROCESS))
 
 
 def some_name() -> str:

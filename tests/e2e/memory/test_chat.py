@@ -12,18 +12,18 @@ from e2e.cli.pty_program import on_terminal
 from e2e.memory.conftest import Run
 from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_an_edit_is_seen_explained_and_undone(
-    world: World, ann: agent_pb.Agent, place: Mapping[str, str]
+    system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
-    world.model.script(
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes olives."}), say("Noted.")
     )
-    before = (await world.block(ann, "human")).value
+    before = (await system.block(ann, "human")).value
     async with on_terminal("chat", ann.name, "--no-usage", environment=place) as program:
         await program.shows("/help says more.")
         await program.shows("you>")
@@ -50,19 +50,19 @@ async def test_an_edit_is_seen_explained_and_undone(
         await program.shows("you>", times=8)
         program.type("\x04")
         assert await program.ends() == 0
-    assert (await world.block(ann, "human")).value == before
+    assert (await system.block(ann, "human")).value == before
 
 
 async def test_undo_goes_back_further_than_the_last_run(
-    world: World, ann: agent_pb.Agent, place: dict[str, str]
+    system: System, ann: agent_pb.Agent, place: dict[str, str]
 ) -> None:
     insert = "memory_insert"
-    world.model.script(
+    system.model.script(
         *(call(insert, {"label": "human", "new_str": "Likes olives."}), say("Noted.")),
         *(call(insert, {"label": "human", "new_str": "Likes figs."}), say("Noted.")),
         say("Nothing to note."),
     )
-    before = (await world.block(ann, "human")).value
+    before = (await system.block(ann, "human")).value
     async with on_terminal("chat", ann.name, "--no-usage", environment=place) as program:
         for number, words in enumerate(("olives", "figs"), start=1):
             await program.shows("you>", times=number)
@@ -83,13 +83,13 @@ async def test_undo_goes_back_further_than_the_last_run(
         await program.shows("There is no run to undo.")
         program.type("/exit\r")
         assert await program.ends() == 0
-    assert (await world.block(ann, "human")).value == before
+    assert (await system.block(ann, "human")).value == before
 
 
 async def test_a_chat_shows_its_context_and_changes_model_and_conversation(
-    world: World, ann: agent_pb.Agent, place: dict[str, str]
+    system: System, ann: agent_pb.Agent, place: dict[str, str]
 ) -> None:
-    world.model.script(say("In the first."), say("In the second."))
+    system.model.script(say("In the first."), say("In the second."))
     async with on_terminal("chat", ann.name, "--no-usage", environment=place) as program:
         await program.shows("you>")
         program.type("One.\r")
@@ -107,15 +107,15 @@ async def test_a_chat_shows_its_context_and_changes_model_and_conversation(
         await program.shows("you>", times=7)
         program.type("\x04")
         assert await program.ends() == 0
-    assert "One." not in str(world.model.requests[-1].last_text)
-    response = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ann.id))
+    assert "One." not in str(system.model.requests[-1].last_text)
+    response = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ann.id))
     assert response.agent.model.handle == "anthropic/test-model"
 
 
-async def test_commands_work_in_a_pipe(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+async def test_commands_work_in_a_pipe(strata: Run, system: System, ann: agent_pb.Agent) -> None:
     insert = call("memory_insert", {"label": "human", "new_str": "Likes olives."})
-    world.model.script(insert, say("Noted."))
-    before = (await world.block(ann, "human")).value
+    system.model.script(insert, say("Noted."))
+    before = (await system.block(ann, "human")).value
     lines = "I like olives.\n/memory human\n/undo\n/new\n/model\n/QUIT\nNot sent.\n"
     done = await strata("chat", ann.name, "--no-usage", typed=lines)
     assert done.code == 0, done.err
@@ -125,44 +125,44 @@ async def test_commands_work_in_a_pipe(strata: Run, world: World, ann: agent_pb.
     assert done.out.endswith("answers.\n")
     assert "A new conversation" in done.err
     assert "A new conversation" not in done.out
-    assert (await world.block(ann, "human")).value == before
-    assert len(world.model.requests) == 2
+    assert (await system.block(ann, "human")).value == before
+    assert len(system.model.requests) == 2
 
 
 @pytest.mark.parametrize("line", ["/undo", "/log", "/context", "/help", "/exit", "/memory"])
 async def test_the_end_of_a_pipe_ends_the_chat_well(
-    strata: Run, world: World, ann: agent_pb.Agent, line: str
+    strata: Run, system: System, ann: agent_pb.Agent, line: str
 ) -> None:
     done = await strata("chat", ann.name, typed=line)
-    assert (done.code, world.model.requests) == (0, [])
+    assert (done.code, system.model.requests) == (0, [])
     assert (await strata("chat", ann.name, typed="")).code == 0
 
 
 @pytest.mark.parametrize("line", ["/whatever", "/undo all", "/undo 0", "/quit now", "/image"])
 async def test_a_wrong_command_in_a_pipe_is_wrong_usage(
-    strata: Run, world: World, ann: agent_pb.Agent, line: str
+    strata: Run, system: System, ann: agent_pb.Agent, line: str
 ) -> None:
     done = await strata("chat", ann.name, typed=f"{line}\nNot sent.\n")
-    assert (done.code, world.model.requests) == (2, [])
+    assert (done.code, system.model.requests) == (2, [])
     assert done.err.startswith("Error: ")
 
 
 @pytest.mark.parametrize("line", ["/etc/hosts is empty.", " /undo", "/", "/2 is a half."])
 async def test_a_path_or_a_blank_before_a_slash_makes_a_message(
-    strata: Run, world: World, ann: agent_pb.Agent, line: str
+    strata: Run, system: System, ann: agent_pb.Agent, line: str
 ) -> None:
-    world.model.script(say("So be it."))
+    system.model.script(say("So be it."))
     done = await strata("chat", ann.name, "--no-usage", typed=f"{line}\n")
     assert (done.code, done.out) == (0, "So be it.\n")
-    assert world.model.requests[-1].last_text.endswith(line)
+    assert system.model.requests[-1].last_text.endswith(line)
 
 
 async def test_a_chat_sends_an_image_with_what_is_said_about_it(
-    world: World, ann: agent_pb.Agent, place: dict[str, str], tmp_path: Path
+    system: System, ann: agent_pb.Agent, place: dict[str, str], tmp_path: Path
 ) -> None:
     photo = tmp_path / "a.png"
     photo.write_bytes(png(7, 6))
-    world.model.script(say("A grey field."))
+    system.model.script(say("A grey field."))
     async with on_terminal("chat", ann.name, "--no-usage", environment=place) as program:
         await program.shows("you>")
         program.type("/image missing.png Look.\r")
@@ -172,5 +172,5 @@ async def test_a_chat_sends_an_image_with_what_is_said_about_it(
         await program.shows("A grey field.")
         program.type("/quit\r")
         assert await program.ends() == 0
-    assert world.model.requests[-1].images == [("image/png", png(7, 6))]
-    assert "What is this?" in world.model.requests[-1].last_text
+    assert system.model.requests[-1].images == [("image/png", png(7, 6))]
+    assert "What is this?" in system.model.requests[-1].last_text

@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from whole_system import World, eventually
+from whole_system import System, eventually
 
 _PATIENT_EDITOR = """\
 import pathlib, sys, time
@@ -30,21 +30,21 @@ file.write_text(file.read_text().replace("e", "E") + "\\n")
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def insert(world: World, agent: agent_pb.Agent, text: str) -> str:
+async def insert(system: System, agent: agent_pb.Agent, text: str) -> str:
     """The agent inserts a line into its block in a turn; returns the run."""
-    world.model.script(call("memory_insert", {"label": "human", "new_str": text}), say("Noted."))
-    return (await world.send(agent, f"Remember: {text}")).run_id
+    system.model.script(call("memory_insert", {"label": "human", "new_str": text}), say("Noted."))
+    return (await system.send(agent, f"Remember: {text}")).run_id
 
 
-async def write(world: World, agent: agent_pb.Agent, value: str, label: str = "human") -> None:
-    block = await world.block(agent, label)
-    await world.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
+async def write(system: System, agent: agent_pb.Agent, value: str, label: str = "human") -> None:
+    block = await system.block(agent, label)
+    await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
 
 
 async def test_the_log_tells_who_did_what_in_which_run(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    run_id = await insert(world, ann, "Likes olives.")
+    run_id = await insert(system, ann, "Likes olives.")
     edited = await strata(
         "memory", "edit", ann.name, "human", "--value", "Likes olives.\nLives in Rome.",
         "--reason", "she told me",
@@ -67,9 +67,11 @@ async def test_the_log_tells_who_did_what_in_which_run(
     assert document["versions"][0]["value"] == "Likes olives.\nLives in Rome."
 
 
-async def test_a_mark_is_seen_and_taken_off(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+async def test_a_mark_is_seen_and_taken_off(
+    strata: Run, system: System, ann: agent_pb.Agent
+) -> None:
     read = pb.EditOrigin(taint=[message_pb2.PROVENANCE_WEB])
-    await world.blocks.EditBlock(
+    await system.blocks.EditBlock(
         pb.EditBlockRequest(
             agent_id=ann.id, label="human", append=pb.AppendEdit(content="Obey."), origin=read
         )
@@ -84,13 +86,13 @@ async def test_a_mark_is_seen_and_taken_off(strata: Run, world: World, ann: agen
 
 
 async def test_another_persons_edit_is_under_their_key(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    made = await world.admin.CreateApiKey(
-        admin_pb.CreateApiKeyRequest(project_id=world.project_id, name="other")
+    made = await system.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(project_id=system.project_id, name="other")
     )
-    other = world.client(made.secret)
-    block = await world.block(ann, "human")
+    other = system.client(made.secret)
+    block = await system.block(ann, "human")
     await other.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="theirs"))
     await other.channel.close()
     done = await strata("memory", "log", ann.name, "human")
@@ -98,11 +100,11 @@ async def test_another_persons_edit_is_under_their_key(
 
 
 async def test_the_log_of_all_blocks_is_newest_first(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "first", "human")
-    await write(world, ann, "second", "persona")
-    await write(world, ann, "third", "human")
+    await write(system, ann, "first", "human")
+    await write(system, ann, "second", "persona")
+    await write(system, ann, "third", "human")
     done = await strata("memory", "log", ann.name, "-n", "3")
     assert [line.split("\t")[0] for line in done.out.splitlines()[1:]] == [
         "human",
@@ -112,11 +114,11 @@ async def test_the_log_of_all_blocks_is_newest_first(
 
 
 async def test_a_diff_is_of_the_last_change_or_of_any_two_revisions(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    start = (await world.block(ann, "human")).revision
+    start = (await system.block(ann, "human")).revision
     for text in ("one", "one\ntwo", "one\ntwo\nthree"):
-        await write(world, ann, text)
+        await write(system, ann, text)
     last = await strata("memory", "diff", ann.name, "human")
     assert "+three" in last.out.splitlines()
     assert "+two" not in last.out.splitlines()
@@ -128,11 +130,11 @@ async def test_a_diff_is_of_the_last_change_or_of_any_two_revisions(
 
 
 async def test_blame_names_the_writer_of_each_line(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await insert(world, ann, "Likes olives.")
-    agents = (await world.block(ann, "human")).revision
-    await write(world, ann, "Likes olives.\nLives in Rome.")
+    await insert(system, ann, "Likes olives.")
+    agents = (await system.block(ann, "human")).revision
+    await write(system, ann, "Likes olives.\nLives in Rome.")
     done = await strata("memory", "blame", ann.name, "human")
     first, second = done.out.splitlines()
     assert first.startswith(f"{agents}  agent {ann.name}")
@@ -147,20 +149,20 @@ async def test_blame_names_the_writer_of_each_line(
 
 
 async def test_one_edit_is_undone_and_later_ones_stay(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "a\nb\nc\nd\ne")
-    await write(world, ann, "A\nb\nc\nd\ne")
-    wrong = (await world.block(ann, "human")).revision
-    await write(world, ann, "A\nb\nc\nd\nE")
+    await write(system, ann, "a\nb\nc\nd\ne")
+    await write(system, ann, "A\nb\nc\nd\ne")
+    wrong = (await system.block(ann, "human")).revision
+    await write(system, ann, "A\nb\nc\nd\nE")
     dry = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong), "--dry-run")
     assert dry.code == 0, dry
     assert "human would be at revision" in dry.out
     assert "- A\n  + a" in dry.out
-    assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"
+    assert (await system.block(ann, "human")).value == "A\nb\nc\nd\nE"
     done = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong))
     assert f"human is now at revision {wrong + 2}." in done.out
-    assert (await world.block(ann, "human")).value == "a\nb\nc\nd\nE"
+    assert (await system.block(ann, "human")).value == "a\nb\nc\nd\nE"
     back = await strata(
         "memory", "revert", ann.name, "human", "--to", str(wrong), "--reason", "no", "--json"
     )
@@ -168,44 +170,44 @@ async def test_one_edit_is_undone_and_later_ones_stay(
 
 
 async def test_an_edit_that_was_built_upon_is_not_undone(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "the cat")
-    await write(world, ann, "the dog")
-    wrong = (await world.block(ann, "human")).revision
-    await write(world, ann, "the dragon")
+    await write(system, ann, "the cat")
+    await write(system, ann, "the dog")
+    wrong = (await system.block(ann, "human")).revision
+    await write(system, ann, "the dragon")
     done = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong))
     assert done.code == 1
     assert "[EDIT_CONFLICT]" in done.err
-    assert (await world.block(ann, "human")).value == "the dragon"
+    assert (await system.block(ann, "human")).value == "the dragon"
 
 
 async def test_all_edits_of_a_run_are_undone_in_all_blocks(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    world.model.script(
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes olives."}),
         call("memory_insert", {"label": "persona", "new_str": "I like olives too."}),
         say("Noted."),
     )
-    before = [(await world.block(ann, label)).value for label in ("human", "persona")]
-    run_id = (await world.send(ann, "I like olives.")).run_id
+    before = [(await system.block(ann, label)).value for label in ("human", "persona")]
+    run_id = (await system.send(ann, "I like olives.")).run_id
     done = await strata("memory", "revert", ann.name, "--run", run_id)
     assert done.code == 0, done
     assert "- Likes olives." in done.out
     assert "- I like olives too." in done.out
-    after = [(await world.block(ann, label)).value for label in ("human", "persona")]
+    after = [(await system.block(ann, label)).value for label in ("human", "persona")]
     assert after == before
 
 
 async def test_all_edits_of_an_agent_since_a_time_are_undone(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "by a person")
-    await insert(world, ann, "by the agent")
+    await write(system, ann, "by a person")
+    await insert(system, ann, "by the agent")
     done = await strata("memory", "revert", ann.name, "--since", "10m")
     assert done.code == 0, done
-    assert (await world.block(ann, "human")).value == "by a person"
+    assert (await system.block(ann, "human")).value == "by a person"
 
 
 async def test_a_revert_needs_exactly_one_aim(strata: Run, ann: agent_pb.Agent) -> None:
@@ -216,11 +218,11 @@ async def test_a_revert_needs_exactly_one_aim(strata: Run, ann: agent_pb.Agent) 
     assert (await strata("memory", "revert", ann.name, "--since", "soon")).code == 2
 
 
-async def test_memory_is_shown_as_it_was(strata: Run, world: World, ann: agent_pb.Agent) -> None:
-    await write(world, ann, "then\tand")
-    block = await world.block(ann, "human")
+async def test_memory_is_shown_as_it_was(strata: Run, system: System, ann: agent_pb.Agent) -> None:
+    await write(system, ann, "then\tand")
+    block = await system.block(ann, "human")
     then = block.update_time.ToJsonString()
-    await write(world, ann, "now")
+    await write(system, ann, "now")
     shown = await strata("memory", "show", ann.name, "human", "--as-of", then)
     assert shown.out == "then\tand\n"
     whole = await strata("memory", "show", ann.name, "--as-of", then)
@@ -233,9 +235,9 @@ async def test_memory_is_shown_as_it_was(strata: Run, world: World, ann: agent_p
 
 
 async def test_a_deleted_block_is_brought_back(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "precious")
+    await write(system, ann, "precious")
     gone = await strata("memory", "delete", ann.name, "human", "--reason", "by mistake")
     assert gone.code == 0, gone
     assert (await strata("memory", "show", ann.name, "human")).code == 1
@@ -243,36 +245,36 @@ async def test_a_deleted_block_is_brought_back(
     assert log.out.splitlines()[1].split("\t")[4:6] == ["delete", "by mistake"]
     back = await strata("memory", "restore", ann.name, "human")
     assert back.code == 0, back
-    assert (await world.block(ann, "human")).value == "precious"
+    assert (await system.block(ann, "human")).value == "precious"
     again = await strata("memory", "restore", ann.name, "human")
     assert again.code == 1
     assert "[NAME_TAKEN]" in again.err
 
 
 async def test_a_block_that_the_agent_laid_aside_is_brought_back(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    await write(world, ann, "precious")
-    block = await world.block(ann, "human")
-    await world.blocks.DetachBlock(pb.DetachBlockRequest(agent_id=ann.id, block_id=block.id))
+    await write(system, ann, "precious")
+    block = await system.block(ann, "human")
+    await system.blocks.DetachBlock(pb.DetachBlockRequest(agent_id=ann.id, block_id=block.id))
     done = await strata("memory", "restore", ann.name, "human", "--json")
     assert json.loads(done.out)["id"] == block.id
 
 
 async def test_of_several_lost_blocks_the_last_comes_back_or_the_one_that_is_named(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    first = await world.block(ann, "human")
+    first = await system.block(ann, "human")
     assert (await strata("memory", "delete", ann.name, "human")).code == 0
     new = pb.NewBlock(label="human", value="second")
-    await world.blocks.CreateBlock(pb.CreateBlockRequest(agent_id=ann.id, block=new))
+    await system.blocks.CreateBlock(pb.CreateBlockRequest(agent_id=ann.id, block=new))
     assert (await strata("memory", "delete", ann.name, "human")).code == 0
     assert (await strata("memory", "restore", ann.name, "human")).code == 0
-    second = await world.block(ann, "human")
+    second = await system.block(ann, "human")
     assert second.value == "second"
     assert (await strata("memory", "delete", ann.name, "human")).code == 0
     assert (await strata("memory", "restore", ann.name, "human", "--block", first.id)).code == 0
-    assert (await world.block(ann, "human")).id == first.id
+    assert (await system.block(ann, "human")).id == first.id
 
 
 async def test_a_block_that_never_was_is_not_restored(strata: Run, ann: agent_pb.Agent) -> None:
@@ -282,7 +284,7 @@ async def test_a_block_that_never_was_is_not_restored(strata: Run, ann: agent_pb
 
 
 async def test_a_purge_asks_and_is_for_good(
-    strata: Run, world: World, ann: agent_pb.Agent, place: Mapping[str, str]
+    strata: Run, system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
     refused = await strata("memory", "delete", ann.name, "human", "--purge")
     assert refused.code == 2
@@ -292,7 +294,7 @@ async def test_a_purge_asks_and_is_for_good(
         await program.shows("Destroy human with its whole history, for every agent that has it?")
         program.type("n\r")
         assert await program.ends() == 1
-    assert (await world.block(ann, "human")).label == "human"
+    assert (await system.block(ann, "human")).label == "human"
     assert (await strata(*arguments, "--yes")).out == "Purged human.\n"
     back = await strata("memory", "restore", ann.name, "human")
     assert back.code == 1
@@ -300,7 +302,7 @@ async def test_a_purge_asks_and_is_for_good(
 
 
 async def test_a_deleted_block_can_still_be_purged(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     assert (await strata("memory", "delete", ann.name, "human")).code == 0
     purged = await strata("memory", "delete", ann.name, "human", "--purge", "-y")
@@ -309,10 +311,10 @@ async def test_a_deleted_block_can_still_be_purged(
 
 
 async def test_a_shared_block_is_not_deleted_unasked(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    block = await world.block(ann, "human")
-    other = await world.agents.CreateAgent(
+    block = await system.block(ann, "human")
+    other = await system.agents.CreateAgent(
         agent_pb.CreateAgentRequest(
             name=f"other {ann.name}",
             model=agent_pb.ModelConfig(handle="openai/test-model"),
@@ -324,14 +326,14 @@ async def test_a_shared_block_is_not_deleted_unasked(
     assert "2 agents share this block." in refused.err
     assert (await strata("memory", "delete", ann.name, "human", "-y")).code == 0
     await strata("memory", "restore", ann.name, "human")
-    assert list((await world.block(ann, "human")).agent_ids) == [ann.id]
+    assert list((await system.block(ann, "human")).agent_ids) == [ann.id]
     assert other.agent.id != ann.id
 
 
-async def test_lint_says_what_to_do(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+async def test_lint_says_what_to_do(strata: Run, system: System, ann: agent_pb.Agent) -> None:
     fine = await strata("memory", "lint", ann.name, "--check")
     assert fine.code == 0, fine
-    await write(world, ann, "Ann comes tomorrow.\nShe likes tea.\nShe likes tea.")
+    await write(system, ann, "Ann comes tomorrow.\nShe likes tea.\nShe likes tea.")
     done = await strata("memory", "lint", ann.name, "human")
     assert done.code == 0
     rows = [line.split("\t") for line in done.out.splitlines()[1:]]
@@ -344,17 +346,17 @@ async def test_lint_says_what_to_do(strata: Run, world: World, ann: agent_pb.Age
 
 
 async def test_edits_of_different_lines_are_merged(
-    strata: Run, world: World, ann: agent_pb.Agent, place: Mapping[str, str], tmp_path: Path
+    strata: Run, system: System, ann: agent_pb.Agent, place: Mapping[str, str], tmp_path: Path
 ) -> None:
-    await write(world, ann, "a\nb\nc\nd\ne")
+    await write(system, ann, "a\nb\nc\nd\ne")
     opened, go = tmp_path / "open", tmp_path / "go"
     script = tmp_path / "editor.py"
     script.write_text(_PATIENT_EDITOR.format(opened=str(opened), go=str(go)))
     environment = {**place, "EDITOR": f"{sys.executable} {script}"}
     async with on_terminal("memory", "edit", ann.name, "human", environment=environment) as program:
         await eventually(opened.exists)
-        await write(world, ann, "A\nb\nc\nd\ne")
+        await write(system, ann, "A\nb\nc\nd\ne")
         go.touch()
         await program.shows("merged with changes by others.")
         assert await program.ends() == 0
-    assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"
+    assert (await system.block(ann, "human")).value == "A\nb\nc\nd\nE"

@@ -18,7 +18,7 @@ from mcp_clients import BY_EDITOR, PROGRAM, http_server, over_http, over_stdio, 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,17 +35,17 @@ OPENING = {
 POST = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
 
-async def newest(world: World, agent: agent_pb.Agent, label: str) -> pb.BlockVersion:
+async def newest(system: System, agent: agent_pb.Agent, label: str) -> pb.BlockVersion:
     """The last version of a block."""
-    block = await world.block(agent, label)
+    block = await system.block(agent, label)
     request = pb.ListBlockVersionsRequest(block_id=block.id, page_size=1)
-    version: pb.BlockVersion = (await world.blocks.ListBlockVersions(request)).versions[0]
+    version: pb.BlockVersion = (await system.blocks.ListBlockVersions(request)).versions[0]
     return version
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_program_reads_and_edits_over_stdio(
-    world: World, ann: agent_pb.Agent, place: Mapping[str, str], tmp_path: Path, mode: str
+    system: System, ann: agent_pb.Agent, place: Mapping[str, str], tmp_path: Path, mode: str
 ) -> None:
     errors = tmp_path / "errors"
     async with over_stdio(place, errors, "--agent", ann.name, mode=mode) as client:
@@ -57,11 +57,11 @@ async def test_a_program_reads_and_edits_over_stdio(
         assert done["revision"] == 2
         read = await result_of(client, "read_memory_block", label="human")
         assert read["value"].endswith("Likes tea.")
-    assert (await world.block(ann, "human")).value == read["value"]
-    version = await newest(world, ann, "human")
+    assert (await system.block(ann, "human")).value == read["value"]
+    version = await newest(system, ann, "human")
     assert (version.operation, version.origin.reason) == ("append", BY_EDITOR)
     assert version.origin.kind == pb.EDITOR_KIND_USER
-    who = await world.admin.WhoAmI(admin_pb.WhoAmIRequest())
+    who = await system.admin.WhoAmI(admin_pb.WhoAmIRequest())
     assert version.principal == who.api_key.id
     assert errors.read_text() == ""
 
@@ -102,15 +102,15 @@ async def test_standard_output_holds_nothing_but_the_protocol(
 
 
 async def test_http_serves_those_who_have_the_token_under_names_that_are_its_own(
-    world: World, ann: agent_pb.Agent, place: Mapping[str, str]
+    system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
     async with http_server(place, "--agent", ann.id, "--allow-host", "memory.example") as served:
         url, token = served
         for mode in ("legacy", "auto"):
             async with over_http(url, token, mode) as client:
                 await result_of(client, "memory_insert", label="human", new_str=f"Met {mode}.")
-        assert (await world.block(ann, "human")).value.endswith("Met legacy.\nMet auto.")
-        assert (await newest(world, ann, "human")).origin.reason == BY_EDITOR
+        assert (await system.block(ann, "human")).value.endswith("Met legacy.\nMet auto.")
+        assert (await newest(system, ann, "human")).origin.reason == BY_EDITOR
 
         async with httpx2.AsyncClient() as http:
 

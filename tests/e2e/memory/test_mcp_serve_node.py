@@ -14,7 +14,7 @@ import pytest
 
 from mcp_clients import PROGRAM, http_server, variables
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 _NODE = shutil.which("node")
@@ -38,7 +38,7 @@ async def seen(place: Mapping[str, str], *arguments: str) -> Any:
 @pytest.mark.skipif(_NODE is None, reason="needs Node")
 @pytest.mark.parametrize("kind", ["stdio", "http"])
 async def test_a_client_of_node_writes_and_reads(
-    world: World, ann: agent_pb.Agent, place: Mapping[str, str], kind: str
+    system: System, ann: agent_pb.Agent, place: Mapping[str, str], kind: str
 ) -> None:
     if kind == "stdio":
         session = await seen(place, "stdio", sys.executable, *PROGRAM, "--agent", ann.id)
@@ -52,4 +52,4 @@ async def test_a_client_of_node_writes_and_reads(
     assert json.loads(session["read"]["content"][0]["text"])["value"].endswith("Likes coffee.")
     assert session["wrong"]["isError"]
     assert session["resources"]
-    assert (await world.block(ann, "human")).value.endswith("Likes coffee.")
+    assert (await system.block(ann, "human")).value.endswith("Likes coffee.")

@@ -27,7 +27,7 @@ from strata.cli.mcp_server.resources import uri_of
 from strata.cli.mcp_server.server import build_server
 from strata.shared.ids import new_id
 from uploading import make_folder, until_read, upload
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,7 +37,7 @@ OURS = {"list_memory_blocks", "read_memory_block", "view_memory", "memory_create
 
 @asynccontextmanager
 async def serving(
-    world: World,
+    system: System,
     agent: agent_pb.Agent,
     *,
     read_only: bool = False,
@@ -45,26 +45,26 @@ async def serving(
     address: str = "",
 ) -> AsyncIterator[Client]:
     """A client of a server in this process, which is a client of the running Strata."""
-    target = Target(address or world.address, key or world.key, "Start it with: strata up")
+    target = Target(address or system.address, key or system.key, "Start it with: strata up")
     memory = await open_memory(lambda: target, agent.name)
     server = build_server(memory, read_only=read_only or not memory.may_write)
     async with Client(server, client_info=EDITOR, mode="legacy") as client:
         yield client
 
 
-async def ada(world: World) -> agent_pb.Agent:
+async def ada(system: System) -> agent_pb.Agent:
     """An agent with one block of two lines, and one that is read-only."""
     blocks = [
         pb.NewBlock(label="human", value=FACTS),
         pb.NewBlock(label="rules", value="Be kind.", read_only=True),
     ]
-    return await world.make_agent(blocks=blocks)
+    return await system.make_agent(blocks=blocks)
 
 
-async def write(world: World, agent: agent_pb.Agent, value: str) -> None:
+async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
     """Somebody else changes the block."""
-    block = await world.block(agent, "human")
-    await world.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
+    block = await system.block(agent, "human")
+    await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
 
 
 @pytest.mark.parametrize(
@@ -78,32 +78,32 @@ async def write(world: World, agent: agent_pb.Agent, value: str) -> None:
     ],
 )  # fmt: skip
 async def test_edit_is_told_seen_and_kept_under_the_clients_name(
-    world: World, tool: str, arguments: dict[str, Any], value: str
+    system: System, tool: str, arguments: dict[str, Any], value: str
 ) -> None:
-    agent = await ada(world)
-    async with serving(world, agent) as client:
+    agent = await ada(system)
+    async with serving(system, agent) as client:
         done = await result_of(client, tool, label="human", **arguments)
     assert (done["label"], done["revision"], done["merged"]) == ("human", 2, False)
     assert done["message"]
     assert done["diff"].startswith("@@")
-    block = await world.block(agent, "human")
+    block = await system.block(agent, "human")
     assert block.value == value
     request = pb.BlameBlockRequest(block_id=block.id)
-    lines = (await world.blocks.BlameBlock(request)).lines
+    lines = (await system.blocks.BlameBlock(request)).lines
     assert [line.origin.reason for line in lines if line.revision == 2] == [BY_EDITOR]
 
 
-async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world: World) -> None:
-    agent = await ada(world)
-    async with serving(world, agent) as client:
+async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(system: System) -> None:
+    agent = await ada(system)
+    async with serving(system, agent) as client:
         assert (await result_of(client, "read_memory_block", label="human"))["revision"] == 1
-        await write(world, agent, "Name: Ada\nCity: Rome")
+        await write(system, agent, "Name: Ada\nCity: Rome")
         done = await result_of(
             client, "memory_rethink", label="human", new_memory="Name: Ada L.\nCity: Graz",
             revision=1,
         )  # fmt: skip
         assert (done["revision"], done["merged"]) == (3, True)
-        assert (await world.block(agent, "human")).value == "Name: Ada L.\nCity: Rome"
+        assert (await system.block(agent, "human")).value == "Name: Ada L.\nCity: Rome"
 
         rewritten = {"label": "human", "new_memory": "Name: Ada\nCity: Wien", "revision": 1}
         refusal = await refused(client, "memory_rethink", **rewritten)
@@ -115,12 +115,12 @@ async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world:
         assert "[REVISION_MISMATCH]" in await refused(
             client, "memory_replace", **replaced, revision=99
         )
-    assert (await world.block(agent, "human")).revision == 3
+    assert (await system.block(agent, "human")).revision == 3
 
 
-async def test_guardrails_of_memory_hold(world: World) -> None:
-    agent = await ada(world)
-    async with serving(world, agent) as client:
+async def test_guardrails_of_memory_hold(system: System) -> None:
+    agent = await ada(system)
+    async with serving(system, agent) as client:
         refusal = await refused(client, "core_memory_append", label="rules", content="Not.")
         assert "[BLOCK_READ_ONLY]" in refusal
         long = await refused(client, "core_memory_append", label="human", content="x" * 30_000)
@@ -161,18 +161,18 @@ async def test_guardrails_of_memory_hold(world: World) -> None:
     ],
 )
 async def test_wrong_arguments_are_told_and_nothing_is_done(
-    world: World, ann: agent_pb.Agent, tool: str, arguments: dict[str, Any], field: str
+    system: System, ann: agent_pb.Agent, tool: str, arguments: dict[str, Any], field: str
 ) -> None:
-    async with serving(world, ann) as client:
+    async with serving(system, ann) as client:
         assert field in await refused(client, tool, **arguments)
-    assert (await world.block(ann, "human")).revision == 1
+    assert (await system.block(ann, "human")).revision == 1
 
 
-async def test_searches_find_what_was_said_and_what_was_stored(world: World) -> None:
-    agent = await world.make_agent(timezone="Asia/Tokyo")
-    world.model.script(say("Noted."))
-    await world.send(agent, "The kestrel nests on the tower.")
-    async with serving(world, agent) as client:
+async def test_searches_find_what_was_said_and_what_was_stored(system: System) -> None:
+    agent = await system.make_agent(timezone="Asia/Tokyo")
+    system.model.script(say("Noted."))
+    await system.send(agent, "The kestrel nests on the tower.")
+    async with serving(system, agent) as client:
         results = await result_of(client, "conversation_search", query="kestrel", roles=["user"])
         assert results["results"][0]["content"] == "The kestrel nests on the tower."
         assert results["results"][0]["role"] == "user"
@@ -195,21 +195,21 @@ async def test_searches_find_what_was_said_and_what_was_stored(world: World) -> 
         other = {"query": "blue pot", "tags": ["garden"], "tag_match_mode": "all"}
         assert (await result_of(client, "archival_memory_search", **other))["results"] == []
     request = passage_pb.GetPassageRequest(passage_id=stored["id"])
-    passage = (await world.passages.GetPassage(request)).passage
+    passage = (await system.passages.GetPassage(request)).passage
     assert dict(passage.metadata) == {"mcp_client": "Ed the Editor 7.1"}
     assert passage.origin.agent_id == ""
 
 
-async def test_files_are_searched_and_open_ones_seen(world: World, ann: agent_pb.Agent) -> None:
-    folder = await make_folder(world, name=f"papers {new_id('x')}")
-    file = await upload(world, folder.id, "birds.txt", b"Finches sing.\nThe kestrel nests here.\n")
-    await until_read(world, file)
+async def test_files_are_searched_and_open_ones_seen(system: System, ann: agent_pb.Agent) -> None:
+    folder = await make_folder(system, name=f"papers {new_id('x')}")
+    file = await upload(system, folder.id, "birds.txt", b"Finches sing.\nThe kestrel nests here.\n")
+    await until_read(system, file)
     attach = file_pb.AttachFolderRequest(agent_id=ann.id, folder_id=folder.id)
-    await world.files.AttachFolder(attach)
+    await system.files.AttachFolder(attach)
     name = f"{folder.name}/birds.txt"
     opened = file_pb.OpenFilesRequest(agent_id=ann.id, windows=[file_pb.FileWindow(file_name=name)])
-    await world.files.OpenFiles(opened)
-    async with serving(world, ann) as client:
+    await system.files.OpenFiles(opened)
+    async with serving(system, ann) as client:
         results = await result_of(client, "grep_files", pattern="KESTREL", context_lines=0)
         assert "The kestrel nests here." in results
         assert "Finches" not in results
@@ -217,12 +217,12 @@ async def test_files_are_searched_and_open_ones_seen(world: World, ann: agent_pb
         seen = await result_of(client, "view_memory")
     assert "<persona>" in seen
     assert "Finches sing." in seen
-    assert seen == (await world.blocks.RenderMemory(pb.RenderMemoryRequest(agent_id=ann.id))).text
+    assert seen == (await system.blocks.RenderMemory(pb.RenderMemoryRequest(agent_id=ann.id))).text
 
 
-async def test_blocks_are_resources_under_their_agent(world: World, ann: agent_pb.Agent) -> None:
-    agent = await ada(world)
-    async with serving(world, agent) as client:
+async def test_blocks_are_resources_under_their_agent(system: System, ann: agent_pb.Agent) -> None:
+    agent = await ada(system)
+    async with serving(system, agent) as client:
         listed = (await client.list_resources()).resources
         assert [(entry.name, entry.mime_type, entry.size) for entry in listed] == [
             ("human", "text/markdown", len(FACTS)),
@@ -248,11 +248,11 @@ async def test_blocks_are_resources_under_their_agent(world: World, ann: agent_p
             await client.read_resource(uri_of(agent.id, "nowhere"))
 
 
-async def test_two_agents_do_not_see_each_other(world: World) -> None:
-    one, other = await ada(world), await ada(world)
-    world.model.script(say("Noted."))
-    await world.send(other, "The kestrel is a secret.")
-    async with serving(world, one) as mine, serving(world, other) as theirs:
+async def test_two_agents_do_not_see_each_other(system: System) -> None:
+    one, other = await ada(system), await ada(system)
+    system.model.script(say("Noted."))
+    await system.send(other, "The kestrel is a secret.")
+    async with serving(system, one) as mine, serving(system, other) as theirs:
         await result_of(theirs, "archival_memory_insert", content="The kestrel nests in the tower.")
         await result_of(theirs, "core_memory_append", label="human", content="kestrel")
         await result_of(
@@ -268,13 +268,13 @@ async def test_two_agents_do_not_see_each_other(world: World) -> None:
             assert (await result_of(mine, tool, query="kestrel"))["results"] == []
 
 
-async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Agent) -> None:
-    made = await world.admin.CreateApiKey(
-        admin_pb.CreateApiKeyRequest(project_id=world.project_id, name="reader", scopes=["read"])
+async def test_read_only_leaves_out_what_changes(system: System, ann: agent_pb.Agent) -> None:
+    made = await system.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(project_id=system.project_id, name="reader", scopes=["read"])
     )
     async with (
-        serving(world, ann, read_only=True) as asked,
-        serving(world, ann, key=made.secret) as barred,
+        serving(system, ann, read_only=True) as asked,
+        serving(system, ann, key=made.secret) as barred,
     ):
         for client in (asked, barred):
             tools = (await client.list_tools()).tools
@@ -283,11 +283,11 @@ async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Age
             assert await result_of(client, "read_memory_block", label="human")
             with pytest.raises(MCPError, match="read-only"):
                 await client.call_tool("core_memory_append", {"label": "human", "content": "x"})
-    assert (await world.block(ann, "human")).revision == 1
+    assert (await system.block(ann, "human")).revision == 1
 
 
-async def test_every_tool_says_what_it_does_to_memory(world: World, ann: agent_pb.Agent) -> None:
-    async with serving(world, ann) as client:
+async def test_every_tool_says_what_it_does_to_memory(system: System, ann: agent_pb.Agent) -> None:
+    async with serving(system, ann) as client:
         tools = (await client.list_tools()).tools
         with pytest.raises(MCPError, match="no tool 'memory_forget'"):
             await client.call_tool("memory_forget", {})
@@ -312,11 +312,11 @@ async def test_every_tool_says_what_it_does_to_memory(world: World, ann: agent_p
     }
 
 
-async def test_tools_have_the_arguments_of_the_agents_own(world: World) -> None:
+async def test_tools_have_the_arguments_of_the_agents_own(system: System) -> None:
     for tool in READING + CHANGING:
         if tool.name in OURS:
             continue
-        response = await world.tools.GetTool(tool_pb.GetToolRequest(name=tool.name))
+        response = await system.tools.GetTool(tool_pb.GetToolRequest(name=tool.name))
         own = json.loads(response.tool.parameters_json)["properties"]
         here = dict(tool.input_schema["properties"])
         here.pop("revision", None)
@@ -325,10 +325,10 @@ async def test_tools_have_the_arguments_of_the_agents_own(world: World) -> None:
         }, tool.name
 
 
-async def test_strata_may_go_and_come_back(world: World, ann: agent_pb.Agent) -> None:
-    relay = Relay(world.address)
+async def test_strata_may_go_and_come_back(system: System, ann: agent_pb.Agent) -> None:
+    relay = Relay(system.address)
     await relay.open()
-    async with serving(world, ann, address=relay.address) as client:
+    async with serving(system, ann, address=relay.address) as client:
         assert await result_of(client, "read_memory_block", label="human")
         await relay.cut()
         refusal = await refused(client, "core_memory_append", label="human", content="Lost.")
@@ -338,7 +338,7 @@ async def test_strata_may_go_and_come_back(world: World, ann: agent_pb.Agent) ->
         await relay.open()
         await result_of(client, "core_memory_append", label="human", content="Found.")
     await relay.cut()
-    value = (await world.block(ann, "human")).value
+    value = (await system.block(ann, "human")).value
     assert value.endswith("Found.")
     assert "Lost." not in value
 

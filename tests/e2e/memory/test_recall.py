@@ -16,32 +16,32 @@ from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.protocol.images import image_id
 from strata.shared.ids import new_id
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def talk(world: World, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[Any]:
+async def talk(system: System, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[Any]:
     """An agent that was told three things."""
     sentences = ("My passport number is X77-231.", "I am off to Porto in May.", "It rains again.")
     for text in sentences:
-        world.model.script(say("Noted."))
+        system.model.script(say("Noted."))
         done = await strata("chat", ann.name, "--no-usage", "-m", text)
         assert done.code == 0, done
     yield ann
 
 
 async def test_image_is_sent_listed_and_exported(
-    strata: Run, world: World, ann: agent_pb.Agent, tmp_path: Path
+    strata: Run, system: System, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     photo = tmp_path / "my photo.png"
     photo.write_bytes(png(6, 5))
-    world.model.script(say("A grey field."), say("Grey."))
+    system.model.script(say("A grey field."), say("Grey."))
     sent = ("chat", ann.name, "--no-usage", "-m", "What is this?", "--image", str(photo))
     done = await strata(*sent)
     assert (done.code, done.out) == (0, "A grey field.\n"), done
-    assert world.model.requests[-1].images == [("image/png", png(6, 5))]
+    assert system.model.requests[-1].images == [("image/png", png(6, 5))]
     assert (await listed(strata, ann))[1][2] == "What is this? [image]"
 
     folder = tmp_path / "images"
@@ -74,7 +74,7 @@ async def listed(strata: Run, agent: agent_pb.Agent, *options: str) -> list[list
 
 
 async def test_a_pinned_message_is_listed_and_survives(
-    strata: Run, world: World, talk: agent_pb.Agent
+    strata: Run, system: System, talk: agent_pb.Agent
 ) -> None:
     messages = await listed(strata, talk)
     passport = messages[1][3]
@@ -82,13 +82,13 @@ async def test_a_pinned_message_is_listed_and_survives(
     assert done.out == "Pinned: My passport number is X77-231.\n"
     assert [row[3] for row in await listed(strata, talk, "--pinned")] == [passport]
 
-    world.model.script(say("- A trip to Porto."))
+    system.model.script(say("- A trip to Porto."))
     compacted = await strata(
         "agents", "compact", talk.name, "--mode", "all", "--prompt", "Sum up.", "--chars", "300"
     )
     assert compacted.code == 0, compacted
     assert compacted.out == "- A trip to Porto.\n"
-    assert world.model.requests[-1].system == "Sum up."
+    assert system.model.requests[-1].system == "Sum up."
     expanded = await strata("recall", "expand", talk.name, "-n", "3")
     assert [row[3] for row in rows(expanded.out)] == [
         *("Noted.", "I am off to Porto in May.", "Noted.")
@@ -136,7 +136,7 @@ async def test_searching_tells_why_and_what_stands_around(
 
 
 async def test_a_fork_goes_on_from_a_message(
-    strata: Run, world: World, talk: agent_pb.Agent
+    strata: Run, system: System, talk: agent_pb.Agent
 ) -> None:
     messages = await listed(strata, talk)
     made = await strata("agents", "fork", talk.name, "--at", messages[2][3], "--title", "again")
@@ -146,12 +146,12 @@ async def test_a_fork_goes_on_from_a_message(
     copied = await listed(strata, talk, "--conversation", fields["conversation"])
     assert [row[2] for row in copied[1:]] == ["My passport number is X77-231.", "Noted."]
 
-    world.model.script(say("It is X77-231."))
+    system.model.script(say("It is X77-231."))
     done = await strata(
         *("chat", talk.name, "--no-usage", "--fork", messages[4][3], "-m", "What was it?")
     )
     assert (done.code, done.out) == (0, "It is X77-231.\n")
-    contents = [m["content"] for m in world.model.requests[-1].body["messages"][1:]]
+    contents = [m["content"] for m in system.model.requests[-1].body["messages"][1:]]
     assert [str(content) for content in contents][-2:] == ["Noted.", "What was it?"]
     assert "I am off to Porto in May." in contents
     assert "It rains again." not in contents
@@ -163,7 +163,7 @@ async def test_a_fork_goes_on_from_a_message(
     there = await listed(strata, talk, "--conversation", third)
     again = await strata("agents", "fork", talk.name, "--at", there[-1][3], "--json")
     assert json.loads(again.out)["forkedFromId"] == third
-    stranger = await world.make_agent()
+    stranger = await system.make_agent()
     wrong = await strata("agents", "fork", stranger.name, "--at", messages[2][3])
     assert (wrong.code, "another agent" in wrong.err) == (2, True)
 

@@ -21,7 +21,7 @@ from strata.cli.memory.blocks import blocks_of
 from strata.cli.memory.folder import STATE_FILE
 from strata.cli.memory.markdown import parse
 from strata.protocol.errors import NotFoundError
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,10 +32,10 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 )
 
 
-async def write(world: World, agent: agent_pb.Agent, value: str, **more: Any) -> pb.Block:
-    block = await world.block(agent, "human")
+async def write(system: System, agent: agent_pb.Agent, value: str, **more: Any) -> pb.Block:
+    block = await system.block(agent, "human")
     request = pb.UpdateBlockRequest(block_id=block.id, value=value, **more)
-    return (await world.blocks.UpdateBlock(request)).block
+    return (await system.blocks.UpdateBlock(request)).block
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -53,34 +53,34 @@ def results(out: str) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def pulled(strata: Run, world: World, ann: agent_pb.Agent, tmp_path: Path) -> Path:
-    await write(world, ann, FIVE)
+async def pulled(strata: Run, system: System, ann: agent_pb.Agent, tmp_path: Path) -> Path:
+    await write(system, ann, FIVE)
     done = await strata("memory", "pull", ann.name, str(tmp_path / "ann"))
     assert done.code == 0, done
     return tmp_path / "ann"
 
 
 async def test_a_pull_writes_one_file_for_each_block(
-    world: World, ann: agent_pb.Agent, pulled: Path
+    system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     assert set(contents(pulled)) == {"human.md", "persona.md", STATE_FILE}
-    block = await world.block(ann, "human")
+    block = await system.block(ann, "human")
     document = parse((pulled / "human.md").read_bytes())
     assert (document.value, document.block_id) == (FIVE, block.id)
     assert (document.revision, document.limit) == (block.revision, block.limit)
 
 
 async def test_nothing_changed_is_nothing_done(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     before = contents(pulled)
-    revision = (await world.block(ann, "human")).revision
+    revision = (await system.block(ann, "human")).revision
     for command in ("push", "pull", "push"):
         done = await strata("memory", command, ann.name, str(pulled), "--json")
         assert done.code == 0, done
         assert set(results(done.out).values()) == {"unchanged"}
     assert contents(pulled) == before
-    assert (await world.block(ann, "human")).revision == revision
+    assert (await system.block(ann, "human")).revision == revision
 
 
 @settings(
@@ -88,12 +88,12 @@ async def test_nothing_changed_is_nothing_done(
 )
 @given(values=st.lists(VALUES, min_size=2, max_size=2))
 async def test_every_text_survives_to_the_byte(
-    strata: Run, world: World, ann: agent_pb.Agent, tmp_path: Path, values: list[str]
+    strata: Run, system: System, ann: agent_pb.Agent, tmp_path: Path, values: list[str]
 ) -> None:
     folder = tmp_path / "ann"
     shutil.rmtree(folder, ignore_errors=True)
     first, second = values
-    await write(world, ann, first)
+    await write(system, ann, first)
     assert (await strata("memory", "pull", ann.name, str(folder))).code == 0
     file = folder / "human.md"
     data = file.read_bytes()
@@ -103,11 +103,11 @@ async def test_every_text_survives_to_the_byte(
         file.write_bytes(head + f"{second}\n".encode())
     done = await strata("memory", "push", ann.name, str(folder))
     assert done.code == 0, done
-    assert (await world.block(ann, "human")).value == second
+    assert (await system.block(ann, "human")).value == second
 
 
 async def test_a_push_shows_and_writes_what_was_changed(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     file = pulled / "human.md"
     edit(file, "\nc\n", "\nC\n")
@@ -117,11 +117,11 @@ async def test_a_push_shows_and_writes_what_was_changed(
     assert dry.code == 0, dry
     assert "human.md: would be updated\n  read-only: no → yes\n  - c\n  + C\n" in dry.out
     assert file.read_bytes() == changed
-    assert (await world.block(ann, "human")).value == FIVE
+    assert (await system.block(ann, "human")).value == FIVE
     done = await strata("memory", "push", ann.name, str(pulled), "--reason", "from git")
     assert done.code == 0, done
     assert "human.md: updated" in done.out
-    block = await world.block(ann, "human")
+    block = await system.block(ann, "human")
     assert (block.value, block.read_only) == ("a\nb\nC\nd\ne", True)
     assert parse(file.read_bytes()).revision == block.revision
     log = await strata("memory", "log", ann.name, "human", "-n", "1")
@@ -129,25 +129,25 @@ async def test_a_push_shows_and_writes_what_was_changed(
 
 
 async def test_what_others_changed_is_merged_by_a_push(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
-    await write(world, ann, "A\nb\nc\nd\ne")
+    await write(system, ann, "A\nb\nc\nd\ne")
     edit(pulled / "human.md", "\nd\ne\n", "\nd\nE\n")
     dry = await strata("memory", "push", ann.name, str(pulled), "--dry-run")
     assert "human.md: would be merged\n  - e\n  + E\n" in dry.out
     done = await strata("memory", "push", ann.name, str(pulled))
     assert done.code == 0, done
     assert "human.md: merged" in done.out
-    assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"
+    assert (await system.block(ann, "human")).value == "A\nb\nc\nd\nE"
     assert parse((pulled / "human.md").read_bytes()).value == "A\nb\nc\nd\nE"
     again = await strata("memory", "pull", ann.name, str(pulled), "--json")
     assert set(results(again.out).values()) == {"unchanged"}
 
 
 async def test_a_conflict_writes_nothing_and_keeps_no_other_file_back(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
-    await write(world, ann, "a\nb\ntheirs\nd\ne")
+    await write(system, ann, "a\nb\ntheirs\nd\ne")
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
     (pulled / "plans.md").write_text("---\n---\nSail.\n")
     before = (pulled / "human.md").read_bytes()
@@ -159,16 +159,16 @@ async def test_a_conflict_writes_nothing_and_keeps_no_other_file_back(
         assert "  - c\n  + theirs\n" in done.out
         assert "changed in the file:\n  - c\n  + mine\n" in done.out
     assert (pulled / "human.md").read_bytes() == before
-    assert (await world.block(ann, "human")).value == "a\nb\ntheirs\nd\ne"
-    assert (await world.block(ann, "plans")).value == "Sail."
+    assert (await system.block(ann, "human")).value == "a\nb\ntheirs\nd\ne"
+    assert (await system.block(ann, "plans")).value == "Sail."
 
 
 async def test_a_pull_merges_or_leaves_both(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     file = pulled / "human.md"
     edit(file, "\nd\ne\n", "\nd\nE\n")
-    await write(world, ann, "A\nb\nc\nd\ne")
+    await write(system, ann, "A\nb\nc\nd\ne")
     merged = await strata("memory", "pull", ann.name, str(pulled))
     assert merged.code == 0, merged
     assert "human.md: merged; what was changed here is kept; push it" in merged.out
@@ -176,7 +176,7 @@ async def test_a_pull_merges_or_leaves_both(
     again = await strata("memory", "pull", ann.name, str(pulled), "--json")
     assert results(again.out)["human.md"] == "changed_here"
 
-    await write(world, ann, "A\nb\nc\nd\ntheirs")
+    await write(system, ann, "A\nb\nc\nd\ntheirs")
     before = file.read_bytes()
     dry = await strata("memory", "pull", ann.name, str(pulled), "--dry-run")
     assert dry.code == 1
@@ -190,37 +190,37 @@ async def test_a_pull_merges_or_leaves_both(
 
 @pytest.mark.parametrize(("choice", "value"), [("mine", "a\nb\nmine\nd\ne"), ("theirs", "new")])
 async def test_a_conflict_is_settled_as_the_person_says(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path, choice: str, value: str
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path, choice: str, value: str
 ) -> None:
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
-    await write(world, ann, "new")
+    await write(system, ann, "new")
     assert (await strata("memory", "pull", ann.name, str(pulled))).code == 1
     done = await strata("memory", "pull", ann.name, str(pulled), "--conflicts", choice)
     assert done.code == 0, done
     assert parse((pulled / "human.md").read_bytes()).value == value
     assert not (pulled / "human.md.theirs").exists()
     assert (await strata("memory", "push", ann.name, str(pulled))).code == 0
-    assert (await world.block(ann, "human")).value == value
+    assert (await system.block(ann, "human")).value == value
 
 
 async def test_a_conflict_is_settled_by_hand(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
-    block = await write(world, ann, "a\nb\ntheirs\nd\ne")
+    block = await write(system, ann, "a\nb\ntheirs\nd\ne")
     assert (await strata("memory", "pull", ann.name, str(pulled))).code == 1
     edit(pulled / "human.md", "mine", "theirs and mine")
     edit(pulled / "human.md", f"revision: {block.revision - 1}", f"revision: {block.revision}")
     assert (await strata("memory", "push", ann.name, str(pulled))).code == 0
-    assert (await world.block(ann, "human")).value == "a\nb\ntheirs and mine\nd\ne"
+    assert (await system.block(ann, "human")).value == "a\nb\ntheirs and mine\nd\ne"
     assert not (pulled / "human.md.theirs").exists()
 
 
 async def test_a_file_that_cannot_be_read_is_never_overwritten(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     (pulled / "human.md").write_bytes(b"---\nlabel: [\n---\nprecious\n")
-    await write(world, ann, "new")
+    await write(system, ann, "new")
     push = await strata("memory", "push", ann.name, str(pulled))
     assert push.code == 1
     assert "human.md: refused; it has a front matter that is not YAML in line" in push.out
@@ -230,7 +230,7 @@ async def test_a_file_that_cannot_be_read_is_never_overwritten(
 
 
 async def test_a_new_file_is_a_new_block(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     (pulled / "plans.md").write_text("---\ndescription: What we plan.\nlimit: 300\n---\nSail.\n")
     (pulled / "README.md").write_text("# Ann's memory\n")
@@ -238,7 +238,7 @@ async def test_a_new_file_is_a_new_block(
     assert done.code == 0, done
     assert results(done.out)["plans.md"] == "created"
     assert results(done.out)["README.md"] == "skipped"
-    block = await world.block(ann, "plans")
+    block = await system.block(ann, "plans")
     assert (block.value, block.description, block.limit) == ("Sail.", "What we plan.", 300)
     assert parse((pulled / "plans.md").read_bytes()).block_id == block.id
     again = await strata("memory", "push", ann.name, str(pulled), "--json")
@@ -246,21 +246,21 @@ async def test_a_new_file_is_a_new_block(
 
 
 async def test_a_new_file_overwrites_no_block_that_it_was_not_pulled_from(
-    strata: Run, world: World, ann: agent_pb.Agent, tmp_path: Path
+    strata: Run, system: System, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
-    await write(world, ann, "the agent's")
+    await write(system, ann, "the agent's")
     (tmp_path / "human.md").write_text("---\n---\nmine\n")
     (tmp_path / "persona.md").write_text("---\n---\nI am brief.\n")
     done = await strata("memory", "push", ann.name, str(tmp_path), "--json")
     assert done.code == 1
     # Nothing is lost in an empty block.
     assert results(done.out) == {"human.md": "conflict", "persona.md": "updated"}
-    assert (await world.block(ann, "human")).value == "the agent's"
-    assert (await world.block(ann, "persona")).value == "I am brief."
+    assert (await system.block(ann, "human")).value == "the agent's"
+    assert (await system.block(ann, "persona")).value == "I am brief."
 
 
 async def test_a_file_that_is_gone_detaches_only_with_consent(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path, place: Mapping[str, str]
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path, place: Mapping[str, str]
 ) -> None:
     (pulled / "human.md").unlink()
     done = await strata("memory", "push", ann.name, str(pulled))
@@ -271,7 +271,7 @@ async def test_a_file_that_is_gone_detaches_only_with_consent(
     refused = await strata("memory", "push", ann.name, str(pulled), "--delete")
     assert refused.code == 2
     assert "This detaches human. Give --yes." in refused.err
-    assert (await world.block(ann, "human")).value == FIVE
+    assert (await system.block(ann, "human")).value == FIVE
     arguments = ("memory", "push", ann.name, str(pulled), "--delete")
     async with on_terminal(*arguments, environment=place) as program:
         await program.shows(f"Detach human from {ann.name}? [y/N]")
@@ -279,9 +279,9 @@ async def test_a_file_that_is_gone_detaches_only_with_consent(
         await program.shows("human.md: detached")
         assert await program.ends() == 0
     with pytest.raises(NotFoundError):
-        await world.block(ann, "human")
+        await system.block(ann, "human")
     assert (await strata("memory", "restore", ann.name, "human")).code == 0
-    assert (await world.block(ann, "human")).value == FIVE
+    assert (await system.block(ann, "human")).value == FIVE
 
 
 async def test_a_pull_brings_a_missing_file_back(
@@ -295,21 +295,21 @@ async def test_a_pull_brings_a_missing_file_back(
 
 
 async def test_read_only_blocks_are_changed_by_force_alone(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
-    await write(world, ann, FIVE, read_only=True)
+    await write(system, ann, FIVE, read_only=True)
     await strata("memory", "pull", ann.name, str(pulled))
     edit(pulled / "human.md", "\nc\n", "\nC\n")
     refused = await strata("memory", "push", ann.name, str(pulled))
     assert refused.code == 1
     assert "the block is read-only. --force changes it anyway." in refused.out
-    assert (await world.block(ann, "human")).value == FIVE
+    assert (await system.block(ann, "human")).value == FIVE
     assert (await strata("memory", "push", ann.name, str(pulled), "--force")).code == 0
-    assert (await world.block(ann, "human")).value == "a\nb\nC\nd\ne"
+    assert (await system.block(ann, "human")).value == "a\nb\nC\nd\ne"
 
 
 async def test_one_refused_block_keeps_no_other_back(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "limit: 20000", "limit: 3")
     (pulled / "plans.md").write_text("---\n---\nSail.\n")
@@ -317,11 +317,11 @@ async def test_one_refused_block_keeps_no_other_back(
     assert done.code == 1
     assert "human.md: refused" in done.out
     assert "[BLOCK_LIMIT_EXCEEDED]" in done.out
-    assert (await world.block(ann, "plans")).value == "Sail."
+    assert (await system.block(ann, "plans")).value == "Sail."
 
 
 async def test_a_block_is_renamed_on_either_side(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "label: human", "label: person")
     wrong = await strata("memory", "push", ann.name, str(pulled))
@@ -331,24 +331,24 @@ async def test_a_block_is_renamed_on_either_side(
     before = await strata("memory", "pull", ann.name, str(pulled), "--json")
     assert results(before.out) == {"person.md": "changed_here", "persona.md": "unchanged"}
     assert (await strata("memory", "push", ann.name, str(pulled))).code == 0
-    block = await world.block(ann, "person")
+    block = await system.block(ann, "person")
     assert block.value == FIVE
 
     edit(pulled / "person.md", "\nd\ne\n", "\nd\nE\n")
     renamed = pb.UpdateBlockRequest(block_id=block.id, label="user")
-    await world.blocks.UpdateBlock(renamed)
+    await system.blocks.UpdateBlock(renamed)
     done = await strata("memory", "pull", ann.name, str(pulled))
     assert "user.md: merged; was person.md" in done.out
     assert set(contents(pulled)) == {"user.md", "persona.md", STATE_FILE}
     assert (await strata("memory", "push", ann.name, str(pulled))).code == 0
-    assert (await world.block(ann, "user")).value == "a\nb\nc\nd\nE"
+    assert (await system.block(ann, "user")).value == "a\nb\nc\nd\nE"
 
 
 async def test_the_file_of_a_block_that_is_gone_stays_until_told(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
-    block = await world.block(ann, "human")
-    await world.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=block.id))
+    block = await system.block(ann, "human")
+    await system.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=block.id))
     done = await strata("memory", "pull", ann.name, str(pulled))
     assert "human.md: gone; the agent no longer has this block; the file stays" in done.out
     pushed = await strata("memory", "push", ann.name, str(pulled))
@@ -363,9 +363,9 @@ async def test_the_file_of_a_block_that_is_gone_stays_until_told(
 
 
 async def test_a_folder_is_of_one_agent_until_it_is_imported(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
-    bert = await world.make_agent()
+    bert = await system.make_agent()
     for command in ("pull", "push"):
         refused = await strata("memory", command, bert.name, str(pulled))
         assert refused.code == 2
@@ -374,15 +374,15 @@ async def test_a_folder_is_of_one_agent_until_it_is_imported(
     done = await strata("memory", "push", bert.name, str(pulled), "--import", "--json")
     assert done.code == 0, done
     assert results(done.out)["human.md"] == "updated"
-    assert (await world.block(bert, "human")).value == FIVE
-    assert (await world.block(bert, "plans")).value == "Sail."
+    assert (await system.block(bert, "human")).value == FIVE
+    assert (await system.block(bert, "plans")).value == "Sail."
     again = await strata("memory", "push", bert.name, str(pulled), "--json")
     assert set(results(again.out).values()) == {"unchanged"}
-    assert (await world.block(ann, "human")).value == FIVE
+    assert (await system.block(ann, "human")).value == FIVE
 
 
 async def test_two_files_of_one_block_are_refused(
-    strata: Run, world: World, ann: agent_pb.Agent, pulled: Path
+    strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     text = (pulled / "human.md").read_text().replace("label: human", "label: copy")
     (pulled / "copy.md").write_text(text)
@@ -406,7 +406,7 @@ async def test_a_folder_that_is_not_there_is_said_so(
 @pytest.mark.parametrize(("command", "value"), [("push", "a\nb\nC\nd\ne"), ("pull", "new")])
 async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
     strata: Run,
-    world: World,
+    system: System,
     ann: agent_pb.Agent,
     pulled: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -417,7 +417,7 @@ async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
     if command == "push":
         edit(file, "\nc\n", "\nC\n")
     else:
-        await write(world, ann, "new")
+        await write(system, ann, "new")
     read = blocks_of
 
     async def while_typing(*arguments: Any) -> Any:
@@ -429,5 +429,5 @@ async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
     done = await strata("memory", command, ann.name, str(pulled))
     assert "the file was changed meanwhile and is left as it is: pull again" in done.out
     assert done.code == (1 if command == "pull" else 0)
-    assert (await world.block(ann, "human")).value == value
+    assert (await system.block(ann, "human")).value == value
     assert "\nD\n" in file.read_text()

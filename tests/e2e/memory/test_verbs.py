@@ -10,7 +10,7 @@ import pytest
 from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,9 +22,9 @@ async def shown(strata: Run, *arguments: str) -> Any:
 
 
 async def test_a_block_is_created_shared_and_detached(
-    strata: Run, world: World, ann: agent_pb.Agent
+    strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
-    bert = await world.make_agent()
+    bert = await system.make_agent()
     options = ("--value", "Sail to Oslo.", "--limit", "500", "--read-only")
     made = await shown(strata, "memory", "create", ann.name, "plans", *options)
     assert (made["value"], made["limit"], made["readOnly"]) == ("Sail to Oslo.", 500, True)

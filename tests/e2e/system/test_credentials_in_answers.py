@@ -24,7 +24,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import StrataError
 from strata.standalone.data_folder import DataFolder
-from whole_system import World, eventually
+from whole_system import System, eventually
 
 MODEL_KEY = "sk-model/7fQ9+zT4bV=kM2xW8aL5c"
 VECTOR_KEY = "sk-vector/3hR6+yU1nB=pD0sE9jG7"
@@ -149,27 +149,27 @@ async def rows_of_database(folder: DataFolder) -> AsyncIterator[tuple[str, str]]
         await connection.close()
 
 
-async def use_models(world: World) -> list[str]:
+async def use_models(system: System) -> list[str]:
     """Has the model provider repeat the key, and returns all that clients are shown of it."""
     shown = []
     for failure in model_failures(MODEL_KEY):
-        agent = await world.make_agent("openai/test-model")
+        agent = await system.make_agent("openai/test-model")
         # Requests that fail before the first piece are repeated.
-        world.model.respond(lambda _, step=failure: step)  # type: ignore[misc]
-        ran = await world.send(agent, "Hi")
+        system.model.respond(lambda _, step=failure: step)  # type: ignore[misc]
+        ran = await system.send(agent, "Hi")
         assert ran.finished.error.message
-        again = await world.follow(ran.run_id)
-        run = await world.run(ran.run_id)
+        again = await system.follow(ran.run_id)
+        run = await system.run(ran.run_id)
         shown += [*map(str, ran.events), *map(str, again.events), str(run)]
-    shown.append(str(await world.runs.ListRuns(run_pb.ListRunsRequest(page_size=100))))
+    shown.append(str(await system.runs.ListRuns(run_pb.ListRunsRequest(page_size=100))))
     assert "secret API key" in "".join(shown)
     return shown
 
 
-async def use_mcp(world: World, url: str) -> list[str]:
+async def use_mcp(system: System, url: str) -> list[str]:
     """Has the MCP server repeat its headers, and returns all that clients and models see."""
-    servers = mcp_grpc.McpServiceStub(world.channel)
-    await world.tools.PutSecret(tool_pb.PutSecretRequest(name="ECHOED", value=SECRET_HEADER))
+    servers = mcp_grpc.McpServiceStub(system.channel)
+    await system.tools.PutSecret(tool_pb.PutSecretRequest(name="ECHOED", value=SECRET_HEADER))
     server = mcp_pb.McpServer(
         name="echo",
         transport=mcp_pb.MCP_TRANSPORT_STREAMABLE_HTTP,
@@ -181,34 +181,34 @@ async def use_mcp(world: World, url: str) -> list[str]:
     assert not added.error
     added.ClearField("headers")  # of the configuration, which an administrator may read
     names = [f"echo__{name}" for name in ("show", "fail", "refuse")]
-    agent = await world.make_agent("openai/test-model", tools=names)
+    agent = await system.make_agent("openai/test-model", tools=names)
     calls = [Call(name) for name in names]
-    world.model.requests.clear()
-    world.model.script(Reply(calls=calls))
-    world.model.respond(lambda _: say("Done."))
-    ran = await world.send(agent, "Show it.")
+    system.model.requests.clear()
+    system.model.script(Reply(calls=calls))
+    system.model.respond(lambda _: say("Done."))
+    ran = await system.send(agent, "Show it.")
     assert ran.text == "Done."
-    sent = [json.dumps(call.body) for call in world.model.requests]
+    sent = [json.dumps(call.body) for call in system.model.requests]
     assert "[secret ECHOED]" in sent[-1]
     assert "[secret X-Acme-Key]" in sent[-1]
     return [str(added), *map(str, ran.events), *sent]
 
 
-async def use_vectors(world: World, vectors: Vectors) -> list[str]:
+async def use_vectors(system: System, vectors: Vectors) -> list[str]:
     """Has the embeddings provider repeat the key while text is stored and searched."""
-    agent = await world.make_agent("openai/test-model")
+    agent = await system.make_agent("openai/test-model")
     vectors.repeats = True
-    world.model.respond(lambda _: say("I see."))
-    shown = [str(event) for event in (await world.send(agent, "Cats are on the mat.")).events]
+    system.model.respond(lambda _: say("I see."))
+    shown = [str(event) for event in (await system.send(agent, "Cats are on the mat.")).events]
     await eventually(lambda: vectors.asked >= 3)
 
     new = new_passages(["A dog is in the fog."])
     search = message_pb.SearchMessagesRequest(agent_id=agent.id, query="cats")
     look = passage_pb.SearchPassagesRequest(agent_id=agent.id, query="dogs")
     for call in (
-        lambda: upload_passages(world.passages, new, agent_id=agent.id),
-        lambda: world.messages.SearchMessages(search),
-        lambda: world.passages.SearchPassages(look),
+        lambda: upload_passages(system.passages, new, agent_id=agent.id),
+        lambda: system.messages.SearchMessages(search),
+        lambda: system.passages.SearchPassages(look),
     ):
         try:
             shown.append(str(await call()))
@@ -227,13 +227,13 @@ async def test_no_form_of_a_credential_is_shown_logged_or_stored(
         environment = {"OPENAI_API_KEY": MODEL_KEY, **vectors.environment()}
         strata = LiveStrata(open_folder / "data", model, split=split, environment=environment)
         try:
-            world = await strata.start()
-            shown = await use_models(world)
-            shown += await use_mcp(world, mcp.url)
-            shown += await use_vectors(world, vectors)
+            system = await strata.start()
+            shown = await use_models(system)
+            shown += await use_mcp(system, mcp.url)
+            shown += await use_vectors(system, vectors)
             folder = DataFolder(strata.data)
             rows = [row async for row in rows_of_database(folder)]
-            await world.channel.close()
+            await system.channel.close()
         finally:
             await strata.close()
     logs = [path for path in (strata.data / "logs").rglob("*") if path.is_file()]

@@ -22,7 +22,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
-from whole_system import Ran, Stream, World, roles
+from whole_system import Ran, Stream, System, roles
 
 _NAP_S = 25
 _UNTIL_ASLEEP_S = 1.0
@@ -73,13 +73,13 @@ def workers(strata: LiveStrata) -> set[int]:
         return set()
 
 
-async def add_program(world: World, folder: Path) -> None:
+async def add_program(system: System, folder: Path) -> None:
     """Adds the server whose tool leaves a line in a file and does not return."""
     listed = folder / "tools.json"
     listed.write_text(json.dumps([tool("mark")]))
     command = [*program_command(), str(listed)]
     server = mcp_pb.McpServer(name="marker", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
-    stub = mcp_grpc.McpServiceStub(world.channel)
+    stub = mcp_grpc.McpServiceStub(system.channel)
     added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
     assert [tool.name for tool in added.tools] == ["marker__mark"], added.error
 
@@ -99,18 +99,18 @@ def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolRetu
 async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     either_live: LiveStrata, folder: Path
 ) -> None:
-    world = await either_live.start()
-    await add_program(world, folder)
-    await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
-    agent = await world.make_agent(
+    system = await either_live.start()
+    await add_program(system, folder)
+    await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
+    agent = await system.make_agent(
         tools=["marker__mark", "nap", "memory_insert", "run_code_with_tools"]
     )
     marks = folder / "marks"
 
     # The tool of the server has had its effect; what comes after it has not begun.
     mark = Call("marker__mark", {"file": str(marks)})
-    world.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
-    turn = asyncio.create_task(world.send(agent, "Mark it."))
+    system.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
+    turn = asyncio.create_task(system.send(agent, "Mark it."))
     await until(lambda: marks.exists() and marks.read_text() == "done\n")
     before = service(either_live)
     tree = [before, *(child.pid for child in psutil.Process(before).children(recursive=True))]
@@ -118,17 +118,17 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     ran = await turn
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.text == "I cannot tell."
-    tool_returns = returns_of(await world.log(agent))
+    tool_returns = returns_of(await system.log(agent))
     assert tool_returns["marker__mark"].status == message_pb2.TOOL_STATUS_UNKNOWN
     assert tool_returns["memory_insert"].status == message_pb2.TOOL_STATUS_OK
     assert marks.read_text() == "done\n"
-    assert (await world.block(agent, "human")).value.count("Was there.") == 1
+    assert (await system.block(agent, "human")).value.count("Was there.") == 1
     await until(lambda: not any(map(psutil.pid_exists, tree)))
 
     # The caller of a tool in the sandbox dies: the tool runner kills the call at once.
     idle = workers(either_live)
-    world.model.script(call("nap"), say("Perhaps I slept."))
-    stream = world.begin(agent, "Sleep.")
+    system.model.script(call("nap"), say("Perhaps I slept."))
+    stream = system.begin(agent, "Sleep.")
     await stream.until("tool_started")
     second = service(either_live)
     assert second != before
@@ -139,24 +139,24 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
         await until(lambda: not idle <= workers(either_live))
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept."
-    tool_returns = returns_of(await world.log(agent))
+    tool_returns = returns_of(await system.log(agent))
     assert tool_returns["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
-    assert len(world.model.requests) == 4
+    assert len(system.model.requests) == 4
 
     # The tool runner itself dies in the middle of a call. Without hosts the tool had no effect
     # outside of its sandbox, so that the outcome is known.
-    world.model.script(call("nap"), say("Perhaps I slept again."))
-    stream = world.begin(agent, "Sleep again.")
+    system.model.script(call("nap"), say("Perhaps I slept again."))
+    stream = system.begin(agent, "Sleep again.")
     await stream.until("tool_started")
     await asyncio.sleep(_UNTIL_ASLEEP_S)
     os.kill(service(either_live, "tool_runner"), signal.SIGKILL)
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept again."
-    following = returns_of(await world.log(agent))["nap"]
+    following = returns_of(await system.log(agent))["nap"]
     assert following.tool_call_id != tool_returns["nap"].tool_call_id
     assert following.status == message_pb2.TOOL_STATUS_FAILED
     assert "nothing outside of its sandbox" in following.content
-    assert len(world.model.requests) == 6
+    assert len(system.model.requests) == 6
     await until(lambda: bool(workers(either_live)))
 
     # So is code, and what it had called: the mark is made once, and nothing comes after it.
@@ -165,13 +165,13 @@ memory_insert("human", "Before.")
 call_tool("marker__mark", file={str(marks)!r})
 memory_insert("human", "After.")
 """
-    world.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
-    turn = asyncio.create_task(world.send(agent, "Mark it again."))
+    system.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
+    turn = asyncio.create_task(system.send(agent, "Mark it again."))
     await until(lambda: marks.read_text() == "done\ndone\n")
     os.kill(service(either_live), signal.SIGKILL)
     ran = await turn
     assert ran.text == "I cannot tell again."
-    tool_returns = returns_of(await world.log(agent))
+    tool_returns = returns_of(await system.log(agent))
     lost = tool_returns["run_code_with_tools"]
     assert lost.status == message_pb2.TOOL_STATUS_UNKNOWN
     assert [(nested_call.name, nested_call.status) for nested_call in lost.nested_calls] == [
@@ -179,65 +179,65 @@ memory_insert("human", "After.")
         ("marker__mark", message_pb2.TOOL_STATUS_UNKNOWN),
     ]
     assert marks.read_text() == "done\ndone\n"
-    human = (await world.block(agent, "human")).value
+    human = (await system.block(agent, "human")).value
     assert (human.count("Before."), human.count("After.")) == (1, 0)
 
     # Who waits for another agent asks again, and finds the run that it has started.
-    other = await world.make_agent()
-    asking = await world.make_agent(tools=[ASK])
+    other = await system.make_agent()
+    asking = await system.make_agent(tools=[ASK])
     held = asyncio.Event()
-    world.model.script(
+    system.model.script(
         call(ASK, {"message": "The capital?", "other_agent_id": other.id}),
         Reply(text="Paris, as far as I know.", piece=2, held=held),
         say("Paris it is."),
     )
-    known = len(world.model.requests)
-    turn = asyncio.create_task(world.send(asking, "Ask for the capital."))
-    await until(lambda: len(world.model.requests) == known + 2)
+    known = len(system.model.requests)
+    turn = asyncio.create_task(system.send(asking, "Ask for the capital."))
+    await until(lambda: len(system.model.requests) == known + 2)
     os.kill(service(either_live), signal.SIGKILL)
     held.set()
     assert (await turn).text == "Paris it is."
-    tool_returns = returns_of(await world.log(asking))
+    tool_returns = returns_of(await system.log(asking))
     assert tool_returns[ASK].status == message_pb2.TOOL_STATUS_OK
     assert "Paris, as far as I know." in tool_returns[ASK].content
-    assert roles(await world.log(other)) == ["system", "user", "assistant"]
-    await world.channel.close()
+    assert roles(await system.log(other)) == ["system", "user", "assistant"]
+    await system.channel.close()
 
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
     either_live: LiveStrata,
 ) -> None:
-    world = await either_live.start()
-    await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
-    agent = await world.make_agent(tools=["short_nap", "memory_insert"])
+    system = await either_live.start()
+    await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
+    agent = await system.make_agent(tools=["short_nap", "memory_insert"])
 
     # In the middle of a call, with another one behind it.
-    world.model.script(Reply(calls=(Call("short_nap"), NOTE)), say("I am awake."))
-    stream = world.begin(agent, "Sleep.", request_id="sleep")
+    system.model.script(Reply(calls=(Call("short_nap"), NOTE)), say("I am awake."))
+    stream = system.begin(agent, "Sleep.", request_id="sleep")
     await stream.until("tool_started")
     await killed(either_live, "gateway")
-    ran = await followed(world, stream)
+    ran = await followed(system, stream)
     assert ran.text == "I am awake."
-    tool_returns = returns_of(await world.log(agent))
+    tool_returns = returns_of(await system.log(agent))
     assert tool_returns["short_nap"].status == message_pb2.TOOL_STATUS_OK
     assert "awake" in tool_returns["short_nap"].content
     assert tool_returns["memory_insert"].status == message_pb2.TOOL_STATUS_OK
-    assert (await world.block(agent, "human")).value.count("Was there.") == 1
-    assert len(world.model.requests) == 2
+    assert (await system.block(agent, "human")).value.count("Was there.") == 1
+    assert len(system.model.requests) == 2
 
     # In the middle of a reply.
     held = asyncio.Event()
-    world.model.script(Reply(text="A long reply.", piece=2, held=held))
-    stream = world.begin(agent, "Talk.", request_id="talk")
+    system.model.script(Reply(text="A long reply.", piece=2, held=held))
+    stream = system.begin(agent, "Talk.", request_id="talk")
     await stream.until("step_started")
-    await until(lambda: len(world.model.requests) == 3)
+    await until(lambda: len(system.model.requests) == 3)
     await killed(either_live, "gateway")
     held.set()
-    ran = await followed(world, stream)
+    ran = await followed(system, stream)
     assert ran.text == "A long reply."
-    assert len(world.model.requests) == 3
-    await world.channel.close()
+    assert len(system.model.requests) == 3
+    await system.channel.close()
 
 
 async def killed(strata: LiveStrata, name: str) -> None:
@@ -254,13 +254,13 @@ async def killed(strata: LiveStrata, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def followed(world: World, broken: Stream) -> Ran:
+async def followed(system: System, broken: Stream) -> Ran:
     """Follows a run to its end whose stream broke; its events equal those that were seen."""
     run_id, seen = broken.run_id, [event for event in broken.events if event.sequence]
     async with asyncio.timeout(60):
         while True:
             try:
-                ran = await world.follow(run_id)
+                ran = await system.follow(run_id)
                 break
             except UnavailableError:
                 await asyncio.sleep(0.1)

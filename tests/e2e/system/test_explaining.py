@@ -7,7 +7,7 @@ import pytest
 from doubles.script import call, overflow, say
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -15,22 +15,22 @@ ROUNDING_MS = 2
 """Two times are cut to milliseconds."""
 
 
-async def test_parts_of_a_run_with_a_tool_and_a_compaction_add_up(world: World) -> None:
-    agent = await world.make_agent("openai/test-model")
+async def test_parts_of_a_run_with_a_tool_and_a_compaction_add_up(system: System) -> None:
+    agent = await system.make_agent("openai/test-model")
     long = "word " * 400
     for number in range(3):
-        world.model.script(say(f"{long} {number}"))
-        await world.send(agent, f"Tell me story {number}. {long}")
-    world.model.script(
+        system.model.script(say(f"{long} {number}"))
+        await system.send(agent, f"Tell me story {number}. {long}")
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes tea."}),
         overflow("openai"),
         say("- Stories were told."),
         say("In short: yes."),
     )
 
-    ran = await world.send(agent, "I like tea. And the moral?")
+    ran = await system.send(agent, "I like tea. And the moral?")
 
-    explained = await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=ran.run_id))
+    explained = await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=ran.run_id))
     order = ["model", "tool", "model", "compaction", "model"]
     main = [span for span in explained.spans if span.kind in order]
     assert [span.kind for span in main] == order
@@ -50,7 +50,7 @@ async def test_parts_of_a_run_with_a_tool_and_a_compaction_add_up(world: World) 
     spent = sum(span.usage.total_tokens for span in explained.spans)
     assert spent == run.usage.total_tokens
 
-    steps = await world.runs.ListSteps(run_pb.ListStepsRequest(run_id=ran.run_id))
+    steps = await system.runs.ListSteps(run_pb.ListStepsRequest(run_id=ran.run_id))
     assert [(s.step, s.model_calls, list(s.tools)) for s in steps.steps] == [
         (1, 1, ["memory_insert"]),
         (2, 2, []),

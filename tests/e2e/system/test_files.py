@@ -16,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.shared.ids import new_id
-from whole_system import World
+from whole_system import System
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 
@@ -33,7 +33,7 @@ Knead the dough for ten minutes.
 Bake at 230 degrees."""
 
 
-async def upload(world: World, folder: pb.Folder, name: str, text: str) -> pb.File:
+async def upload(system: System, folder: pb.Folder, name: str, text: str) -> pb.File:
     """Uploads a file and waits until it can be found by meaning."""
     header = pb.UploadFileHeader(folder_id=folder.id, name=name)
 
@@ -41,30 +41,30 @@ async def upload(world: World, folder: pb.Folder, name: str, text: str) -> pb.Fi
         yield pb.UploadFileRequest(header=header)
         yield pb.UploadFileRequest(chunk=text.encode())
 
-    file: pb.File = (await world.files.UploadFile(pieces())).file
+    file: pb.File = (await system.files.UploadFile(pieces())).file
     async with asyncio.timeout(60):
-        async for update in world.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
+        async for update in system.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
             file = update.file
     assert file.state == pb.FILE_STATE_READY, file
     return file
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def folder(world: World) -> pb.Folder:
+async def folder(system: System) -> pb.Folder:
     """A folder of two files."""
     request = pb.CreateFolderRequest(
         name=f"notes-{new_id('x')[-8:]}", description="My notes.", instructions="Quote them."
     )
-    made: pb.Folder = (await world.files.CreateFolder(request)).folder
-    await upload(world, made, "boat.md", BOAT)
-    await upload(world, made, "bread.md", BREAD)
+    made: pb.Folder = (await system.files.CreateFolder(request)).folder
+    await upload(system, made, "boat.md", BOAT)
+    await upload(system, made, "bread.md", BREAD)
     return made
 
 
-async def reader(world: World, folder: pb.Folder, **fields: Any) -> agent_pb.Agent:
+async def reader(system: System, folder: pb.Folder, **fields: Any) -> agent_pb.Agent:
     """An agent with the folder."""
-    agent = await world.make_agent(**fields)
-    await world.files.AttachFolder(pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id))
+    agent = await system.make_agent(**fields)
+    await system.files.AttachFolder(pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id))
     return agent
 
 
@@ -82,20 +82,22 @@ def directories(request: ModelCall) -> str:
     return match.group()
 
 
-async def test_model_opens_a_file_and_sees_it_from_then_on(world: World, folder: pb.Folder) -> None:
-    agent = await reader(world, folder)
+async def test_model_opens_a_file_and_sees_it_from_then_on(
+    system: System, folder: pb.Folder
+) -> None:
+    agent = await reader(system, folder)
     boat = f"{folder.name}/boat.md"
     opening = {"file_requests": [{"file_name": boat, "offset": None, "length": None}]}
-    world.model.script(
+    system.model.script(
         call("open_files", opening),
         say("It is called Kestrel."),
         say("In Whitby."),
     )
-    first = await world.send(agent, "What is my boat called?")
-    await world.send(agent, "Where does it lie?")
+    first = await system.send(agent, "What is my boat called?")
+    await system.send(agent, "Where does it lie?")
 
     assert first.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    before, after, next_turn = world.model.requests
+    before, after, next_turn = system.model.requests
     assert before.tool_names[-3:] == FILE_TOOLS
     assert before.tool_names == after.tool_names == next_turn.tool_names
     seen = directories(before)
@@ -107,22 +109,22 @@ async def test_model_opens_a_file_and_sees_it_from_then_on(world: World, folder:
     assert "- current_files_open=1" in directories(after)
     assert "1: # The boat\n2: The boat is called Kestrel." in directories(after)
     assert directories(next_turn) == directories(after)
-    assert await world.system_message(agent) == next_turn.system
+    assert await system.system_message(agent) == next_turn.system
 
 
 async def test_model_searches_files_by_pattern_and_by_meaning(
-    world: World, folder: pb.Folder
+    system: System, folder: pb.Folder
 ) -> None:
-    agent = await reader(world, folder)
-    world.model.script(
+    agent = await reader(system, folder)
+    system.model.script(
         call("grep_files", {"pattern": "kestrel|sails"}),
         call("semantic_search_files", {"query": "Where is the ship moored?"}),
         call("semantic_search_files", {"query": "how hot must the oven be", "limit": 1}),
         say("Now I know."),
     )
-    await world.send(agent, "Look it up.")
+    await system.send(agent, "Look it up.")
 
-    _, grepped, moored, oven = world.model.requests
+    _, grepped, moored, oven = system.model.requests
     assert f"=== {folder.name}/boat.md:2 ===" in tool_return_of(grepped)
     assert "> 2: The boat is called Kestrel." in tool_return_of(grepped)
     assert "Whitby" in tool_return_of(moored)
@@ -132,10 +134,12 @@ async def test_model_searches_files_by_pattern_and_by_meaning(
     assert directories(oven) == directories(grepped)
 
 
-async def test_calls_of_one_reply_search_and_open_together(world: World, folder: pb.Folder) -> None:
-    agent = await reader(world, folder)
+async def test_calls_of_one_reply_search_and_open_together(
+    system: System, folder: pb.Folder
+) -> None:
+    agent = await reader(system, folder)
     bread = f"{folder.name}/bread.md"
-    world.model.script(
+    system.model.script(
         Reply(
             calls=(
                 Call("grep_files", {"pattern": "knead"}),
@@ -145,28 +149,28 @@ async def test_calls_of_one_reply_search_and_open_together(world: World, folder:
         ),
         say("Ten minutes."),
     )
-    ran = await world.send(agent, "How long do I knead?")
+    ran = await system.send(agent, "How long do I knead?")
 
     assert ran.text == "Ten minutes."
-    last = world.model.requests[1]
+    last = system.model.requests[1]
     assert [json.loads(text)["status"] for text in last.answered] == ["OK"] * 3
     assert "[Viewing lines 4 to 4 (out of 4 lines)]\n4: Bake at 230 degrees." in last.system
     assert "Bakes bread." in last.system
 
 
-async def test_limits_of_the_agent_hold(world: World, folder: pb.Folder) -> None:
-    agent = await reader(world, folder, max_files_open=1, per_file_view_window_char_limit=60)
+async def test_limits_of_the_agent_hold(system: System, folder: pb.Folder) -> None:
+    agent = await reader(system, folder, max_files_open=1, per_file_view_window_char_limit=60)
     boat, bread = (f"{folder.name}/{name}" for name in ("boat.md", "bread.md"))
     both = {"file_requests": [{"file_name": boat}, {"file_name": bread}]}
-    world.model.script(
+    system.model.script(
         call("open_files", both),
         call("open_files", {"file_requests": [{"file_name": boat}]}),
         call("open_files", {"file_requests": [{"file_name": bread}]}),
         say("Done."),
     )
-    await world.send(agent, "Read.")
+    await system.send(agent, "Read.")
 
-    _, refused, first, second = world.model.requests
+    _, refused, first, second = system.model.requests
     packed = json.loads(refused.answered[0])
     assert packed["status"] == "Failed"
     assert "exceeds configured maximum limit of 1 files" in packed["message"]
@@ -178,21 +182,21 @@ async def test_limits_of_the_agent_hold(world: World, folder: pb.Folder) -> None
     )
     assert directories(second).count('<file status="open"') == 1
     # A limit that is raised later is used at once.
-    await world.agents.UpdateAgent(
+    await system.agents.UpdateAgent(
         agent_pb.UpdateAgentRequest(
             agent_id=agent.id, max_files_open=2, per_file_view_window_char_limit=1_000
         )
     )
-    world.model.script(call("open_files", both), say("Done."))
-    await world.send(agent, "Read both.")
-    assert "- current_files_open=2\n- max_files_open=2" in directories(world.model.requests[-1])
-    assert "Whitby" in directories(world.model.requests[-1])
+    system.model.script(call("open_files", both), say("Done."))
+    await system.send(agent, "Read both.")
+    assert "- current_files_open=2\n- max_files_open=2" in directories(system.model.requests[-1])
+    assert "Whitby" in directories(system.model.requests[-1])
 
 
-async def test_wrong_name_is_told_and_closes_nothing(world: World, folder: pb.Folder) -> None:
-    agent = await reader(world, folder)
+async def test_wrong_name_is_told_and_closes_nothing(system: System, folder: pb.Folder) -> None:
+    agent = await reader(system, folder)
     boat = f"{folder.name}/boat.md"
-    world.model.script(
+    system.model.script(
         call("open_files", {"file_requests": [{"file_name": boat}]}),
         call(
             "open_files",
@@ -200,25 +204,25 @@ async def test_wrong_name_is_told_and_closes_nothing(world: World, folder: pb.Fo
         ),
         say("Sorry."),
     )
-    await world.send(agent, "Open it.")
+    await system.send(agent, "Open it.")
 
-    packed = json.loads(world.model.requests[2].answered[0])
+    packed = json.loads(system.model.requests[2].answered[0])
     assert packed["status"] == "Failed"
     assert "boat.md not attached - did you get the filename correct?" in packed["message"]
     assert boat in packed["message"]
-    assert "- current_files_open=1" in directories(world.model.requests[2])
+    assert "- current_files_open=1" in directories(system.model.requests[2])
 
 
-async def test_without_folders_there_are_no_files(world: World, folder: pb.Folder) -> None:
-    agent = await reader(world, folder)
-    stranger = await world.make_agent()
-    world.model.script(say("Hello."), say("Hello."), say("Hello."))
-    await world.send(agent, "Hello.")
-    await world.send(stranger, "Hello.")
-    await world.files.DetachFolder(pb.DetachFolderRequest(agent_id=agent.id, folder_id=folder.id))
-    await world.send(agent, "Hello again.")
+async def test_without_folders_there_are_no_files(system: System, folder: pb.Folder) -> None:
+    agent = await reader(system, folder)
+    stranger = await system.make_agent()
+    system.model.script(say("Hello."), say("Hello."), say("Hello."))
+    await system.send(agent, "Hello.")
+    await system.send(stranger, "Hello.")
+    await system.files.DetachFolder(pb.DetachFolderRequest(agent_id=agent.id, folder_id=folder.id))
+    await system.send(agent, "Hello again.")
 
-    first, other, later = world.model.requests
+    first, other, later = system.model.requests
     assert set(FILE_TOOLS) <= set(first.tool_names)
     for request in (other, later):
         assert not set(FILE_TOOLS) & set(request.tool_names)
@@ -226,14 +230,14 @@ async def test_without_folders_there_are_no_files(world: World, folder: pb.Folde
 
 
 async def test_window_is_described_with_its_files_and_their_tools(
-    world: World, folder: pb.Folder
+    system: System, folder: pb.Folder
 ) -> None:
-    agent = await reader(world, folder)
-    world.model.script(say("Hello."))
-    await world.send(agent, "Hello.")
+    agent = await reader(system, folder)
+    system.model.script(say("Hello."))
+    await system.send(agent, "Hello.")
     request = agent_pb.GetContextWindowRequest(agent_id=agent.id)
-    window = await world.agents.GetContextWindow(request)
+    window = await system.agents.GetContextWindow(request)
 
     counts = {part.name: part.count for part in window.parts}
     assert counts["files"] == 2
-    assert counts["tools"] == len(world.model.requests[0].tool_names)
+    assert counts["tools"] == len(system.model.requests[0].tool_names)

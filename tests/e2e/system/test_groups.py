@@ -17,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.cli.main import app
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from whole_system import World, eventually, text_of
+from whole_system import System, eventually, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -26,10 +26,10 @@ TYPES = [agent_pb.AGENT_TYPE_LETTA_V1, agent_pb.AGENT_TYPE_MEMGPT_V2]
 
 
 @pytest.fixture
-def strata(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
+def strata(system: System, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command; it must end well unless another code is expected."""
-    monkeypatch.setenv("STRATA_ADDRESS", world.address)
-    monkeypatch.setenv("STRATA_API_KEY", world.key)
+    monkeypatch.setenv("STRATA_ADDRESS", system.address)
+    monkeypatch.setenv("STRATA_API_KEY", system.key)
     runner = CliRunner()
 
     async def run(*arguments: str, code: int = 0, typed: str | None = None) -> Any:
@@ -53,19 +53,21 @@ def speaking(names: dict[str, str]) -> Callable[[ModelCall], Step]:
     return answer
 
 
-async def make(world: World, *names: str) -> dict[str, str]:
+async def make(system: System, *names: str) -> dict[str, str]:
     """Makes agents with unique names; returns their ids by the short names."""
     made = {}
     for name in names:
-        agent = await world.make_agent(name=f"{name} {new_id('x')[-8:]}", system=f"You are {name}.")
+        agent = await system.make_agent(
+            name=f"{name} {new_id('x')[-8:]}", system=f"You are {name}."
+        )
         made[name] = agent.id
     return made
 
 
 async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
-    world: World, strata: Run
+    system: System, strata: Run
 ) -> None:
-    ids = await make(world, "Ada", "Bo")
+    ids = await make(system, "Ada", "Bo")
     made = await strata("create", ids["Ada"], ids["Bo"], "--description", "Plans.", "--json")
     group_id = json.loads(made.stdout)["id"]
     assert group_id in (await strata("list", "--agent", ids["Bo"])).stdout
@@ -76,7 +78,7 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
     assert "max turns: 3" in shown
     assert "Plans." in shown
 
-    world.model.respond(speaking({"Ada": "Go by train.", "Bo": "Take a tent."}))
+    system.model.respond(speaking({"Ada": "Go by train.", "Bo": "Take a tent."}))
     done = await strata("chat", group_id, "-m", "Where shall we sleep?")
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     names = [line.split()[0] for line in lines if line.endswith(":")]
@@ -94,15 +96,15 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
         ids.values()
     )
     # Each agent's window has the words of the other with its name, once.
-    agent = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))
-    log = await world.log(agent.agent)
+    agent = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))
+    log = await system.log(agent.agent)
     heard = [m for m in log if m.role == message_pb2.ROLE_USER and text_of(m) == "Take a tent."]
     assert len(heard) == 4
     assert all(m.name.startswith("Bo ") and m.group_id == group_id for m in heard)
     # The model is shown the name.
     assert any(
         "Bo " in message["content"] and "Take a tent." in message["content"]
-        for request in world.model.requests
+        for request in system.model.requests
         for message in request.body["messages"]
         if message["role"] == "user" and isinstance(message["content"], str)
     )
@@ -112,8 +114,8 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
     assert "There is no group" in (await strata("show", group_id, code=1)).stderr
 
 
-async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, strata: Run) -> None:
-    ids = await make(world, "Ada", "Bo", "Max")
+async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(system: System, strata: Run) -> None:
+    ids = await make(system, "Ada", "Bo", "Max")
     made = await strata(
         "create",
         ids["Ada"],
@@ -129,7 +131,7 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, str
         "--json",
     )
     group_id = json.loads(made.stdout)["id"]
-    world.model.respond(speaking({"Max": ids["Bo"], "Bo": "All is said. STOP", "Ada": "No."}))
+    system.model.respond(speaking({"Max": ids["Bo"], "Bo": "All is said. STOP", "Ada": "No."}))
     done = await strata("chat", group_id, typed="Well?\n\n")
     assert "All is said. STOP" in done.stdout
     assert "picks the next speaker" in done.stdout
@@ -137,16 +139,16 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(world: World, str
 
 
 async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_for(
-    world: World, strata: Run
+    system: System, strata: Run
 ) -> None:
     await strata("create", "--type", "dynamic", code=2)
-    max_ = await world.make_agent(
+    max_ = await system.make_agent(
         name=f"Max {new_id('x')[-8:]}",
         system="You are Max.",
         enable_sleeptime=True,
         sleeptime_agent_frequency=1000,
     )
-    world.model.respond(
+    system.model.respond(
         lambda request: (
             say("By train.")
             if "You are Max." in request.system
@@ -166,7 +168,7 @@ async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_
 
     async def memory_agent_is_done() -> bool:
         request = run_pb.GetMemoryStatusRequest(agent_id=max_.id)
-        [status] = (await world.runs.GetMemoryStatus(request)).conversations
+        [status] = (await system.runs.GetMemoryStatus(request)).conversations
         return not status.run_open and not status.pending_messages
 
     await eventually(memory_agent_is_done)
@@ -189,11 +191,11 @@ def speakers(output: str) -> list[str]:
 
 @pytest.mark.parametrize("agent_type", TYPES)
 async def test_a_manager_agent_asks_the_members_and_answers(
-    world: World, strata: Run, agent_type: Any
+    system: System, strata: Run, agent_type: Any
 ) -> None:
-    ids = await make(world, "Ada", "Bo")
+    ids = await make(system, "Ada", "Bo")
     v2 = agent_type == agent_pb.AGENT_TYPE_MEMGPT_V2
-    max_ = await world.make_agent(
+    max_ = await system.make_agent(
         name=f"Max {new_id('x')[-8:]}", system="You are Max.", type=agent_type
     )
     kind = ("--type", "supervisor", "--manager", max_.id)
@@ -201,8 +203,8 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     group_id = json.loads(made.stdout)["id"]
     asks: dict[str, Any] = {"message": "How do we get there?"}
     final = "By train, then on foot."
-    world.model.requests.clear()
-    world.model.respond(
+    system.model.requests.clear()
+    system.model.respond(
         scripted(
             {
                 "Max": [
@@ -220,7 +222,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     places = [done.stdout.index(text) for text in ("By train.", "On foot.", final)]
     assert max(places) == places[-1]
     first, last = (
-        [request for request in world.model.requests if "You are Max." in request.system][place]
+        [request for request in system.model.requests if "You are Max." in request.system][place]
         for place in (0, -1)
     )
     offered = {tool["function"]["name"]: tool["function"] for tool in first.body["tools"]}
@@ -229,36 +231,36 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     assert "By train." in returned
     assert "On foot." in returned
     # The members keep the question and their own answer, and see nothing else.
-    agent = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))).agent
-    asked, answered = [m for m in await world.log(agent) if m.role != message_pb2.ROLE_SYSTEM]
+    agent = (await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))).agent
+    asked, answered = [m for m in await system.log(agent) if m.role != message_pb2.ROLE_SYSTEM]
     assert text_of(asked).endswith("How do we get there?")
     assert (asked.group_id, text_of(answered)) == (group_id, "By train.")
-    listed = await world.runs.ListRuns(run_pb.ListRunsRequest(group_id=group_id))
+    listed = await system.runs.ListRuns(run_pb.ListRunsRequest(group_id=group_id))
     [run] = listed.runs
-    explained = await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=run.id))
+    explained = await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=run.id))
     used = [span.usage.total_tokens for span in explained.spans if span.HasField("usage")]
     assert len(used) == 4
     assert sum(used) == run.usage.total_tokens
-    steps = await world.runs.ListSteps(run_pb.ListStepsRequest(run_id=run.id))
+    steps = await system.runs.ListSteps(run_pb.ListStepsRequest(run_id=run.id))
     assert [step.step for step in steps.steps] == [1, 2, 3, 4]
     # Outside of the group it has no such tool, and neither has the agent as it is stored.
-    world.model.respond(
+    system.model.respond(
         scripted({"Max": [call("send_message", {"message": "Hi."})] if v2 else [say("Hi.")]})
     )
-    await world.send(max_, "Hello.")
-    tools = world.model.requests[-1].body.get("tools", [])
+    await system.send(max_, "Hello.")
+    tools = system.model.requests[-1].body.get("tools", [])
     assert ASK_MEMBERS not in {tool["function"]["name"] for tool in tools}
-    stored = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=max_.id))
+    stored = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=max_.id))
     assert ASK_MEMBERS not in stored.agent.tools
 
 
 @pytest.mark.parametrize("agent_type", TYPES)
 async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
-    world: World, strata: Run, agent_type: Any
+    system: System, strata: Run, agent_type: Any
 ) -> None:
     v2 = agent_type == agent_pb.AGENT_TYPE_MEMGPT_V2
     agents = {
-        name: await world.make_agent(
+        name: await system.make_agent(
             name=f"{name} {new_id('x')[-8:]}", system=f"You are {name}.", type=agent_type
         )
         for name in ("Ada", "Bo")
@@ -274,10 +276,10 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     def speak(text: str) -> Step:
         return call("send_message", {"message": text}) if v2 else say(text)
 
-    world.model.requests.clear()
+    system.model.requests.clear()
     wrong = {"agent": "Nobody", "message": ""}
     right = {"agent": agents["Bo"].name.lower(), "message": "She asks about tents."}
-    world.model.respond(
+    system.model.respond(
         scripted(
             {
                 "Ada": [call(HAND_OVER, wrong), call(HAND_OVER, right)],
@@ -288,7 +290,7 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     done = await strata("chat", group_id, "-m", "Which tent?")
     assert speakers(done.stdout) == ["Ada", "Bo"]
     assert "Take the green one." in done.stdout
-    of_ada = [request for request in world.model.requests if "You are Ada." in request.system]
+    of_ada = [request for request in system.model.requests if "You are Ada." in request.system]
     [tool] = [
         tool["function"]
         for tool in of_ada[0].body["tools"]
@@ -297,13 +299,13 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     assert tool["parameters"]["properties"]["agent"]["enum"] == [agents["Bo"].name]
     assert "request_heartbeat" not in tool["parameters"]["properties"]
     assert "must be one of" in str(of_ada[1].body["messages"])
-    of_bo = [request for request in world.model.requests if "You are Bo." in request.system]
+    of_bo = [request for request in system.model.requests if "You are Bo." in request.system]
     assert "She asks about tents." in str(of_bo[0].body["messages"])
     shown = (await strata("show", group_id)).stdout
     assert f"holds the conversation: {agents['Bo'].name}" in shown
     done = await strata("chat", group_id, "-m", "And in rain?")
     assert speakers(done.stdout) == ["Bo"]
     # An agent that is deleted loses the conversation to the first member.
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agents["Bo"].id))
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agents["Bo"].id))
     shown = (await strata("show", group_id)).stdout
     assert f"holds the conversation: {agents['Ada'].name}" in shown

@@ -20,7 +20,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.client.images import user_message
-from whole_system import Ran, Stream, World
+from whole_system import Ran, Stream, System
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -28,19 +28,19 @@ SENT, DRAWN = png(3, 3, shade=50), png(5, 4, shade=200)
 DRAW = Call("painter__draw", {"data": base64.b64encode(DRAWN).decode()})
 
 
-async def add_painter(world: World, folder: Path) -> None:
+async def add_painter(system: System, folder: Path) -> None:
     listed = folder / "tools.json"
     listed.write_text(json.dumps([tool("draw")]))
     command = [*program_command(), str(listed)]
     server = mcp_pb.McpServer(name="painter", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
-    stub = mcp_grpc.McpServiceStub(world.channel)
+    stub = mcp_grpc.McpServiceStub(system.channel)
     added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
     assert [tool.name for tool in added.tools] == ["painter__draw"], added.error
 
 
-async def send(world: World, agent: agent_pb.Agent, message: message_pb2.MessageInput) -> Ran:
+async def send(system: System, agent: agent_pb.Agent, message: message_pb2.MessageInput) -> Ran:
     request = run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
-    return await Stream(world.runs.SendMessage(request)).rest()
+    return await Stream(system.runs.SendMessage(request)).rest()
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
@@ -57,11 +57,11 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
             },
         )
         try:
-            world = await strata.start()
-            await add_painter(world, open_folder)
-            agent = await world.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
+            system = await strata.start()
+            await add_painter(system, open_folder)
+            agent = await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
             model.script(Reply(calls=(DRAW,)), say("Two squares."))
-            ran = await send(world, agent, user_message("Draw one like this.", [SENT]))
+            ran = await send(system, agent, user_message("Draw one like this.", [SENT]))
             assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
             assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
             both = [("image/png", SENT), ("image/png", DRAWN)]
@@ -74,15 +74,15 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
             (image,) = returned.images
             assert (image.width, image.height, image.data) == (5, 4, b"")
             assert all(DRAWN not in event.SerializeToString() for event in ran.events)
-            await world.channel.close()
+            await system.channel.close()
 
             await strata.kill()
-            world = await strata.start()
+            system = await strata.start()
             model.script(say("The same two."))
-            again = await world.send(agent, "What do you see?")
+            again = await system.send(agent, "What do you see?")
             assert again.text == "The same two."
             assert model.requests[-1].images == both
             assert model.violations == []
-            await world.channel.close()
+            await system.channel.close()
         finally:
             await strata.close()

@@ -20,7 +20,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from whole_system import Ran, Shape, World, open_world, roles, text_of
+from whole_system import Ran, Shape, System, open_system, roles, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -143,7 +143,7 @@ def range_of_measure(plan: Plan) -> set[int]:
 class Session:
     """The turns, and what they showed."""
 
-    world: World
+    system: System
     plan: Plan
     persona: Persona
     agent: agent_pb.Agent
@@ -152,11 +152,11 @@ class Session:
 
     async def turn(self, number: int, text: str) -> Ran:
         """One turn, which may not fail."""
-        ran = await self.world.send(self.agent, f"Turn {number}. {text}")
+        ran = await self.system.send(self.agent, f"Turn {number}. {text}")
         stop = ran.finished.stop_reason
         assert stop == event_pb.STOP_REASON_END_TURN, (number, ran.finished)
         self.compactions += ran.kinds.count("window_compacted")
-        self.world.model.requests.clear()
+        self.system.model.requests.clear()
         return ran
 
     async def run(self) -> Ran:
@@ -181,7 +181,7 @@ class Session:
         before = self.compactions
         with pytest.MonkeyPatch.context() as patch:
             store_events_at_the_end(patch)
-            async with self.world.measure() as cost:
+            async with self.system.measure() as cost:
                 await self.turn(number, "Is it so?")
         ready = number >= self.plan.measured[place] and self.compactions == before
         if ready and len(self.costs) == place:
@@ -197,7 +197,7 @@ class Session:
                 page_size=500,
                 page_token=token,
             )
-            page = await self.world.messages.ListMessages(request)
+            page = await self.system.messages.ListMessages(request)
             messages.extend(page.messages)
             token = page.next_page_token
             if not token:
@@ -239,15 +239,15 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
         plan: The session.
         compactions: So many there must be at least.
     """
-    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
+    async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
         persona = Persona(plan)
-        world.model.respond(persona)
+        system.model.respond(persona)
         config = agent_pb.ModelConfig(
             handle="openai/test-model", context_window=plan.window, parallel_tool_calls=True
         )
         request = agent_pb.CreateAgentRequest(name="companion", model=config)
-        made = await world.agents.CreateAgent(request)
-        session_ = Session(world, plan, persona, made.agent)
+        made = await system.agents.CreateAgent(request)
+        session_ = Session(system, plan, persona, made.agent)
         began = time.monotonic()
         asked = await session_.run()
         seconds = time.monotonic() - began
@@ -267,7 +267,7 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
         assert persona.refused == 0, "the window was never over the limit"
         assert persona.most <= plan.window
         assert persona.fussy == (plan.turns - 1) // 70
-        assert world.model.violations == []
+        assert system.model.violations == []
         assert_alternates(log, plan.turns)
         # A compaction leaves one summary, and each is one of the log.
         assert roles(log).count("summary") == session_.compactions

@@ -12,7 +12,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from whole_system import Ran, World
+from whole_system import Ran, System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -29,10 +29,10 @@ EVERY_TOOL = (
 FACTS = "Name: Ada\nCity: Graz"
 
 
-async def remembering_agent(world: World, model: str = "", **fields: Any) -> agent_pb.Agent:
+async def remembering_agent(system: System, model: str = "", **fields: Any) -> agent_pb.Agent:
     """An agent with every memory tool and one block of two lines."""
     fields.setdefault("blocks", [block_pb.NewBlock(label="human", value=FACTS)])
-    return await world.make_agent(model, tools=EVERY_TOOL, include_base_tools=False, **fields)
+    return await system.make_agent(model, tools=EVERY_TOOL, include_base_tools=False, **fields)
 
 
 def edits_of(ran: Ran) -> list[event_pb.MemoryEdit]:
@@ -104,48 +104,48 @@ def returned(request: ModelCall) -> list[dict[str, Any]]:
     ],
 )
 async def test_edit_is_told_seen_and_kept(
-    world: World, tool: str, arguments: dict[str, Any], operation: str, human: str
+    system: System, tool: str, arguments: dict[str, Any], operation: str, human: str
 ) -> None:
-    agent = await remembering_agent(world)
-    world.model.script(call(tool, arguments), say("Noted."))
-    ran = await world.send(agent, "Listen.")
+    agent = await remembering_agent(system)
+    system.model.script(call(tool, arguments), say("Noted."))
+    ran = await system.send(agent, "Listen.")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     (edit,) = edits_of(ran)
     assert (edit.label, edit.revision, edit.operation) == ("human", 2, operation)
     assert edit.diff.startswith("@@")
-    asked, answered = world.model.requests
+    asked, answered = system.model.requests
     assert set(asked.tool_names) == set(EVERY_TOOL)
     assert returned(answered)[0]["status"] == "OK"
     assert f"<value>\n{FACTS}\n</value>" in asked.system
     assert f"<value>\n{human}\n</value>" in answered.system
-    assert (await world.block(agent, "human")).value == human
-    assert await world.system_message(agent) == answered.system
+    assert (await system.block(agent, "human")).value == human
+    assert await system.system_message(agent) == answered.system
 
 
-async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(world: World) -> None:
-    agent = await remembering_agent(world)
-    world.model.script(
+async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(system: System) -> None:
+    agent = await remembering_agent(system)
+    system.model.script(
         call("memory", {"command": "create", "path": "plans", "file_text": "1. Rest"}),
         call("memory", {"command": "rename", "old_path": "plans", "new_path": "ideas"}),
         call("memory", {"command": "delete", "path": "ideas"}),
         say("Done."),
     )
-    ran = await world.send(agent, "Make plans.")
+    ran = await system.send(agent, "Make plans.")
 
     assert [(edit.label, edit.operation) for edit in edits_of(ran)] == [
         ("plans", "create"),
         ("ideas", "rename"),
         ("ideas", "delete"),
     ]
-    systems = [request.system for request in world.model.requests]
+    systems = [request.system for request in system.model.requests]
     assert ["<plans>" in system for system in systems] == [False, True, False, False]
     assert ["<ideas>" in system for system in systems] == [False, False, True, False]
 
 
-async def test_finishing_edits_ends_the_turn_as_the_prompt_says(world: World) -> None:
-    agent = await remembering_agent(world)
-    world.model.script(
+async def test_finishing_edits_ends_the_turn_as_the_prompt_says(system: System) -> None:
+    agent = await remembering_agent(system)
+    system.model.script(
         Reply(
             calls=(
                 Call("memory_insert", {"label": "human", "new_str": "Age: 36"}),
@@ -153,130 +153,130 @@ async def test_finishing_edits_ends_the_turn_as_the_prompt_says(world: World) ->
             )
         )
     )
-    ran = await world.send(agent, "Tidy up.")
+    ran = await system.send(agent, "Tidy up.")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_TOOL_RULE
     assert ran.finished.step_count == 1
-    (request,) = world.model.requests
+    (request,) = system.model.requests
     assert (
         "<tool_rule>\nmemory_finish_edits ends your response (yields control) when called\n"
         "</tool_rule>"
     ) in request.system
-    assert (await world.block(agent, "human")).value == f"{FACTS}\nAge: 36"
+    assert (await system.block(agent, "human")).value == f"{FACTS}\nAge: 36"
     # The conversation goes on, and the edit is in view.
-    world.model.script(say("36."))
-    assert (await world.send(agent, "How old am I?")).text == "36."
-    assert f"{FACTS}\nAge: 36" in world.model.requests[1].system
+    system.model.script(say("36."))
+    assert (await system.send(agent, "How old am I?")).text == "36."
+    assert f"{FACTS}\nAge: 36" in system.model.requests[1].system
 
 
-async def test_agent_without_the_finishing_tool_has_no_rule_about_it(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Hello."))
-    await world.send(agent, "Hello.")
-    assert "<tool_usage_rules>" not in world.model.requests[0].system
+async def test_agent_without_the_finishing_tool_has_no_rule_about_it(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."))
+    await system.send(agent, "Hello.")
+    assert "<tool_usage_rules>" not in system.model.requests[0].system
 
 
-async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(world: World) -> None:
+async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(system: System) -> None:
     """The one that comes second is told what the other wrote, and does it again."""
-    first = await remembering_agent(world)
-    shared = await world.block(first, "human")
-    second = await remembering_agent(world, blocks=[], block_ids=[shared.id])
+    first = await remembering_agent(system)
+    shared = await system.block(first, "human")
+    second = await remembering_agent(system, blocks=[], block_ids=[shared.id])
     theirs = "Name: Countess of Lovelace\nCity: London"
     mine = "Name: Mrs King\nCity: Graz"
     agreed = "Name: Countess of Lovelace, or Mrs King\nCity: London"
 
     async def other_agent(request: ModelCall) -> None:
         # While the first agent's model thinks, the second has a whole turn.
-        world.model.meanwhile = None
-        await world.send(second, "She is the Countess of Lovelace, of London.")
+        system.model.meanwhile = None
+        await system.send(second, "She is the Countess of Lovelace, of London.")
 
-    world.model.meanwhile = other_agent
-    world.model.script(
+    system.model.meanwhile = other_agent
+    system.model.script(
         call("memory_rethink", {"label": "human", "new_memory": theirs}),
         say("Noted."),
         call("memory_rethink", {"label": "human", "new_memory": mine}),
         call("memory_rethink", {"label": "human", "new_memory": agreed}),
         say("Noted, too."),
     )
-    ran = await world.send(first, "She is Mrs King.")
+    ran = await system.send(first, "She is Mrs King.")
 
     assert ran.text == "Noted, too."
-    refused = returned(world.model.requests[3])[0]
+    refused = returned(system.model.requests[3])[0]
     assert refused["status"] == "Failed"
     assert "changed by others" in refused["message"]
     assert theirs in refused["message"]
     # The prompt shows it by then, too, so that the next edit builds on it.
-    assert theirs in world.model.requests[3].system
-    assert returned(world.model.requests[4])[0]["status"] == "OK"
-    assert (await world.block(first, "human")).value == agreed
+    assert theirs in system.model.requests[3].system
+    assert returned(system.model.requests[4])[0]["status"] == "OK"
+    assert (await system.block(first, "human")).value == agreed
     versions = (
-        await world.blocks.ListBlockVersions(block_pb.ListBlockVersionsRequest(block_id=shared.id))
+        await system.blocks.ListBlockVersions(block_pb.ListBlockVersionsRequest(block_id=shared.id))
     ).versions
     assert [version.value for version in versions] == [agreed, theirs, FACTS]
     assert [version.origin.agent_id for version in versions[:2]] == [first.id, second.id]
 
 
-async def test_two_agents_rewrite_different_lines_of_a_shared_block(world: World) -> None:
-    first = await remembering_agent(world)
-    shared = await world.block(first, "human")
-    second = await remembering_agent(world, blocks=[], block_ids=[shared.id])
+async def test_two_agents_rewrite_different_lines_of_a_shared_block(system: System) -> None:
+    first = await remembering_agent(system)
+    shared = await system.block(first, "human")
+    second = await remembering_agent(system, blocks=[], block_ids=[shared.id])
 
     async def other_agent(request: ModelCall) -> None:
-        world.model.meanwhile = None
-        await world.send(second, "She moved to Linz.")
+        system.model.meanwhile = None
+        await system.send(second, "She moved to Linz.")
 
-    world.model.meanwhile = other_agent
-    world.model.script(
+    system.model.meanwhile = other_agent
+    system.model.script(
         call("memory_rethink", {"label": "human", "new_memory": "Name: Ada\nCity: Linz"}),
         say("Noted."),
         call("memory_rethink", {"label": "human", "new_memory": "Name: Ada King\nCity: Graz"}),
         say("Noted, too."),
     )
-    await world.send(first, "She is Ada King.")
+    await system.send(first, "She is Ada King.")
 
     merged = "Name: Ada King\nCity: Linz"
-    assert (await world.block(first, "human")).value == merged
-    assert merged in world.model.requests[3].system
+    assert (await system.block(first, "human")).value == merged
+    assert merged in system.model.requests[3].system
 
 
-async def test_conflict_in_line_numbered_form_is_told_too(world: World) -> None:
+async def test_conflict_in_line_numbered_form_is_told_too(system: System) -> None:
     """What an Anthropic model saw with numbers is merged without them."""
-    agent = await remembering_agent(world, "anthropic/test-model")
-    block = await world.block(agent, "human")
+    agent = await remembering_agent(system, "anthropic/test-model")
+    block = await system.block(agent, "human")
 
     async def somebody(request: ModelCall) -> None:
-        world.model.meanwhile = None
-        await world.blocks.UpdateBlock(
+        system.model.meanwhile = None
+        await system.blocks.UpdateBlock(
             block_pb.UpdateBlockRequest(block_id=block.id, value=f"Title: Countess\n{FACTS}")
         )
 
-    world.model.meanwhile = somebody
-    world.model.script(
+    system.model.meanwhile = somebody
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Age: 36", "insert_line": 1}),
         say("Noted."),
     )
-    await world.send(agent, "I am 36.")
+    await system.send(agent, "I am 36.")
 
-    assert "1→ Name: Ada\n2→ City: Graz" in world.model.requests[0].system
-    assert (await world.block(agent, "human")).value == (
+    assert "1→ Name: Ada\n2→ City: Graz" in system.model.requests[0].system
+    assert (await system.block(agent, "human")).value == (
         "Title: Countess\nName: Ada\nAge: 36\nCity: Graz"
     )
 
 
-async def test_a_passage_names_the_message_that_stored_it(world: World) -> None:
-    agent = await world.make_agent()
+async def test_a_passage_names_the_message_that_stored_it(system: System) -> None:
+    agent = await system.make_agent()
     facts = ("Her boat is called Kestrel.", "Her sister lives in Whitby.", "Taxes are due in May.")
-    world.model.script(
+    system.model.script(
         Reply(calls=tuple(Call("archival_memory_insert", {"content": f}) for f in facts[:2])),
         call("archival_memory_insert", {"content": facts[2]}),
         say("Kept."),
     )
-    ran = await world.send(agent, "Keep this.")
+    ran = await system.send(agent, "Keep this.")
 
     first, second = [m for m in ran.messages if any(p.HasField("tool_call") for p in m.parts)]
     for message, texts in ((first, facts[:2]), (second, facts[2:])):
         request = passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=message.id)
-        passages = (await world.passages.ListPassages(request)).passages
+        passages = (await system.passages.ListPassages(request)).passages
         assert {passage.text for passage in passages} == set(texts)
         asked = {part.tool_call.tool_call_id for part in message.parts if part.tool_call.name}
         assert {passage.origin.tool_call_id for passage in passages} == asked
@@ -285,51 +285,51 @@ async def test_a_passage_names_the_message_that_stored_it(world: World) -> None:
         }
 
 
-async def test_tools_are_offered_in_the_order_in_which_they_were_written(world: World) -> None:
+async def test_tools_are_offered_in_the_order_in_which_they_were_written(system: System) -> None:
     """A provider's prompt cache begins with them: no set or relation may shuffle them."""
     written = ("memory_replace", "archival_memory_search", "memory_insert", "conversation_search")
-    agent = await world.make_agent(tools=(*written, *reversed(written)), include_base_tools=False)
-    other = await world.make_agent(tools=sorted(written), include_base_tools=False)
+    agent = await system.make_agent(tools=(*written, *reversed(written)), include_base_tools=False)
+    other = await system.make_agent(tools=sorted(written), include_base_tools=False)
     assert tuple(agent.tools) == written
 
     for one_agent in (agent, other, agent):
-        world.model.script(call("conversation_search", {"query": "tea"}), say("No."))
-        await world.send(one_agent, "Do I like tea?")
+        system.model.script(call("conversation_search", {"query": "tea"}), say("No."))
+        await system.send(one_agent, "Do I like tea?")
     # What is changed beside them leaves them alone, and so does writing them again.
     for change in ({"description": "Likes tea."}, {"tools": agent_pb.NameList(names=written)}):
         request = agent_pb.UpdateAgentRequest(agent_id=agent.id, **change)
-        assert tuple((await world.agents.UpdateAgent(request)).agent.tools) == written
-        world.model.script(say("Yes."))
-        await world.send(agent, "And now?")
+        assert tuple((await system.agents.UpdateAgent(request)).agent.tools) == written
+        system.model.script(say("Yes."))
+        await system.send(agent, "And now?")
 
-    orders = [tuple(request.tool_names) for request in world.model.requests]
+    orders = [tuple(request.tool_names) for request in system.model.requests]
     assert orders == [written, written, *[tuple(sorted(written))] * 2, *[written] * 4]
 
     names = agent_pb.NameList(names=tuple(reversed(written)))
-    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, tools=names))
-    world.model.script(say("Yes."))
-    await world.send(agent, "And now?")
-    assert tuple(world.model.requests[-1].tool_names) == tuple(reversed(written))
+    await system.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, tools=names))
+    system.model.script(say("Yes."))
+    await system.send(agent, "And now?")
+    assert tuple(system.model.requests[-1].tool_names) == tuple(reversed(written))
 
 
-async def test_tags_are_sorted_by_use_in_the_metadata(world: World) -> None:
-    agent = await world.make_agent()
+async def test_tags_are_sorted_by_use_in_the_metadata(system: System) -> None:
+    agent = await system.make_agent()
     inserts = (
         Call("archival_memory_insert", {"content": "Ada likes tea.", "tags": ["zoo", "apple"]}),
         Call("archival_memory_insert", {"content": "Ada rows.", "tags": ["Äpfel", "zoo", "9"]}),
         Call("archival_memory_insert", {"content": "Ada sings.", "tags": ["Zebra", "10", "zoo"]}),
     )
-    world.model.script(Reply(calls=inserts), say("Kept."), say("Yes."))
-    await world.send(agent, "Keep this.")
-    await world.send(agent, "Did you?")
+    system.model.script(Reply(calls=inserts), say("Kept."), say("Yes."))
+    await system.send(agent, "Keep this.")
+    await system.send(agent, "Did you?")
     tags = "- Available archival memory tags: zoo, 10, 9, Zebra, apple, Äpfel\n"
-    assert tags in world.model.requests[-1].system
-    assert tags in await world.system_message(agent)
+    assert tags in system.model.requests[-1].system
+    assert tags in await system.system_message(agent)
 
 
-async def test_mistakes_are_told_in_words(world: World) -> None:
-    agent = await remembering_agent(world)
-    world.model.script(
+async def test_mistakes_are_told_in_words(system: System) -> None:
+    agent = await remembering_agent(system)
+    system.model.script(
         Reply(
             calls=(
                 Call("memory", {"command": "view", "path": "human"}),
@@ -340,9 +340,9 @@ async def test_mistakes_are_told_in_words(world: World) -> None:
         ),
         say("Sorry."),
     )
-    ran = await world.send(agent, "Try this.")
+    ran = await system.send(agent, "Try this.")
 
-    tool_returns = returned(world.model.requests[1])
+    tool_returns = returned(system.model.requests[1])
     assert [tool_return["status"] for tool_return in tool_returns] == ["Failed"] * 4
     assert tool_returns[0]["message"].startswith(
         "Error: Unknown command 'view'. Supported commands:"

@@ -19,12 +19,12 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.ids import new_id
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SETTINGS = "key"
-"""What the settings of the worlds say."""
+"""The API key of the models in the settings of the running system."""
 
 
 @pytest.fixture(params=["openai", "anthropic", "openai_responses"])
@@ -34,17 +34,17 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
-async def _no_keys_left(world: World) -> AsyncIterator[None]:
+async def _no_keys_left(system: System) -> AsyncIterator[None]:
     yield
     for provider in ("openai", "anthropic", "openai_responses"):
-        await put(world, provider, "")
+        await put(system, provider, "")
 
 
-async def put(world: World, provider: str, key: str, agent: agent_pb.Agent | None = None) -> None:
+async def put(system: System, provider: str, key: str, agent: agent_pb.Agent | None = None) -> None:
     request = pb.PutModelKeyRequest(
         provider=provider, api_key=key, agent_id=agent.id if agent else ""
     )
-    assert await world.models.PutModelKey(request) == pb.PutModelKeyResponse()
+    assert await system.models.PutModelKey(request) == pb.PutModelKeyResponse()
 
 
 def key_of(call: ModelCall) -> str:
@@ -57,138 +57,138 @@ def key_of(call: ModelCall) -> str:
     return key
 
 
-async def sent_key(world: World, agent: agent_pb.Agent) -> str:
-    world.model.requests.clear()
-    world.model.script(say("Yes."))
-    assert (await world.send(agent, "Are you there?")).text == "Yes."
-    (call,) = world.model.requests
+async def sent_key(system: System, agent: agent_pb.Agent) -> str:
+    system.model.requests.clear()
+    system.model.script(say("Yes."))
+    assert (await system.send(agent, "Are you there?")).text == "Yes."
+    (call,) = system.model.requests
     return key_of(call)
 
 
 async def test_an_agents_key_goes_before_its_projects_and_that_before_the_settings(
-    world: World, dialect: Dialect
+    system: System, dialect: Dialect
 ) -> None:
-    ann, bob = [await world.make_agent(f"{dialect}/test-model") for _ in range(2)]
-    assert [await sent_key(world, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
+    ann, bob = [await system.make_agent(f"{dialect}/test-model") for _ in range(2)]
+    assert [await sent_key(system, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
 
-    await put(world, dialect, "project-key")
-    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["project-key", "project-key"]
+    await put(system, dialect, "project-key")
+    assert [await sent_key(system, agent) for agent in (ann, bob)] == ["project-key", "project-key"]
 
-    await put(world, dialect, "ann-key", ann)
-    await put(world, dialect, "bob-key", bob)
-    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["ann-key", "bob-key"]
+    await put(system, dialect, "ann-key", ann)
+    await put(system, dialect, "bob-key", bob)
+    assert [await sent_key(system, agent) for agent in (ann, bob)] == ["ann-key", "bob-key"]
 
-    await put(world, dialect, "ann-key-2", ann)
-    await put(world, dialect, "", bob)
-    assert [await sent_key(world, agent) for agent in (ann, bob)] == ["ann-key-2", "project-key"]
+    await put(system, dialect, "ann-key-2", ann)
+    await put(system, dialect, "", bob)
+    assert [await sent_key(system, agent) for agent in (ann, bob)] == ["ann-key-2", "project-key"]
 
-    await put(world, dialect, "", ann)
-    await put(world, dialect, "")
-    assert [await sent_key(world, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
-
-
-async def test_a_key_is_for_its_endpoint_only(world: World) -> None:
-    agent = await world.make_agent("anthropic/test-model")
-    await put(world, "openai", "openai-key", agent)
-    assert await sent_key(world, agent) == SETTINGS
+    await put(system, dialect, "", ann)
+    await put(system, dialect, "")
+    assert [await sent_key(system, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
 
 
-async def test_a_refused_key_is_named_and_not_shown(world: World, dialect: Dialect) -> None:
-    agent = await world.make_agent(f"{dialect}/test-model")
+async def test_a_key_is_for_its_endpoint_only(system: System) -> None:
+    agent = await system.make_agent("anthropic/test-model")
+    await put(system, "openai", "openai-key", agent)
+    assert await sent_key(system, agent) == SETTINGS
+
+
+async def test_a_refused_key_is_named_and_not_shown(system: System, dialect: Dialect) -> None:
+    agent = await system.make_agent(f"{dialect}/test-model")
 
     async def refusal() -> str:
-        world.model.script(unauthorized())
-        error = (await world.send(agent, "Hello?")).finished.error
+        system.model.script(unauthorized())
+        error = (await system.send(agent, "Hello?")).finished.error
         assert error.reason == "MODEL_AUTHENTICATION"
         return error.message
 
     assert f'the key for "{dialect}" in the settings of the server' in await refusal()
-    await put(world, dialect, "sk-project-secret")
+    await put(system, dialect, "sk-project-secret")
     message = await refusal()
     assert f'the project\'s key for "{dialect}"' in message
-    await put(world, dialect, "sk-agent-secret", agent)
+    await put(system, dialect, "sk-agent-secret", agent)
     message += await refusal()
     assert f'the agent\'s own key for "{dialect}"' in message
     assert "secret" not in message
 
 
-async def test_a_stored_key_cannot_be_found_in_the_database(world: World) -> None:
-    agent = await world.make_agent("openai/test-model")
-    await put(world, "openai", "sk-needle-in-the-database", agent)
-    connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
+async def test_a_stored_key_cannot_be_found_in_the_database(system: System) -> None:
+    agent = await system.make_agent("openai/test-model")
+    await put(system, "openai", "sk-needle-in-the-database", agent)
+    connection = await asyncpg.connect(system.urls["agent_loop"].admin_url)
     try:
         rows = await connection.fetch("SELECT * FROM agent_loop.model_keys")
         assert agent.id in {row["agent_id"] for row in rows}
         assert all(b"needle" not in row["sealed"] for row in rows)
         # One row moved to another agent opens nothing there.
-        other = await world.make_agent("openai/test-model")
+        other = await system.make_agent("openai/test-model")
         await connection.execute(
             "UPDATE agent_loop.model_keys SET agent_id = $2 WHERE agent_id = $1", agent.id, other.id
         )
     finally:
         await connection.close()
-    ran = await world.send(other, "Hello?")
+    ran = await system.send(other, "Hello?")
     assert ran.finished.error.reason == "MODEL_AUTHENTICATION"
     assert "strata models key set openai" in ran.finished.error.message
-    assert world.model.requests == []
-    assert len(await world.log(other)) == 2, "what was said is kept"
+    assert system.model.requests == []
+    assert len(await system.log(other)) == 2, "what was said is kept"
 
 
-async def test_keys_go_with_their_agent(world: World) -> None:
-    agent = await world.make_agent("openai/test-model")
-    await put(world, "openai", "some-key", agent)
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
-    connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
+async def test_keys_go_with_their_agent(system: System) -> None:
+    agent = await system.make_agent("openai/test-model")
+    await put(system, "openai", "some-key", agent)
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    connection = await asyncpg.connect(system.urls["agent_loop"].admin_url)
     try:
         query = "SELECT count(*) FROM agent_loop.model_keys WHERE agent_id = $1"
         assert await connection.fetchval(query, agent.id) == 0
     finally:
         await connection.close()
     with pytest.raises(NotFoundError) as caught:
-        await put(world, "openai", "some-key", agent)
+        await put(system, "openai", "some-key", agent)
     assert caught.value.reason is Reason.AGENT_NOT_FOUND
 
 
 @pytest.mark.parametrize("key", ["some-key", ""])
-async def test_an_endpoint_or_agent_that_is_not_there_gets_no_key(world: World, key: str) -> None:
+async def test_an_endpoint_or_agent_that_is_not_there_gets_no_key(system: System, key: str) -> None:
     with pytest.raises(FailedPreconditionError) as caught:
-        await put(world, "opanai", key)
+        await put(system, "opanai", key)
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
     assert "openai, anthropic" in caught.value.message
     request = pb.PutModelKeyRequest(provider="openai", api_key=key, agent_id=new_id("agent"))
     with pytest.raises(NotFoundError) as missing:
-        await world.models.PutModelKey(request)
+        await system.models.PutModelKey(request)
     assert missing.value.reason is Reason.AGENT_NOT_FOUND
 
 
 @pytest.mark.parametrize("key", ["two words", "line\r\nx-evil: 1", "naïve", "k" * 4097, "\0"])
-async def test_what_cannot_be_a_header_is_no_key(world: World, key: str) -> None:
+async def test_what_cannot_be_a_header_is_no_key(system: System, key: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        await put(world, "openai", key)
+        await put(system, "openai", key)
     assert [violation.field for violation in caught.value.violations] == ["api_key"]
     assert key not in str(caught.value)
 
 
 async def test_stored_keys_cost_a_turn_no_statement(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_events_at_the_end(monkeypatch)
-    agent = await world.make_agent("openai/test-model")
-    await sent_key(world, agent)
+    agent = await system.make_agent("openai/test-model")
+    await sent_key(system, agent)
     costs = []
     for key in ("", "some-key"):
         if key:
-            await put(world, "openai", key, agent)
-        world.model.script(say("Yes."))
-        async with world.measure() as cost:
-            await world.send(agent, "Are you there?")
+            await put(system, "openai", key, agent)
+        system.model.script(say("Yes."))
+        async with system.measure() as cost:
+            await system.send(agent, "Are you there?")
         costs.append(cost.shape())
     assert costs[0][0]
     assert costs[0] == costs[1]
 
 
-async def test_models_are_listed_with_the_projects_key(world: World) -> None:
-    await put(world, "openai", "project-key")
-    listed = await world.models.ListModels(pb.ListModelsRequest())
+async def test_models_are_listed_with_the_projects_key(system: System) -> None:
+    await put(system, "openai", "project-key")
+    listed = await system.models.ListModels(pb.ListModelsRequest())
     assert [endpoint.reachable for endpoint in listed.endpoints] == [True] * 3
     assert "project-key" not in str(listed)

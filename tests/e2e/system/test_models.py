@@ -26,7 +26,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from whole_system import World, roles, text_of
+from whole_system import System, roles, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,41 +37,43 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
     return chosen
 
 
-async def agent_on(world: World, dialect: Dialect) -> agent_pb.Agent:
-    return await world.make_agent(f"{dialect}/test-model")
+async def agent_on(system: System, dialect: Dialect) -> agent_pb.Agent:
+    return await system.make_agent(f"{dialect}/test-model")
 
 
-async def test_reply_is_streamed_as_it_is_stored(world: World, dialect: Dialect) -> None:
-    agent = await agent_on(world, dialect)
+async def test_reply_is_streamed_as_it_is_stored(system: System, dialect: Dialect) -> None:
+    agent = await agent_on(system, dialect)
     text = "Grüße aus dem Norden, wo die Tage kurz sind. ☃"
-    world.model.script(say(text, piece=3, usage=(120, 30)))
+    system.model.script(say(text, piece=3, usage=(120, 30)))
 
-    ran = await world.send(agent, "Hello!")
+    ran = await system.send(agent, "Hello!")
 
-    assert world.model.requests[0].dialect == dialect
+    assert system.model.requests[0].dialect == dialect
     assert sum(event.HasField("text_delta") for event in ran.events) > 5
     assert ran.streamed == ran.text == text
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.finished.usage.prompt_tokens == 120
     assert ran.finished.usage.completion_tokens == 30
-    assert (await world.run(ran.run_id)).usage == ran.finished.usage
+    assert (await system.run(ran.run_id)).usage == ran.finished.usage
 
 
-async def test_without_tokens_only_whole_messages_are_told(world: World, dialect: Dialect) -> None:
-    agent = await agent_on(world, dialect)
-    world.model.script(say("Hello there.", piece=2))
+async def test_without_tokens_only_whole_messages_are_told(
+    system: System, dialect: Dialect
+) -> None:
+    agent = await agent_on(system, dialect)
+    system.model.script(say("Hello there.", piece=2))
 
-    ran = await world.send(agent, "Hello!", stream_tokens=False)
+    ran = await system.send(agent, "Hello!", stream_tokens=False)
 
     assert ran.kinds == ["run_started", "step_started", "message_stored", "run_finished"]
     assert ran.text == "Hello there."
 
 
 async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
-    world: World, dialect: Dialect
+    system: System, dialect: Dialect
 ) -> None:
-    agent = await agent_on(world, dialect)
-    world.model.script(
+    agent = await agent_on(system, dialect)
+    system.model.script(
         Reply(
             text="One moment.",
             calls=(
@@ -84,7 +86,7 @@ async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
         say("You like tea."),
     )
 
-    ran = await world.send(agent, "I like tea.")
+    ran = await system.send(agent, "I like tea.")
 
     assistant, tool, answer = ran.messages
     asked = [part.tool_call for part in assistant.parts if part.HasField("tool_call")]
@@ -103,9 +105,9 @@ async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
         message_pb2.TOOL_STATUS_OK,
     ]
     assert text_of(answer) == "You like tea."
-    sent = [json.loads(text) for text in world.model.requests[1].answered]
+    sent = [json.loads(text) for text in system.model.requests[1].answered]
     assert sent == [json.loads(part.content) for part in returned]
-    assert (await world.block(agent, "human")).value == "Likes tea."
+    assert (await system.block(agent, "human")).value == "Likes tea."
 
 
 @dataclass(frozen=True)
@@ -158,41 +160,41 @@ def failures(dialect: Dialect) -> dict[str, Failure]:
 
 @pytest.mark.parametrize("name", list(failures("openai")))
 async def test_failed_model_ends_the_run_and_loses_nothing(
-    world: World, dialect: Dialect, name: str
+    system: System, dialect: Dialect, name: str
 ) -> None:
     failure = failures(dialect)[name]
-    agent = await agent_on(world, dialect)
-    world.model.script(*failure.steps)
+    agent = await agent_on(system, dialect)
+    system.model.script(*failure.steps)
 
-    ran = await world.send(agent, "Is anybody there?")
+    ran = await system.send(agent, "Is anybody there?")
 
-    assert len(world.model.requests) == len(failure.steps)
+    assert len(system.model.requests) == len(failure.steps)
     assert ran.finished.stop_reason == failure.stop
     assert ran.finished.error.reason == failure.reason
     assert ran.finished.error.retryable is failure.retryable
     assert ran.finished.error.message
-    stored = await world.run(ran.run_id)
+    stored = await system.run(ran.run_id)
     assert stored.state == run_pb.RUN_STATE_FAILED
     assert stored.error == ran.finished.error
-    log = await world.log(agent)
+    log = await system.log(agent)
     assert roles(log) == ["system", "user"]
     assert text_of(log[1]) == "Is anybody there?"
 
-    world.model.script(say("Yes, now."))
-    following = await world.send(agent, "And now?")
+    system.model.script(say("Yes, now."))
+    following = await system.send(agent, "And now?")
 
     assert following.text == "Yes, now."
-    assert roles(await world.log(agent)) == ["system", "user", "user", "assistant"]
-    asked = json.dumps(world.model.requests[-1].body)
+    assert roles(await system.log(agent)) == ["system", "user", "user", "assistant"]
+    asked = json.dumps(system.model.requests[-1].body)
     assert "Is anybody there?" in asked
     assert "And now?" in asked
 
 
-async def test_reply_cut_once_is_asked_for_again(world: World, dialect: Dialect) -> None:
-    agent = await agent_on(world, dialect)
-    world.model.script(cut(after=3, text="This answer is void from here on."), say("All is well."))
+async def test_reply_cut_once_is_asked_for_again(system: System, dialect: Dialect) -> None:
+    agent = await agent_on(system, dialect)
+    system.model.script(cut(after=3, text="This answer is void from here on."), say("All is well."))
 
-    ran = await world.send(agent, "How are you?")
+    ran = await system.send(agent, "How are you?")
 
     assert ran.kinds == [
         "run_started",
@@ -205,57 +207,57 @@ async def test_reply_cut_once_is_asked_for_again(world: World, dialect: Dialect)
     ]
     assert ran.text == "All is well."
     assert ran.finished.step_count == 1
-    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+    assert roles(await system.log(agent)) == ["system", "user", "assistant"]
 
 
-async def test_failure_after_a_step_keeps_the_step(world: World, dialect: Dialect) -> None:
-    agent = await agent_on(world, dialect)
-    world.model.script(
+async def test_failure_after_a_step_keeps_the_step(system: System, dialect: Dialect) -> None:
+    agent = await agent_on(system, dialect)
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes tea."}), unauthorized()
     )
 
-    ran = await world.send(agent, "I like tea.")
+    ran = await system.send(agent, "I like tea.")
 
     assert ran.finished.error.reason == "MODEL_AUTHENTICATION"
-    assert roles(await world.log(agent)) == ["system", "user", "assistant", "tool"]
-    assert (await world.block(agent, "human")).value == "Likes tea."
-    world.model.script(say("You like tea."))
-    assert (await world.send(agent, "What do I like?")).text == "You like tea."
+    assert roles(await system.log(agent)) == ["system", "user", "assistant", "tool"]
+    assert (await system.block(agent, "human")).value == "Likes tea."
+    system.model.script(say("You like tea."))
+    assert (await system.send(agent, "What do I like?")).text == "You like tea."
 
 
 async def test_one_refused_overflow_is_mended_by_a_summary_of_the_oldest(
-    world: World, dialect: Dialect
+    system: System, dialect: Dialect
 ) -> None:
-    agent = await agent_on(world, dialect)
+    agent = await agent_on(system, dialect)
     long = "word " * 400
     for number in range(3):
-        world.model.script(say(f"{long} {number}"))
-        await world.send(agent, f"Tell me story {number}. {long}")
-    world.model.requests.clear()
-    world.model.script(overflow(dialect), say("- Stories were told."), say("In short: yes."))
+        system.model.script(say(f"{long} {number}"))
+        await system.send(agent, f"Tell me story {number}. {long}")
+    system.model.requests.clear()
+    system.model.script(overflow(dialect), say("- Stories were told."), say("In short: yes."))
 
-    ran = await world.send(agent, "And the moral?")
+    ran = await system.send(agent, "And the moral?")
 
     assert ran.text == "In short: yes."
     assert "window_compacted" in ran.kinds
-    before, asked, after = (json.dumps(request.body) for request in world.model.requests)
+    before, asked, after = (json.dumps(request.body) for request in system.model.requests)
     assert len(after) < len(before)
-    assert "tools" not in world.model.requests[1].body
+    assert "tools" not in system.model.requests[1].body
     assert "Tell me story 0." in asked
     assert "Tell me story 0." not in after
     assert "- Stories were told." in after
     assert "And the moral?" in after
-    assert len(await world.log(agent)) == 10, "out of view, never out of the store"
+    assert len(await system.log(agent)) == 10, "out of view, never out of the store"
 
 
-async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect) -> None:
-    agent = await agent_on(world, dialect)
-    world.model.script(
+async def test_broken_calls_are_told_to_the_model(system: System, dialect: Dialect) -> None:
+    agent = await agent_on(system, dialect)
+    system.model.script(
         Reply(calls=(Call("no_such_tool", {}), Call("memory_insert", {"label": "human"}))),
         say("I see."),
     )
 
-    ran = await world.send(agent, "Do something odd.")
+    ran = await system.send(agent, "Do something odd.")
 
     returned = [json.loads(part.tool_return.content) for part in ran.messages[1].parts]
     assert [tool_return["status"] for tool_return in returned] == ["Failed", "Failed"]
@@ -264,19 +266,19 @@ async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect
     assert ran.text == "I see."
 
 
-async def test_encrypted_reasoning_is_stored_and_sent_back_with_its_call(world: World) -> None:
-    agent = await world.make_agent("openai_responses/test-model")
-    world.model.script(
+async def test_encrypted_reasoning_is_stored_and_sent_back_with_its_call(system: System) -> None:
+    agent = await system.make_agent("openai_responses/test-model")
+    system.model.script(
         Reply(reasoning="I should look.", calls=(Call("no_such_tool"),)),
         say("Nothing."),
         say("Hi."),
     )
-    await world.send(agent, "Look.")
-    await world.send(agent, "And now?")
-    assert world.model.violations == []
+    await system.send(agent, "Look.")
+    await system.send(agent, "And now?")
+    assert system.model.violations == []
     kinds = [
         [item.get("type") for item in call.body["input"] if item.get("type")]
-        for call in world.model.requests
+        for call in system.model.requests
     ]
     kept = ["reasoning", "function_call", "function_call_output"]
     assert kinds == [[], kept, kept]

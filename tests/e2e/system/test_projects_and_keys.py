@@ -36,7 +36,7 @@ def command_line(live: LiveStrata) -> Run:
 async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folder(
     live: LiveStrata,
 ) -> None:
-    world = await live.start()
+    system = await live.start()
     strata = command_line(live)
     for name in ("organization-key", "api-key"):
         assert stat.S_IMODE((live.data / "secrets" / name).stat().st_mode) == 0o600
@@ -76,17 +76,17 @@ async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folde
     assert revoked.exit_code == 0, revoked.output
     after = await strata("keys", "list", "--api-key", secret)
     assert "CREDENTIALS_INVALID" in after.stderr
-    await world.channel.close()
+    await system.channel.close()
 
 
 async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operators(
     live: LiveStrata,
 ) -> None:
-    world = await live.start()
+    system = await live.start()
     strata = command_line(live)
-    agent = await world.make_agent()
+    agent = await system.make_agent()
     live.model.script(say("Hello."))
-    await world.send(agent, "Hello!")
+    await system.send(agent, "Hello!")
     own = await strata("usage")
     assert own.stdout.splitlines()[0] == "runs: 1"
     assert (await strata("usage", "--agent", agent.id)).stdout == own.stdout
@@ -102,11 +102,11 @@ async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operato
     project_key = (live.data / "secrets" / "api-key").read_text()
     refused = await strata("reindex", "messages", "--organization-key", project_key)
     assert (refused.exit_code, "organisation key" in refused.stderr) == (1, True)
-    await world.channel.close()
+    await system.channel.close()
 
 
 async def test_organisations_have_keys_of_their_own(live: LiveStrata) -> None:
-    world = await live.start()
+    system = await live.start()
     strata = command_line(live)
     assert (await strata("organizations", "create", "acme")).exit_code == 0
     made = await strata(
@@ -128,29 +128,29 @@ async def test_organisations_have_keys_of_their_own(live: LiveStrata) -> None:
     revoked = await strata("organizations", "keys", "revoke", key["id"], "--organization", "acme")
     assert revoked.exit_code == 0, revoked.output
     assert "CREDENTIALS_INVALID" in (await strata("projects", "list", *with_key)).stderr
-    await world.channel.close()
+    await system.channel.close()
 
 
 async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: LiveStrata) -> None:
-    world = await live.start()
-    agent = await world.make_agent()
-    await world.channel.close()
+    system = await live.start()
+    agent = await system.make_agent()
+    await system.channel.close()
     assert await live.stop() == 0
     secrets = live.data / "secrets"
     api_key, master_key = (secrets / "api-key").read_text(), (secrets / "master-key").read_text()
     # As the release before left it: no organisation key, one master key for both services.
     for name in ("organization-key", "tool-master-key"):
         (secrets / name).unlink()
-    world = await live.start()
+    system = await live.start()
     assert (secrets / "api-key").read_text() == api_key
     assert (secrets / "master-key").read_text() == master_key
     newest, *earlier = (secrets / "tool-master-key").read_text().split()
     assert earlier == [master_key]
     assert newest != master_key
-    response = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
+    response = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
     assert response.agent.id == agent.id
-    who = await world.admin.WhoAmI(pb.WhoAmIRequest())
+    who = await system.admin.WhoAmI(pb.WhoAmIRequest())
     assert who.project.name == "default"
     listed = await command_line(live)("projects", "list")
     assert "default" in listed.stdout
-    await world.channel.close()
+    await system.channel.close()

@@ -13,7 +13,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from whole_system import World, roles
+from whole_system import System, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,20 +27,20 @@ def model(window: int) -> agent_pb.ModelConfig:
     return agent_pb.ModelConfig(handle="openai/test-model", context_window=window)
 
 
-async def small_agent(world: World, window: int = TINY) -> agent_pb.Agent:
+async def small_agent(system: System, window: int = TINY) -> agent_pb.Agent:
     request = agent_pb.CreateAgentRequest(
         name=f"small {new_id('x')[-8:]}",
         blocks=[block_pb.NewBlock(label="human", value="Name: Ada")],
         model=model(window),
     )
-    agent: agent_pb.Agent = (await world.agents.CreateAgent(request)).agent
+    agent: agent_pb.Agent = (await system.agents.CreateAgent(request)).agent
     return agent
 
 
-async def write(world: World, agent: agent_pb.Agent, value: str) -> None:
-    block = await world.block(agent, "human")
+async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
+    block = await system.block(agent, "human")
     request = block_pb.UpdateBlockRequest(block_id=block.id, value=value, limit=40_000)
-    await world.blocks.UpdateBlock(request)
+    await system.blocks.UpdateBlock(request)
 
 
 async def refused(attempt: Any) -> FailedPreconditionError:
@@ -50,31 +50,31 @@ async def refused(attempt: Any) -> FailedPreconditionError:
     return caught.value
 
 
-async def fill(world: World, agent: agent_pb.Agent, spare: int) -> str:
+async def fill(system: System, agent: agent_pb.Agent, spare: int) -> str:
     """Fills an agent's memory through the API until so many bytes are free."""
-    error = await refused(write(world, agent, "x" * TOO_MUCH))
+    error = await refused(write(system, agent, "x" * TOO_MUCH))
     over = int(error.metadata["size"]) - int(error.metadata["limit"])
     value = "x" * (TOO_MUCH - over - spare)
-    await write(world, agent, value)
+    await write(system, agent, value)
     return value
 
 
-async def test_the_api_cannot_make_memory_too_large(world: World) -> None:
-    agent = await small_agent(world)
-    before = await world.block(agent, "human")
-    error = await refused(write(world, agent, "x" * TOO_MUCH))
+async def test_the_api_cannot_make_memory_too_large(system: System) -> None:
+    agent = await small_agent(system)
+    before = await system.block(agent, "human")
+    error = await refused(write(system, agent, "x" * TOO_MUCH))
     assert error.metadata["agent_id"] == agent.id
     assert error.message.startswith("Core memory would be too large for the context window:")
-    assert await world.block(agent, "human") == before
+    assert await system.block(agent, "human") == before
 
-    value = await fill(world, agent, 0)
-    await refused(write(world, agent, value + "x"))
-    await write(world, agent, value[1:])
+    value = await fill(system, agent, 0)
+    await refused(write(system, agent, value + "x"))
+    await write(system, agent, value[1:])
 
 
-async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: World) -> None:
-    agent = await small_agent(world)
-    full = await fill(world, agent, 100)
+async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(system: System) -> None:
+    agent = await small_agent(system)
+    full = await fill(system, agent, 100)
     fact = "Likes tea. " * 20
     steps = iter(
         (
@@ -85,69 +85,69 @@ async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: Wor
         )
     )
     # So full, the window may have to be compacted at any step: summaries are asked for as well.
-    world.model.respond(lambda asked: next(steps) if "tools" in asked.body else say("- Talk."))
-    ran = await world.send(agent, "I like tea, " + "really. " * 30)
+    system.model.respond(lambda asked: next(steps) if "tools" in asked.body else say("- Talk."))
+    ran = await system.send(agent, "I like tea, " + "really. " * 30)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.text == "Noted, after tidying up."
     assert roles(ran.messages) == ["assistant", "tool"] * 3 + ["assistant"]
-    asked = [request for request in world.model.requests if "tools" in request.body]
+    asked = [request for request in system.model.requests if "tools" in request.body]
     tool_returns = [json.loads(request.answered[-1]) for request in asked[1:4]]
     assert [tool_return["status"] for tool_return in tool_returns] == ["Failed", "OK", "OK"]
     assert "Core memory would be too large for the context window" in tool_returns[0]["message"]
     assert "Nothing was changed: shorten a memory block by at least " in tool_returns[0]["message"]
-    assert (await world.block(agent, "human")).value == f"Name: Ada\n{fact}"
-    versions = await world.blocks.ListBlockVersions(
-        block_pb.ListBlockVersionsRequest(block_id=(await world.block(agent, "human")).id)
+    assert (await system.block(agent, "human")).value == f"Name: Ada\n{fact}"
+    versions = await system.blocks.ListBlockVersions(
+        block_pb.ListBlockVersionsRequest(block_id=(await system.block(agent, "human")).id)
     )
     assert [version.operation for version in versions.versions][:2] == ["insert", "string_replace"]
 
 
-async def test_with_memory_full_to_the_brim_an_agent_still_talks(world: World) -> None:
-    agent = await small_agent(world)
-    full = await fill(world, agent, 0)
+async def test_with_memory_full_to_the_brim_an_agent_still_talks(system: System) -> None:
+    agent = await small_agent(system)
+    full = await fill(system, agent, 0)
     for number in range(6):
-        world.model.respond(lambda asked: say("Indeed." if "tools" in asked.body else "- Talk."))
+        system.model.respond(lambda asked: say("Indeed." if "tools" in asked.body else "- Talk."))
         line = f"Line {number}: " + "words and words " * 12
-        ran = await world.send(agent, line)
+        ran = await system.send(agent, line)
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
-        request = next(r for r in reversed(world.model.requests) if "tools" in r.body)
+        request = next(r for r in reversed(system.model.requests) if "tools" in r.body)
         assert full in request.system
         assert request.last_text.strip() == line.strip(), "what the user said is sent whole"
 
 
-async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(world: World) -> None:
-    agent = await small_agent(world, 32_000)
-    await write(world, agent, "x" * (TOO_MUCH - 1_000))
-    before = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
+async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(system: System) -> None:
+    agent = await small_agent(system, 32_000)
+    await write(system, agent, "x" * (TOO_MUCH - 1_000))
+    before = (await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
     error = await refused(
-        world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model(TINY)))
+        system.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model(TINY)))
     )
     assert int(error.metadata["size"]) > TOO_MUCH - 1_000 > int(error.metadata["limit"])
-    after = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
+    after = (await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
     assert after == before
-    await write(world, agent, "x" * TOO_MUCH)
-    world.model.script(say("Still here."))
-    assert (await world.send(agent, "And now?")).text == "Still here."
+    await write(system, agent, "x" * TOO_MUCH)
+    system.model.script(say("Still here."))
+    assert (await system.send(agent, "And now?")).text == "Still here."
 
 
-async def test_an_agent_that_is_too_large_leaves_nothing_behind(world: World) -> None:
+async def test_an_agent_that_is_too_large_leaves_nothing_behind(system: System) -> None:
     name, label = f"large {new_id('x')[-8:]}", f"b{new_id('x')[-8:]}"
     request = agent_pb.CreateAgentRequest(
         name=name,
         model=model(TINY),
         blocks=[block_pb.NewBlock(label=label, value="x" * TOO_MUCH, limit=40_000)],
     )
-    error = await refused(world.agents.CreateAgent(request))
+    error = await refused(system.agents.CreateAgent(request))
     assert int(error.metadata["size"]) > TOO_MUCH
     await refused(
-        world.agents.CreateAgent(
+        system.agents.CreateAgent(
             agent_pb.CreateAgentRequest(name=name, model=model(TINY), system="y" * 60_000)
         )
     )
     with pytest.raises(NotFoundError):
-        await world.agents.GetAgent(agent_pb.GetAgentRequest(name=name))
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(label=label))
+        await system.agents.GetAgent(agent_pb.GetAgentRequest(name=name))
+    listed = await system.blocks.ListBlocks(block_pb.ListBlocksRequest(label=label))
     assert not listed.blocks
     request.model.context_window = 32_000
-    assert (await world.agents.CreateAgent(request)).agent.name == name
+    assert (await system.agents.CreateAgent(request)).agent.name == name

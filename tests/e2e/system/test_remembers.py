@@ -13,7 +13,7 @@ from doubles.script import Call, ModelCall, Reply, Step, call, say
 from live import LiveStrata, alive, using
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from whole_system import World, roles, text_of
+from whole_system import System, roles, text_of
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,9 +23,9 @@ SAID = "By the way, my favourite colour is teal."
 QUESTION = "Who am I, where is my boat, and which colour do I like?"
 
 
-async def tell(world: World, agent: agent_pb.Agent) -> None:
+async def tell(system: System, agent: agent_pb.Agent) -> None:
     """One session, three facts: to a block, to archival memory, and only said."""
-    world.model.script(
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": IN_BLOCK}),
         say("Pleased to meet you."),
         call("archival_memory_insert", {"content": IN_ARCHIVE, "tags": ["boat"]}),
@@ -33,7 +33,7 @@ async def tell(world: World, agent: agent_pb.Agent) -> None:
         say("A fine colour."),
     )
     for text in ("I am Ada Lovelace.", "My boat Kestrel lies in the harbour of Whitby.", SAID):
-        ran = await world.send(agent, text)
+        ran = await system.send(agent, text)
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
 
 
@@ -69,11 +69,11 @@ ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 async def test_three_facts_survive_the_death_of_everything(either_live: LiveStrata) -> None:
     live = either_live
-    world = await live.start()
-    agent = await world.make_agent(name="assistant")
-    await tell(world, agent)
-    before = await world.log(agent)
-    await world.channel.close()
+    system = await live.start()
+    agent = await system.make_agent(name="assistant")
+    await tell(system, agent)
+    before = await system.log(agent)
+    await system.channel.close()
 
     killed = await live.kill()
 
@@ -81,18 +81,18 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveStra
     assert alive(killed) == []
     assert using(live.data) == []
 
-    world = await live.start()
-    agent = (await world.agents.GetAgent(agent_pb.GetAgentRequest(name="assistant"))).agent
-    assert await world.log(agent) == before, "every acknowledged message, unchanged"
+    system = await live.start()
+    agent = (await system.agents.GetAgent(agent_pb.GetAgentRequest(name="assistant"))).agent
+    assert await system.log(agent) == before, "every acknowledged message, unchanged"
     live.model.requests.clear()
     live.model.respond(searching_model)
 
     # In the old conversation, and in a new one whose window holds nothing of what was said.
-    created = await world.agents.CreateConversation(
+    created = await system.agents.CreateConversation(
         agent_pb.CreateConversationRequest(agent_id=agent.id)
     )
     for conversation in (agent.default_conversation_id, created.conversation.id):
-        ran = await world.send(agent, QUESTION, conversation_id=conversation)
+        ran = await system.send(agent, QUESTION, conversation_id=conversation)
         assert ran.text == ANSWER
 
     shown = [request.system for request in live.model.requests]
@@ -100,42 +100,42 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveStra
     assert all("- 1 total memories you created are stored" in system for system in shown)
     assert all("- Available archival memory tags: boat" in system for system in shown)
     assert SAID not in json.dumps(live.model.requests[2].body), "the new window is empty"
-    assert roles(await world.log(agent))[-4:] == ["user", "assistant", "tool", "assistant"]
-    await world.channel.close()
+    assert roles(await system.log(agent))[-4:] == ["user", "assistant", "tool", "assistant"]
+    await system.channel.close()
     assert await live.stop() == 0
 
 
 async def test_turn_under_way_is_gone_on_with_after_the_death_of_everything(
     live: LiveStrata,
 ) -> None:
-    world = await live.start()
-    agent = await world.make_agent(name="assistant")
+    system = await live.start()
+    agent = await system.make_agent(name="assistant")
     live.model.script(Reply(text="Never said in full.", piece=1, pause=0.2))
-    stream = world.begin(agent, "Are you there?")
+    stream = system.begin(agent, "Are you there?")
     await stream.until("text_delta")
     run_id = stream.run_id
     await live.kill()
     stream.leave()
-    await world.channel.close()
+    await system.channel.close()
 
     live.model.script(say("Yes, I am."))
-    world = await live.start()
-    ran = await world.follow(run_id)
+    system = await live.start()
+    ran = await system.follow(run_id)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    assert (await world.run(run_id)).attempt == 2
-    log = await world.log(agent)
+    assert (await system.run(run_id)).attempt == 2
+    log = await system.log(agent)
     assert roles(log) == ["system", "user", "assistant"]
     assert text_of(log[-1]) == "Yes, I am."
     live.model.script(say("As ever."))
-    assert (await world.send(agent, "And now?")).text == "As ever."
-    await world.channel.close()
+    assert (await system.send(agent, "And now?")).text == "As ever."
+    await system.channel.close()
 
 
 async def test_no_child_outlives_the_main_process(live: LiveStrata) -> None:
-    world = await live.start()
-    agent = await world.make_agent(name="assistant")
-    await world.channel.close()
+    system = await live.start()
+    agent = await system.make_agent(name="assistant")
+    await system.channel.close()
 
     children = await live.kill_main()
 
@@ -144,7 +144,7 @@ async def test_no_child_outlives_the_main_process(live: LiveStrata) -> None:
     assert alive(children) == []
     assert using(live.data) == []
 
-    world = await live.start()
+    system = await live.start()
     live.model.script(say("Still here."))
-    assert (await world.send(agent, "Are you there?")).text == "Still here."
-    await world.channel.close()
+    assert (await system.send(agent, "Are you there?")).text == "Still here."
+    await system.channel.close()

@@ -60,13 +60,13 @@ async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path
         }
         strata = LiveStrata(open_folder / "data", model, split=True, environment=environment)
         try:
-            world = await strata.start()
+            system = await strata.start()
             source = 'def idle() -> str:\n    """Returns nothing of interest."""\n    return ""\n'
-            await world.tools.RunTool(pb.RunToolRequest(source_code=source))
+            await system.tools.RunTool(pb.RunToolRequest(source_code=source))
             processes = strata.tree()[1:]
             seen = {process: environment_of(process) for process in processes}
             services = {process: service_of(process) for process in processes}
-            await world.channel.close()
+            await system.channel.close()
         finally:
             await strata.close()
     assert {name for name, itself in services.values() if itself} == ALL

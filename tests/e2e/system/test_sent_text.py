@@ -14,7 +14,7 @@ from strata.api.common.v1 import tool_pb2 as tool_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.replies import words_of
-from whole_system import Ran, Stream, World
+from whole_system import Ran, Stream, System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -25,21 +25,21 @@ def sends(message: str, **more: Any) -> Reply:
     return Reply(calls=(Call("send_message", {"message": message}),), **more)
 
 
-async def v2_agent(world: World, **fields: Any) -> agent_pb.Agent:
+async def v2_agent(system: System, **fields: Any) -> agent_pb.Agent:
     kind = agent_pb.AGENT_TYPE_MEMGPT_V2
-    return await world.make_agent("openai/test-model", type=kind, **fields)
+    return await system.make_agent("openai/test-model", type=kind, **fields)
 
 
-async def followed(world: World, run_id: str, after: int = 0, **fields: Any) -> Ran:
+async def followed(system: System, run_id: str, after: int = 0, **fields: Any) -> Ran:
     request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after, **fields)
-    return await Stream(world.runs.StreamRun(request)).rest()
+    return await Stream(system.runs.StreamRun(request)).rest()
 
 
-async def listed(world: World, agent: agent_pb.Agent, **fields: Any) -> list[message_pb2.Message]:
+async def listed(system: System, agent: agent_pb.Agent, **fields: Any) -> list[message_pb2.Message]:
     request = message_pb.ListMessagesRequest(
         conversation_id=agent.default_conversation_id, page_size=500, **fields
     )
-    return list((await world.messages.ListMessages(request)).messages)
+    return list((await system.messages.ListMessages(request)).messages)
 
 
 def names_of(messages: list[message_pb2.Message]) -> set[str]:
@@ -50,10 +50,10 @@ def names_of(messages: list[message_pb2.Message]) -> set[str]:
     }
 
 
-async def test_sent_text_is_streamed_stored_and_listed_as_text(world: World) -> None:
-    agent = await v2_agent(world)
-    world.model.script(sends(LONG, text="She is back."))
-    ran = await world.send(agent, "Hello?")
+async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -> None:
+    agent = await v2_agent(system)
+    system.model.script(sends(LONG, text="She is back."))
+    ran = await system.send(agent, "Hello?")
     reply = ran.messages[-1]
     [text] = [part.text.text for part in reply.parts if part.HasField("text")]
     thoughts = [part.reasoning.text for part in reply.parts if part.HasField("reasoning")]
@@ -68,23 +68,23 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(world: World) -> 
     assert len(deltas) > 5
 
     for after in range(ran.stored_events[-1].sequence):
-        resumed = await followed(world, ran.run_id, after)
+        resumed = await followed(system, ran.run_id, after)
         assert resumed.events == [e for e in ran.stored_events if e.sequence > after]
-    newest = await listed(world, agent)
+    newest = await listed(system, agent)
     assert newest[-1] == reply
     assert names_of(newest) == set()
 
 
-async def test_client_may_ask_for_the_calls_as_they_are(world: World) -> None:
-    agent = await v2_agent(world)
-    world.model.script(sends("Hello."))
-    ran = await world.send(agent, "Hello?", send_message_as_text=False)
+async def test_client_may_ask_for_the_calls_as_they_are(system: System) -> None:
+    agent = await v2_agent(system)
+    system.model.script(sends("Hello."))
+    ran = await system.send(agent, "Hello?", send_message_as_text=False)
     assert {"tool_started", "tool_finished", "tool_call_delta"} <= set(ran.kinds)
     assert [e.sequence for e in ran.stored_events] == [*range(1, len(ran.stored_events) + 1)]
-    again = await followed(world, ran.run_id, send_message_as_text=False)
+    again = await followed(system, ran.run_id, send_message_as_text=False)
     assert again.stored_events == ran.stored_events
-    calls = await listed(world, agent, send_message_as_text=False)
-    texts = await listed(world, agent)
+    calls = await listed(system, agent, send_message_as_text=False)
+    texts = await listed(system, agent)
     assert names_of(calls) == {"send_message"}
     assert calls[-1].role == message_pb2.ROLE_TOOL
     assert texts[-1].parts[-1].text.text == "Hello."
@@ -93,15 +93,15 @@ async def test_client_may_ask_for_the_calls_as_they_are(world: World) -> None:
     assert calls[-2].id == texts[-1].id
 
 
-async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(world: World) -> None:
-    agent = await v2_agent(world)
+async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(system: System) -> None:
+    agent = await v2_agent(system)
     gate = asyncio.Event()
-    world.model.script(sends(LONG, held=gate, piece=100))
-    first = world.begin(agent, "Hello?")
+    system.model.script(sends(LONG, held=gate, piece=100))
+    first = system.begin(agent, "Hello?")
     await first.until("text_delta")
     started = max(event.sequence for event in first.events)
     request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
-    second = Stream(world.runs.StreamRun(request))
+    second = Stream(system.runs.StreamRun(request))
     snapshot = (await second.until("text_snapshot")).text_snapshot
     gate.set()
     ran, late = await first.rest(), await second.rest()
@@ -110,21 +110,21 @@ async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(world: 
     assert late.stored_events == [e for e in ran.stored_events if e.sequence > started]
 
 
-async def test_call_that_fails_is_shown_with_its_error(world: World) -> None:
-    agent = await v2_agent(world)
+async def test_call_that_fails_is_shown_with_its_error(system: System) -> None:
+    agent = await v2_agent(system)
     bad = Reply(calls=(Call("send_message", {"text": "Hello."}),))
-    world.model.script(bad, sends("Now."))
-    ran = await world.send(agent, "Hello?")
+    system.model.script(bad, sends("Now."))
+    ran = await system.send(agent, "Hello?")
     [failed] = [e.tool_finished.tool_return for e in ran.events if e.HasField("tool_finished")]
     assert (failed.name, failed.status) == ("send_message", message_pb2.TOOL_STATUS_FAILED)
     assert ran.messages[-1].parts[-1].text.text == "Now."
 
 
-async def test_call_that_needed_approval_is_text_once_it_was_sent(world: World) -> None:
+async def test_call_that_needed_approval_is_text_once_it_was_sent(system: System) -> None:
     gate = tool_pb.ToolRule(type=tool_pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="send_message")
-    agent = await v2_agent(world, tool_rules=[gate])
-    world.model.script(sends("Hello."))
-    ran = await world.send(agent, "Hello?")
+    agent = await v2_agent(system, tool_rules=[gate])
+    system.model.script(sends("Hello."))
+    ran = await system.send(agent, "Hello?")
     assert names_of(ran.messages) == set()
     asked = ran.messages[-1].parts[-1].approval_request
     assert [call.name for call in asked.tool_calls] == ["send_message"]
@@ -132,8 +132,8 @@ async def test_call_that_needed_approval_is_text_once_it_was_sent(world: World) 
         tool_call_id=asked.tool_calls[0].tool_call_id, approve=True
     )
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
-    answered = await Stream(world.runs.RespondToApproval(request)).rest()
+    answered = await Stream(system.runs.RespondToApproval(request)).rest()
     texts = [text for message in answered.messages for text in words_of(message)]
     assert texts == ["Hello."]
     assert not {"tool_started", "tool_finished"} & set(answered.kinds)
-    assert [text for one in await listed(world, agent) for text in words_of(one)][-1] == "Hello."
+    assert [text for one in await listed(system, agent) for text in words_of(one)][-1] == "Hello."

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from doubles.script import Call, Reply, say
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,11 +33,11 @@ def roll_dice(sides: int = 6, times: int = 1) -> list[int]:
 '''
 
 
-async def strata(world: World, *arguments: str, typed: str = "") -> tuple[int, str, str]:
-    """Runs a command against the world; returns its exit code and what it printed."""
+async def strata(system: System, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+    """Runs a command against the system; returns its exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata.cli.main", *arguments),
-        *("--address", world.address, "--api-key", world.key),
+        *("--address", system.address, "--api-key", system.key),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -47,31 +47,31 @@ async def strata(world: World, *arguments: str, typed: str = "") -> tuple[int, s
 
 
 async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
-    world: World, tmp_path: Path
+    system: System, tmp_path: Path
 ) -> None:
     file = tmp_path / "dice.py"
     file.write_text(DICE)
-    code, out, err = await strata(world, "tools", "run", str(file), "--args", '{"times": 2}')
+    code, out, err = await strata(system, "tools", "run", str(file), "--args", '{"times": 2}')
     assert (code, json.loads(out)) == (0, [6, 6]), err
     assert "isolation: " in err
-    code, _, err = await strata(world, "tools", "run", "roll_dice")
+    code, _, err = await strata(system, "tools", "run", "roll_dice")
     assert (code, "TOOL_NOT_FOUND" in err) == (1, True)
 
     code, _, err = await strata(
-        world, "tools", "add", str(file), "--tag", "game", "--effect", "read-only"
+        system, "tools", "add", str(file), "--tag", "game", "--effect", "read-only"
     )
     assert code == 0, err
-    code, out, _ = await strata(world, "tools", "list")
+    code, out, _ = await strata(system, "tools", "list")
     assert any(line.startswith("roll_dice\tcustom\tRolls dice.") for line in out.splitlines())
-    code, out, _ = await strata(world, "tools", "search", "throw", "a", "die", "--json")
+    code, out, _ = await strata(system, "tools", "search", "throw", "a", "die", "--json")
     assert json.loads(out)["hits"][0]["tool"]["name"] == "roll_dice"
-    code, out, _ = await strata(world, "tools", "show", "roll_dice")
+    code, out, _ = await strata(system, "tools", "show", "roll_dice")
     assert "effect: read only" in out
     assert DICE.strip() in out
 
-    agent = await world.make_agent(tools=["roll_dice"])
-    world.model.script(Reply(calls=(Call("roll_dice", {"sides": 20}),)), say("Twenty!"))
-    ran = await world.send(agent, "Roll a die with twenty sides.")
+    agent = await system.make_agent(tools=["roll_dice"])
+    system.model.script(Reply(calls=(Call("roll_dice", {"sides": 20}),)), say("Twenty!"))
+    ran = await system.send(agent, "Roll a die with twenty sides.")
     assert ran.text == "Twenty!"
     [tool_return] = [
         part.tool_return.content
@@ -81,39 +81,39 @@ async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
     ]
     assert json.loads(tool_return)["message"] == [20]
 
-    code, _, err = await strata(world, "tools", "delete", "roll_dice")
+    code, _, err = await strata(system, "tools", "delete", "roll_dice")
     assert code == 0, err
-    assert (await strata(world, "tools", "delete", "roll_dice"))[0] == 1
+    assert (await strata(system, "tools", "delete", "roll_dice"))[0] == 1
     # Who had it goes on without it.
-    world.model.script(Reply(calls=(Call("roll_dice", {}),)), say("I have no dice."))
-    ran = await world.send(agent, "Roll it again.")
+    system.model.script(Reply(calls=(Call("roll_dice", {}),)), say("I have no dice."))
+    ran = await system.send(agent, "Roll it again.")
     assert ran.text == "I have no dice."
-    assert "roll_dice" not in world.model.requests[-1].tool_names
+    assert "roll_dice" not in system.model.requests[-1].tool_names
 
 
-async def test_a_secret_is_stored_used_and_never_shown(world: World, tmp_path: Path) -> None:
+async def test_a_secret_is_stored_used_and_never_shown(system: System, tmp_path: Path) -> None:
     file = tmp_path / "dice.py"
     file.write_text(DICE)
-    await strata(world, "tools", "add", str(file), "--secret", "DICE_KEY")
-    code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
+    await strata(system, "tools", "add", str(file), "--secret", "DICE_KEY")
+    code, out, _ = await strata(system, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
     assert code == 1
     assert "needs the secret DICE_KEY" in out
-    code, out, err = await strata(world, "tools", "secret", "set", "DICE_KEY", typed="hush-hush\n")
+    code, out, err = await strata(system, "tools", "secret", "set", "DICE_KEY", typed="hush-hush\n")
     assert code == 0, err
     assert "hush" not in out + err
-    code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
+    code, out, _ = await strata(system, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
     assert code == 1
     assert "no such die, [secret DICE_KEY]" in out
-    await strata(world, "tools", "secret", "delete", "DICE_KEY")
-    await strata(world, "tools", "delete", "roll_dice")
+    await strata(system, "tools", "secret", "delete", "DICE_KEY")
+    await strata(system, "tools", "delete", "roll_dice")
 
 
-async def test_what_is_wrong_with_a_file_is_told_by_line(world: World, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_a_file_is_told_by_line(system: System, tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text("import os\n\ndef f(x, **rest):\n    'Does.'\n")
-    code, _, err = await strata(world, "tools", "add", str(file))
+    code, _, err = await strata(system, "tools", "add", str(file))
     assert code == 1
     assert "line 3, parameter 'x': has no annotation" in err
     assert "line 3, parameter 'rest'" in err
-    code, _, err = await strata(world, "tools", "add", str(tmp_path / "none.py"))
+    code, _, err = await strata(system, "tools", "add", str(tmp_path / "none.py"))
     assert code == 2

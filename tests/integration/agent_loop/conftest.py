@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inner_services import World, open_world
+from inner_services import InnerServices, open_inner_services
 from web_servers import RawServer, raw_server
 from whole_system import forget
 
@@ -20,21 +20,19 @@ async def pages() -> AsyncIterator[RawServer]:
         yield server
 
 
-@pytest_asyncio.fixture(
-    scope="package", loop_scope="session", params=["inprocess", "sockets"], name="services"
-)
-async def _services(
+@pytest_asyncio.fixture(scope="package", loop_scope="session", params=["inprocess", "sockets"])
+async def running_services(
     request: pytest.FixtureRequest, databases: Any, vectors: Any, pages: RawServer
-) -> AsyncIterator[World]:
+) -> AsyncIterator[InnerServices]:
     web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (pages.port,)}
-    async for opened in open_world(databases, vectors, request.param, **web):
+    async for opened in open_inner_services(databases, vectors, request.param, **web):
         yield opened
 
 
 @pytest.fixture
-def world(services: World) -> Iterator[World]:
+def services(running_services: InnerServices) -> Iterator[InnerServices]:
     """The services, signed in to a new project; the model must never have been asked wrongly."""
-    forget(services.model)
-    with services.signed_in():
-        yield services
-    assert services.model.violations == []
+    forget(running_services.model)
+    with running_services.signed_in():
+        yield running_services
+    assert running_services.model.violations == []

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from doubles.script import call, say
-from inner_services import World, roles, user
+from inner_services import InnerServices, roles, user
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -100,10 +100,10 @@ def login_text(message: message_pb2.Message) -> str:
 
 @pytest.mark.parametrize(("agent_type", "tools", "first"), TYPES)
 async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
-    world: World, agent_type: AgentType, tools: list[str], first: list[str]
+    services: InnerServices, agent_type: AgentType, tools: list[str], first: list[str]
 ) -> None:
     traits = AGENT_TYPES[agent_type]
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         type=wire(agent_type), timezone="Asia/Tokyo", enable_sleeptime=traits.needs_sleeptime
     )
     assert agent.type == wire(agent_type)
@@ -117,7 +117,7 @@ async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
     assert [(rule.tool_name, rule.type) for rule in agent.tool_rules] == expected
     assert agent.message_buffer_autoclear is (agent_type is AgentType.WORKFLOW)
 
-    messages = (await world.window(agent)).messages
+    messages = (await services.window(agent)).messages
     assert roles(messages) == first
     assert all(list(m.provenance) == [message_pb2.PROVENANCE_SYSTEM] for m in messages)
     assert ("<memory_blocks>" in messages[0].parts[0].text.text) is traits.sees_blocks
@@ -143,7 +143,7 @@ async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
 
 @pytest.mark.parametrize(("agent_type", "tools", "first"), TYPES)
 async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools(
-    world: World, agent_type: AgentType, tools: list[str], first: list[str], handle: str
+    services: InnerServices, agent_type: AgentType, tools: list[str], first: list[str], handle: str
 ) -> None:
     # A type without tools of its own gets one, which ends the turn.
     fields: dict[str, Any] = {}
@@ -152,18 +152,18 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
         fields["tools"] = tools
         fields["tool_rules"] = [{"type": EXIT, "tool_name": tools[0]}]
     fields["enable_sleeptime"] = AGENT_TYPES[agent_type].needs_sleeptime
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         type=wire(agent_type), timezone="Asia/Tokyo", model={"handle": handle}, **fields
     )
-    created = (await world.window(agent)).messages
-    world.model.script(*_replies(agent_type, tools))
-    ran = await world.run(agent, "Hello.")
+    created = (await services.window(agent)).messages
+    services.model.script(*_replies(agent_type, tools))
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason in _ENDINGS
-    request = world.model.requests[0]
+    request = services.model.requests[0]
 
     if agent_type is not AgentType.VOICE_SLEEPTIME:
         # It has changed the block by now.
-        assert request.system == (await world.window(agent)).messages[0].parts[0].text.text
+        assert request.system == (await services.window(agent)).messages[0].parts[0].text.text
     assert request.system.startswith(system_prompt(AGENT_TYPES[agent_type].prompt_key)[:200])
     offered = dict(_offered(request))
     # The first phase of a voice memory agent has one tool.
@@ -184,59 +184,65 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
     assert user_texts[-len(logged_in) - 1 :] == [*logged_in, "Hello."]
 
 
-async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(world: World) -> None:
-    agent = await world.make_agent(
+async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(
+    services: InnerServices,
+) -> None:
+    agent = await services.make_agent(
         type=pb.AGENT_TYPE_MEMGPT_V2, model={"handle": "studio/test-model"}
     )
-    messages = (await world.window(agent)).messages
+    messages = (await services.window(agent)).messages
     assert roles(messages) == ["system", "user", "assistant", "tool"]
     call_id = messages[2].parts[1].tool_call.tool_call_id
     assert len(call_id) == 9
     assert messages[3].parts[0].tool_return.tool_call_id == call_id
 
 
-async def test_agent_without_send_message_only_logs_in(world: World) -> None:
-    agent = await world.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2, include_base_tools=False)
+async def test_agent_without_send_message_only_logs_in(services: InnerServices) -> None:
+    agent = await services.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2, include_base_tools=False)
     assert list(agent.tools) == []
-    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    assert roles((await services.window(agent)).messages) == ["system", "user"]
 
 
-async def test_messages_of_the_request_take_the_place_of_those_of_the_type(world: World) -> None:
+async def test_messages_of_the_request_take_the_place_of_those_of_the_type(
+    services: InnerServices,
+) -> None:
     kind = pb.AGENT_TYPE_MEMGPT_V2
-    agent = await world.make_agent(type=kind, initial_messages=[user("We met before.")])
-    window = await world.window(agent)
+    agent = await services.make_agent(type=kind, initial_messages=[user("We met before.")])
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user"]
     assert window.messages[1].parts[0].text.text == "We met before."
-    agent = await world.make_agent(type=kind, without_initial_messages=True)
-    assert roles((await world.window(agent)).messages) == ["system"]
+    agent = await services.make_agent(type=kind, without_initial_messages=True)
+    assert roles((await services.window(agent)).messages) == ["system"]
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.make_agent(
+        await services.make_agent(
             type=kind, initial_messages=[user("Hi.")], without_initial_messages=True
         )
     assert [v.field for v in raised.value.violations] == ["without_initial_messages"]
 
 
-async def test_rules_of_a_type_can_be_left_out_or_asked_for(world: World) -> None:
+async def test_rules_of_a_type_can_be_left_out_or_asked_for(services: InnerServices) -> None:
     kind = pb.AGENT_TYPE_MEMGPT_V2
-    assert not (await world.make_agent(type=kind, include_base_tool_rules=False)).tool_rules
-    agent = await world.make_agent(include_base_tool_rules=True)
+    assert not (await services.make_agent(type=kind, include_base_tool_rules=False)).tool_rules
+    agent = await services.make_agent(include_base_tool_rules=True)
     assert [rule.tool_name for rule in agent.tool_rules] == list(agent.tools)
 
 
 async def test_repeated_creation_gives_the_agent_and_the_messages_that_are_there(
-    world: World,
+    services: InnerServices,
 ) -> None:
     fields: dict[str, Any] = {"type": pb.AGENT_TYPE_MEMGPT_V2, "request_id": "once", "name": "Bo"}
-    agent = await world.make_agent(**fields)
-    before = (await world.window(agent)).messages
-    assert await world.make_agent(**fields) == agent
-    assert (await world.window(agent)).messages == before
+    agent = await services.make_agent(**fields)
+    before = (await services.window(agent)).messages
+    assert await services.make_agent(**fields) == agent
+    assert (await services.window(agent)).messages == before
 
 
-async def test_boot_messages_are_of_the_first_conversation_alone(world: World) -> None:
-    agent = await world.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2)
-    started = await world.agents.CreateConversation(pb.CreateConversationRequest(agent_id=agent.id))
-    window = await world.window(agent, started.conversation.id)
+async def test_boot_messages_are_of_the_first_conversation_alone(services: InnerServices) -> None:
+    agent = await services.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2)
+    started = await services.agents.CreateConversation(
+        pb.CreateConversationRequest(agent_id=agent.id)
+    )
+    window = await services.window(agent, started.conversation.id)
     assert roles(window.messages) == ["system"]
 
 

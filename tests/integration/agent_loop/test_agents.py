@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from doubles.script import say
-from inner_services import World, roles, user
+from inner_services import InnerServices, roles, user
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -44,15 +44,15 @@ BUILTIN = [
 ]
 
 
-async def create(world: World, **fields: Any) -> pb.CreateAgentResponse:
-    response: pb.CreateAgentResponse = await world.agents.CreateAgent(
+async def create(services: InnerServices, **fields: Any) -> pb.CreateAgentResponse:
+    response: pb.CreateAgentResponse = await services.agents.CreateAgent(
         pb.CreateAgentRequest(**fields)
     )
     return response
 
 
-async def test_fresh_agent_has_the_defaults_of_its_type(world: World) -> None:
-    made = await create(world, name="Bo")
+async def test_fresh_agent_has_the_defaults_of_its_type(services: InnerServices) -> None:
+    made = await create(services, name="Bo")
 
     agent = made.agent
     assert agent.type == pb.AGENT_TYPE_LETTA_V1
@@ -63,18 +63,22 @@ async def test_fresh_agent_has_the_defaults_of_its_type(world: World) -> None:
     assert (agent.timezone, agent.revision, agent.max_files_open) == ("UTC", 1, 0)
     assert agent.per_file_view_window_char_limit == 0
     assert agent.system == system_prompt("letta_v1")
-    assert roles((await world.window(agent)).messages) == ["system"]
+    assert roles((await services.window(agent)).messages) == ["system"]
 
 
-async def test_system_message_of_a_fresh_agent_has_exactly_these_bytes(world: World) -> None:
+async def test_system_message_of_a_fresh_agent_has_exactly_these_bytes(
+    services: InnerServices,
+) -> None:
     blocks = [
         {"label": "persona", "value": "I am Bo.", "description": "Who you are."},
         {"label": "human", "value": "", "description": "Who they are.", "read_only": True},
     ]
-    made = await create(world, name="Bo", system="Be kind.", blocks=blocks, timezone="Asia/Tokyo")
+    made = await create(
+        services, name="Bo", system="Be kind.", blocks=blocks, timezone="Asia/Tokyo"
+    )
 
     changed = max(block.update_time.ToDatetime(tzinfo=UTC) for block in made.blocks)
-    window = await world.window(made.agent)
+    window = await services.window(made.agent)
     system = window.messages[0]
     tokyo = ZoneInfo("Asia/Tokyo")
     today = system.create_time.ToDatetime(tzinfo=UTC).astimezone(tokyo)
@@ -123,44 +127,44 @@ async def test_system_message_of_a_fresh_agent_has_exactly_these_bytes(world: Wo
     )
 
 
-async def test_agent_without_blocks_has_no_memory_section(world: World) -> None:
-    made = await create(world, system="Be kind. {CORE_MEMORY} Always.", without_blocks=True)
+async def test_agent_without_blocks_has_no_memory_section(services: InnerServices) -> None:
+    made = await create(services, system="Be kind. {CORE_MEMORY} Always.", without_blocks=True)
 
     assert list(made.blocks) == []
-    text = (await world.window(made.agent)).messages[0].parts[0].text.text
+    text = (await services.window(made.agent)).messages[0].parts[0].text.text
     assert text.startswith("Be kind. <memory_metadata>\n- The current system date is: ")
     assert text.endswith("</memory_metadata> Always.")
-    world.model.script(say("Hi."))
-    await world.run(made.agent, "Hello.")
-    assert world.model.requests[-1].system == text
+    services.model.script(say("Hi."))
+    await services.run(made.agent, "Hello.")
+    assert services.model.requests[-1].system == text
 
 
-async def test_initial_messages_follow_the_system_message(world: World) -> None:
-    made = await create(world, initial_messages=[user("We met before.")])
-    assert roles((await world.window(made.agent)).messages) == ["system", "user"]
+async def test_initial_messages_follow_the_system_message(services: InnerServices) -> None:
+    made = await create(services, initial_messages=[user("We met before.")])
+    assert roles((await services.window(made.agent)).messages) == ["system", "user"]
 
 
-async def test_repeated_creation_gives_the_same_agent(world: World) -> None:
+async def test_repeated_creation_gives_the_same_agent(services: InnerServices) -> None:
     fields: dict[str, Any] = {"request_id": new_id("request"), "name": "Once", "tags": ["b", "a"]}
-    first, second = await asyncio.gather(create(world, **fields), create(world, **fields))
-    third = await create(world, **fields)
+    first, second = await asyncio.gather(create(services, **fields), create(services, **fields))
+    third = await create(services, **fields)
 
     assert first.agent == second.agent == third.agent
     assert [b.id for b in first.blocks] == [b.id for b in third.blocks]
     assert list(first.agent.tags) == ["a", "b"]
     with pytest.raises(AlreadyExistsError) as raised:
-        await create(world, **{**fields, "name": "Twice"})
+        await create(services, **{**fields, "name": "Twice"})
     assert raised.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_name_is_taken_once_and_free_after_deletion(world: World) -> None:
-    made = await create(world, name="Bo")
+async def test_name_is_taken_once_and_free_after_deletion(services: InnerServices) -> None:
+    made = await create(services, name="Bo")
     with pytest.raises(AlreadyExistsError) as raised:
-        await create(world, name="Bo")
+        await create(services, name="Bo")
     assert raised.value.reason is Reason.NAME_TAKEN
 
-    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
-    await create(world, name="Bo")
+    await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+    await create(services, name="Bo")
 
 
 @pytest.mark.parametrize(
@@ -185,19 +189,19 @@ async def test_name_is_taken_once_and_free_after_deletion(world: World) -> None:
     ],
 )
 async def test_failed_creation_leaves_nothing(
-    world: World, fields: dict[str, Any], error: type[StrataError], reason: Reason | None
+    services: InnerServices, fields: dict[str, Any], error: type[StrataError], reason: Reason | None
 ) -> None:
     with pytest.raises(error) as raised:
-        await create(world, name="Bo", request_id="same", **fields)
+        await create(services, name="Bo", request_id="same", **fields)
     if reason is not None:
         assert raised.value.reason is reason
 
-    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+    assert list((await services.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
     with pytest.raises(NotFoundError):
-        await world.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest())
+        await services.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest())
     assert list(listed.blocks) == []
-    await create(world, name="Bo", request_id="same")
+    await create(services, name="Bo", request_id="same")
 
 
 @pytest.mark.parametrize(
@@ -248,71 +252,73 @@ async def test_failed_creation_leaves_nothing(
         ({"initial_messages": [{"role": 4}]}, "initial_messages[0].role"),
     ],
 )
-async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], field: str) -> None:
+async def test_wrong_fields_are_named(
+    services: InnerServices, fields: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
-        await create(world, **fields)
+        await create(services, **fields)
     assert field in [violation.field for violation in raised.value.violations]
-    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+    assert list((await services.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
 
-async def test_external_id_is_stored_changed_and_removed(world: World) -> None:
+async def test_external_id_is_stored_changed_and_removed(services: InnerServices) -> None:
     longest = "crm/4711 ü" + "x" * 190
-    agent = (await create(world, name="Bo", external_id=longest)).agent
-    twin = (await create(world, name="Al", external_id=longest)).agent
+    agent = (await create(services, name="Bo", external_id=longest)).agent
+    twin = (await create(services, name="Al", external_id=longest)).agent
     assert agent.external_id == twin.external_id == longest
-    listed = (await world.agents.ListAgents(pb.ListAgentsRequest())).agents
+    listed = (await services.agents.ListAgents(pb.ListAgentsRequest())).agents
     assert [item.external_id for item in listed] == [longest, longest]
 
     unrelated = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
-    assert (await world.agents.UpdateAgent(unrelated)).agent.external_id == longest
+    assert (await services.agents.UpdateAgent(unrelated)).agent.external_id == longest
     for external_id in ("erp-1", ""):
         change = pb.UpdateAgentRequest(agent_id=agent.id, external_id=external_id)
-        assert (await world.agents.UpdateAgent(change)).agent.external_id == external_id
-        stored = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
+        assert (await services.agents.UpdateAgent(change)).agent.external_id == external_id
+        stored = (await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
         assert stored.external_id == external_id
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(
+        await services.agents.UpdateAgent(
             pb.UpdateAgentRequest(agent_id=agent.id, external_id="\u202e4711")
         )
     assert [violation.field for violation in raised.value.violations] == ["external_id"]
 
 
-async def test_autoclear_is_stored_and_changed(world: World) -> None:
-    agent = (await create(world, message_buffer_autoclear=True)).agent
+async def test_autoclear_is_stored_and_changed(services: InnerServices) -> None:
+    agent = (await create(services, message_buffer_autoclear=True)).agent
     assert agent.message_buffer_autoclear
     changed = pb.UpdateAgentRequest(agent_id=agent.id, message_buffer_autoclear=False)
-    assert not (await world.agents.UpdateAgent(changed)).agent.message_buffer_autoclear
+    assert not (await services.agents.UpdateAgent(changed)).agent.message_buffer_autoclear
     other = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
-    assert not (await world.agents.UpdateAgent(other)).agent.message_buffer_autoclear
-    assert not (await create(world)).agent.message_buffer_autoclear
+    assert not (await services.agents.UpdateAgent(other)).agent.message_buffer_autoclear
+    assert not (await create(services)).agent.message_buffer_autoclear
 
 
 async def test_autoclear_of_a_type_cannot_be_turned_off(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    services: InnerServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traits = replace(AGENT_TYPES[AgentType.LETTA_V1], autoclears=True)
     for module in ("convert.agents", "agents.lifecycle"):
         name = f"strata.agent_loop.{module}.AGENT_TYPES"
         monkeypatch.setattr(name, {AgentType.LETTA_V1: traits})
-    agent = (await create(world)).agent
+    agent = (await create(services)).agent
     assert agent.message_buffer_autoclear
     changed = pb.UpdateAgentRequest(agent_id=agent.id, message_buffer_autoclear=False)
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(changed)
+        await services.agents.UpdateAgent(changed)
     assert [violation.field for violation in raised.value.violations] == [
         "message_buffer_autoclear"
     ]
-    unchanged = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
+    unchanged = (await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
     assert unchanged.message_buffer_autoclear
 
 
-async def test_compaction_settings_are_kept_and_changed_whole(world: World) -> None:
+async def test_compaction_settings_are_kept_and_changed_whole(services: InnerServices) -> None:
     settings: dict[str, Any] = {
         "model": "test/test-model",
         "mode": "all",
         "sliding_window_percentage": 0.5,
     }
-    agent = (await create(world, compaction=settings)).agent
+    agent = (await create(services, compaction=settings)).agent
     assert agent.compaction == pb.CompactionSettings(**settings)
 
     changed = pb.CompactionSettings(
@@ -322,25 +328,27 @@ async def test_compaction_settings_are_kept_and_changed_whole(world: World) -> N
         prompt_acknowledgement=True,
     )
     request = pb.UpdateAgentRequest(agent_id=agent.id, compaction=changed)
-    assert (await world.agents.UpdateAgent(request)).agent.compaction == changed
+    assert (await services.agents.UpdateAgent(request)).agent.compaction == changed
     request = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
-    assert (await world.agents.UpdateAgent(request)).agent.compaction == changed
+    assert (await services.agents.UpdateAgent(request)).agent.compaction == changed
     unknown = pb.CompactionSettings(model="nobody/model")
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, compaction=unknown))
+        await services.agents.UpdateAgent(
+            pb.UpdateAgentRequest(agent_id=agent.id, compaction=unknown)
+        )
     assert raised.value.violations[0].field == "compaction.model"
 
 
-async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
+async def test_agents_are_listed_by_pages_tags_and_name(services: InnerServices) -> None:
     for number in range(5):
         tags = ["even"] if number % 2 == 0 else ["odd"]
-        await create(world, name=f"Agent {number}", tags=[*tags, "all"])
+        await create(services, name=f"Agent {number}", tags=[*tags, "all"])
 
     names: list[str] = []
     token = ""
     while True:
         request = pb.ListAgentsRequest(page_size=2, page_token=token)
-        page = await world.agents.ListAgents(request)
+        page = await services.agents.ListAgents(request)
         names += [agent.name for agent in page.agents]
         token = page.next_page_token
         if not token:
@@ -348,7 +356,7 @@ async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
     assert names == [f"Agent {number}" for number in range(5)]
 
     async def listed(**fields: Any) -> list[str]:
-        response = await world.agents.ListAgents(pb.ListAgentsRequest(**fields))
+        response = await services.agents.ListAgents(pb.ListAgentsRequest(**fields))
         return [agent.name for agent in response.agents]
 
     assert await listed(tags=["even", "all"]) == ["Agent 0", "Agent 2", "Agent 4"]
@@ -356,27 +364,29 @@ async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
     assert await listed(name_contains="%") == []
     with pytest.raises(InvalidArgumentError):
         await listed(page_token="bogus")
-    with world.signed_in():
+    with services.signed_in():
         assert await listed() == []
 
 
-async def test_agent_is_found_by_id_or_name_and_not_by_both_or_neither(world: World) -> None:
-    made = await create(world, name="Bo")
-    by_id = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
-    by_name = await world.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
+async def test_agent_is_found_by_id_or_name_and_not_by_both_or_neither(
+    services: InnerServices,
+) -> None:
+    made = await create(services, name="Bo")
+    by_id = await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+    by_name = await services.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
     assert by_id.agent == by_name.agent == made.agent
     for wrong in (pb.GetAgentRequest(), pb.GetAgentRequest(agent_id=made.agent.id, name="Bo")):
         with pytest.raises(InvalidArgumentError):
-            await world.agents.GetAgent(wrong)
+            await services.agents.GetAgent(wrong)
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=new_id("block")))
+        await services.agents.GetAgent(pb.GetAgentRequest(agent_id=new_id("block")))
     assert raised.value.reason is Reason.INVALID_ID
-    with world.signed_in(), pytest.raises(NotFoundError):
-        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+    with services.signed_in(), pytest.raises(NotFoundError):
+        await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
 
 
-async def test_update_changes_given_fields_only_and_once(world: World) -> None:
-    made = await create(world, name="Bo", description="old", metadata={"a": "1", "b": "2"})
+async def test_update_changes_given_fields_only_and_once(services: InnerServices) -> None:
+    made = await create(services, name="Bo", description="old", metadata={"a": "1", "b": "2"})
     request = pb.UpdateAgentRequest(
         request_id="update-1",
         agent_id=made.agent.id,
@@ -385,100 +395,102 @@ async def test_update_changes_given_fields_only_and_once(world: World) -> None:
         metadata={"a": "", "c": "3"},
         expected_revision=1,
     )
-    changed = (await world.agents.UpdateAgent(request)).agent
+    changed = (await services.agents.UpdateAgent(request)).agent
     assert (changed.name, changed.description, changed.revision) == ("Boo", "old", 2)
     assert list(changed.tools) == ["conversation_search"]
     assert dict(changed.metadata) == {"b": "2", "c": "3"}
 
-    again = (await world.agents.UpdateAgent(request)).agent
+    again = (await services.agents.UpdateAgent(request)).agent
     assert again == changed
     later = pb.UpdateAgentRequest(agent_id=made.agent.id, expected_revision=1, name="Late")
     with pytest.raises(AbortedError) as raised:
-        await world.agents.UpdateAgent(later)
+        await services.agents.UpdateAgent(later)
     assert raised.value.metadata["current"] == "2"
-    await create(world, name="Other")
+    await create(services, name="Other")
     clash = pb.UpdateAgentRequest(agent_id=made.agent.id, name="Other")
     with pytest.raises(AlreadyExistsError):
-        await world.agents.UpdateAgent(clash)
+        await services.agents.UpdateAgent(clash)
     unknown = pb.UpdateAgentRequest(agent_id=made.agent.id, tools=pb.NameList(names=["nope"]))
     with pytest.raises(NotFoundError):
-        await world.agents.UpdateAgent(unknown)
+        await services.agents.UpdateAgent(unknown)
 
 
-async def test_a_model_that_its_provider_does_not_have_is_refused(world: World) -> None:
+async def test_a_model_that_its_provider_does_not_have_is_refused(services: InnerServices) -> None:
     name = new_id("agent")
     with pytest.raises(InvalidArgumentError) as refused:
-        await create(world, name=name, model={"handle": "listing/nope"})
+        await create(services, name=name, model={"handle": "listing/nope"})
     assert [violation.field for violation in refused.value.violations] == ["model.handle"]
     assert "listing/test-model" in refused.value.message
-    made = await create(world, name=name, model={"handle": "listing/test-model"})
+    made = await create(services, name=name, model={"handle": "listing/test-model"})
     request = pb.UpdateAgentRequest(
         agent_id=made.agent.id, model=pb.ModelConfig(handle="listing/nope")
     )
     with pytest.raises(InvalidArgumentError):
-        await world.agents.UpdateAgent(request)
-    shown = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+        await services.agents.UpdateAgent(request)
+    shown = await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
     assert (shown.agent.model.handle, shown.agent.revision) == ("listing/test-model", 1)
 
 
-async def test_new_base_prompt_is_used_by_the_next_turn(world: World) -> None:
-    made = await create(world)
+async def test_new_base_prompt_is_used_by_the_next_turn(services: InnerServices) -> None:
+    made = await create(services)
     request = pb.UpdateAgentRequest(agent_id=made.agent.id, system="Speak like a pirate.")
-    await world.agents.UpdateAgent(request)
-    world.model.script(say("Arr."))
-    await world.run(made.agent, "Hello.")
-    assert world.model.requests[-1].system.startswith("Speak like a pirate.\n\n<memory_blocks>")
-    window = await world.window(made.agent)
-    assert window.messages[0].parts[0].text.text == world.model.requests[-1].system
+    await services.agents.UpdateAgent(request)
+    services.model.script(say("Arr."))
+    await services.run(made.agent, "Hello.")
+    assert services.model.requests[-1].system.startswith("Speak like a pirate.\n\n<memory_blocks>")
+    window = await services.window(made.agent)
+    assert window.messages[0].parts[0].text.text == services.model.requests[-1].system
 
 
-async def test_deletion_takes_everything_of_the_agent_and_nothing_else(world: World) -> None:
-    shared = await world.blocks.CreateBlock(
+async def test_deletion_takes_everything_of_the_agent_and_nothing_else(
+    services: InnerServices,
+) -> None:
+    shared = await services.blocks.CreateBlock(
         block_pb.CreateBlockRequest(block=block_pb.NewBlock(label="shared", value="ours"))
     )
-    made = await create(world, blocks=[{"label": "own"}], block_ids=[shared.block.id])
-    world.model.script(say("Hi."))
-    await world.run(made.agent, "Hello.")
+    made = await create(services, blocks=[{"label": "own"}], block_ids=[shared.block.id])
+    services.model.script(say("Hi."))
+    await services.run(made.agent, "Hello.")
 
-    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+    await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
 
     with pytest.raises(NotFoundError):
-        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+        await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
     with pytest.raises(NotFoundError):
-        await world.window(made.agent)
+        await services.window(made.agent)
     with pytest.raises(NotFoundError):
-        await world.run(made.agent, "Hello?")
-    left = await world.blocks.ListBlocks(block_pb.ListBlocksRequest())
+        await services.run(made.agent, "Hello?")
+    left = await services.blocks.ListBlocks(block_pb.ListBlocksRequest())
     assert [block.id for block in left.blocks] == [shared.block.id]
     with pytest.raises(NotFoundError):
-        await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+        await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
 
 
-async def test_conversations_are_listed_and_made_once(world: World) -> None:
-    made = await create(world)
+async def test_conversations_are_listed_and_made_once(services: InnerServices) -> None:
+    made = await create(services)
     request = pb.CreateConversationRequest(
         request_id="talk-1", agent_id=made.agent.id, title="Work"
     )
-    first = (await world.agents.CreateConversation(request)).conversation
-    again = (await world.agents.CreateConversation(request)).conversation
+    first = (await services.agents.CreateConversation(request)).conversation
+    again = (await services.agents.CreateConversation(request)).conversation
     assert first == again
 
     listing = pb.ListConversationsRequest(agent_id=made.agent.id)
-    listed = await world.agents.ListConversations(listing)
+    listed = await services.agents.ListConversations(listing)
     assert [c.id for c in listed.conversations] == [made.agent.default_conversation_id, first.id]
-    assert roles((await world.window(made.agent, first.id)).messages) == ["system"]
+    assert roles((await services.window(made.agent, first.id)).messages) == ["system"]
     missing = pb.ListConversationsRequest(agent_id=new_id("agent"))
     with pytest.raises(NotFoundError):
-        await world.agents.ListConversations(missing)
+        await services.agents.ListConversations(missing)
 
 
-async def test_context_window_is_returned_by_parts(world: World) -> None:
-    made = await create(world, blocks=[{"label": "human", "value": "Ada"}])
-    world.model.script(say("Hi."))
-    await world.run(made.agent, "Hello.")
+async def test_context_window_is_returned_by_parts(services: InnerServices) -> None:
+    made = await create(services, blocks=[{"label": "human", "value": "Ada"}])
+    services.model.script(say("Hi."))
+    await services.run(made.agent, "Hello.")
 
     request = pb.GetContextWindowRequest(agent_id=made.agent.id)
-    response = await world.agents.GetContextWindow(request)
+    response = await services.agents.GetContextWindow(request)
 
     parts = {part.name: part for part in response.parts}
     assert list(parts) == [
@@ -499,11 +511,11 @@ async def test_context_window_is_returned_by_parts(world: World) -> None:
     assert parts["system"].characters == len(system_prompt("letta_v1"))
     assert parts["files"].tokens == parts["summary"].tokens == 0
     assert parts["metadata"].tokens > 0
-    assert response.system_message == world.model.requests[-1].system
+    assert response.system_message == services.model.requests[-1].system
 
 
-async def test_models_are_listed_with_endpoints_and_default(world: World) -> None:
-    listed = await world.models.ListModels(model_pb.ListModelsRequest())
+async def test_models_are_listed_with_endpoints_and_default(services: InnerServices) -> None:
+    listed = await services.models.ListModels(model_pb.ListModelsRequest())
 
     names = ["blind", "claude", "listing", "studio", "test"]
     handles = [
@@ -529,15 +541,17 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
     assert listed.known_models_date
 
 
-async def test_unimplemented_methods_say_so(world: World) -> None:
+async def test_unimplemented_methods_say_so(services: InnerServices) -> None:
     with pytest.raises(UnimplementedError) as raised:
-        await world.agents.ImportAgent(iter([pb.ImportAgentRequest()]))
+        await services.agents.ImportAgent(iter([pb.ImportAgentRequest()]))
     assert raised.value.reason is Reason.NOT_BUILT
 
 
-async def test_refused_block_of_a_new_agent_is_named_as_in_the_request(world: World) -> None:
+async def test_refused_block_of_a_new_agent_is_named_as_in_the_request(
+    services: InnerServices,
+) -> None:
     blocks = [block_pb.NewBlock(label="human"), block_pb.NewBlock(label="no label")]
     with pytest.raises(InvalidArgumentError) as refused:
-        await create(world, blocks=blocks)
+        await create(services, blocks=blocks)
     assert [violation.field for violation in refused.value.violations] == ["blocks[1].label"]
     assert "new_blocks" not in refused.value.message

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from doubles.script import Reply, say
-from inner_services import World, roles
+from inner_services import InnerServices, roles
 from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.run.events import ApprovalRequested
@@ -25,18 +25,18 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 GATE = tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="memory_insert")
 
 
-async def asked(world: World, mortal: Mortal, agent: agent_pb.Agent) -> RunRequest:
+async def asked(services: InnerServices, mortal: Mortal, agent: agent_pb.Agent) -> RunRequest:
     """Lets the agent ask for two calls; returns the run that approves one and denies the other."""
-    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     mortal.tools.at = lambda _event: None
     request = mortal.request(agent, "Remember both.")
     first, again = [await mortal.run(replace(request, attempt=n)) for n in (1, 2)]
     requests = [e.request for e in first.events if isinstance(e, ApprovalRequested)]
     # A dispatch that came too late tells the same, and asks no model.
     assert requests == [e.request for e in again.events if isinstance(e, ApprovalRequested)]
-    assert len(world.model.requests) == 1
+    assert len(services.model.requests) == 1
     assert again.stop_reason is StopReason.REQUIRES_APPROVAL
-    assert roles((await world.window(agent)).messages) == ["system", "user", "approval"]
+    assert roles((await services.window(agent)).messages) == ["system", "user", "approval"]
     yes, no = requests[0].tool_calls
     decisions = (Decision(yes.id, approve=True), Decision(no.id, reason="No."))
     answer = ApprovalResponse(requests[0].approval_id, decisions)
@@ -44,22 +44,22 @@ async def asked(world: World, mortal: Mortal, agent: agent_pb.Agent) -> RunReque
 
 
 async def test_the_answer_to_an_approval_does_not_clear_the_window(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    agent = await world.make_agent(tool_rules=[GATE], message_buffer_autoclear=True)
-    sink = await mortal.run(await asked(world, mortal, agent))
+    agent = await services.make_agent(tool_rules=[GATE], message_buffer_autoclear=True)
+    sink = await mortal.run(await asked(services, mortal, agent))
     assert sink.stop_reason is StopReason.END_TURN
-    assert await human(world, agent) == "one"
+    assert await human(services, agent) == "one"
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
-    assert roles((await world.window(agent)).messages) == ["system", *turn]
+    assert roles((await services.window(agent)).messages) == ["system", *turn]
 
 
 @pytest.mark.parametrize("at", ["start", "end", "both"])
 async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
-    world: World, mortal: Mortal, at: str
+    services: InnerServices, mortal: Mortal, at: str
 ) -> None:
-    agent = await world.make_agent(tool_rules=[GATE])
-    request = await asked(world, mortal, agent)
+    agent = await services.make_agent(tool_rules=[GATE])
+    request = await asked(services, mortal, agent)
     deaths = {"start": [False], "end": [True], "both": [False, True]}[at]
     for attempt, ended in enumerate(deaths, 1):
 
@@ -74,10 +74,10 @@ async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
     sink = await mortal.run(replace(request, attempt=len(deaths) + 1))
 
     assert sink.stop_reason is StopReason.END_TURN
-    assert await human(world, agent) == "one"
-    messages = (await world.window(agent)).messages
+    assert await human(services, agent) == "one"
+    messages = (await services.window(agent)).messages
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert roles(messages) == ["system", *turn]
     contents = [part.tool_return.content for part in messages[5].parts]
     assert "User reason: No." in contents[1]
-    assert len(world.model.requests) == 2
+    assert len(services.model.requests) == 2

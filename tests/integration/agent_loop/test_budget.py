@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Call, Reply, say
-from inner_services import World, open_world
+from inner_services import InnerServices, open_inner_services
 from metering import Cost as SqlCost
 from metering import SqlMeter, wait_for_following_events
 from strata.api.common.v1 import tool_pb2
@@ -52,11 +52,11 @@ class Cost:
 class Meter:
     """Reads what all services but the gateway did."""
 
-    world: World
+    services: InnerServices
     sql: SqlMeter
 
     def calls(self) -> int:
-        network = self.world.network
+        network = self.services.network
         assert network is not None
         calls = 0
         for sample in network.telemetry.samples():
@@ -75,16 +75,16 @@ def costs_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
 async def meter(databases: Any, vectors: Any) -> AsyncIterator[Meter]:
     sql = SqlMeter()
     with sql.on():
-        async for world in open_world(databases, vectors, "inprocess"):
-            yield Meter(world, sql)
+        async for services in open_inner_services(databases, vectors, "inprocess"):
+            yield Meter(services, sql)
 
 
 async def cost_of(meter: Meter, agent: Any, *steps: Reply) -> Cost:
-    meter.world.model.script(*steps)
+    meter.services.model.script(*steps)
     before, cost = meter.calls(), SqlCost()
     meter.sql.into(cost)
     try:
-        ran = await meter.world.run(agent, "Hello.")
+        ran = await meter.services.run(agent, "Hello.")
     finally:
         meter.sql.into(None)
     assert ran.finished.step_count == len(steps)
@@ -92,8 +92,8 @@ async def cost_of(meter: Meter, agent: Any, *steps: Reply) -> Cost:
 
 
 async def test_plain_turn_keeps_within_the_budget_and_does_not_grow(meter: Meter) -> None:
-    with meter.world.signed_in():
-        agent = await meter.world.make_agent()
+    with meter.services.signed_in():
+        agent = await meter.services.make_agent()
         await cost_of(meter, agent, say("Hi."))
         young = await cost_of(meter, agent, say("Hi."))
         for _ in range(15):
@@ -115,8 +115,8 @@ async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) 
         Call("memory_insert", {"label": "human", "new_str": "Ada"}),
         *calls[:2],
     )
-    with meter.world.signed_in():
-        agent = await meter.world.make_agent()
+    with meter.services.signed_in():
+        agent = await meter.services.make_agent()
         await cost_of(meter, agent, say("Hi."))
         plain = await cost_of(meter, agent, say("Hi."))
         searching = await cost_of(meter, agent, Reply(calls=calls), say("Found."))
@@ -138,9 +138,9 @@ async def test_rules_cost_no_call_and_no_statement(meter: Meter) -> None:
         {"type": tool_pb2.TOOL_RULE_TYPE_RUN_FIRST, "tool_name": "conversation_search"},
         {"type": tool_pb2.TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT, "tool_name": "memory_insert"},
     ]
-    with meter.world.signed_in():
-        plain = await meter.world.make_agent()
-        ruled = await meter.world.make_agent(tool_rules=rules)
+    with meter.services.signed_in():
+        plain = await meter.services.make_agent()
+        ruled = await meter.services.make_agent(tool_rules=rules)
         costs = []
         for agent in (plain, ruled):
             await cost_of(meter, agent, Reply(calls=(search, insert)), say("Hi."))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import Ran, World, roles
+from inner_services import InnerServices, Ran, roles
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
 from strata.agent_loop.loop.control import TurnControl
@@ -84,27 +84,27 @@ def made(part: message_pb2.ToolReturnPart) -> list[tuple[str, int, bool]]:
     return [(call.name, call.status, call.refused) for call in part.nested_calls]
 
 
-async def add(world: World, *sources: str) -> None:
-    registry = tool_grpc.ToolServiceStub(world.channel("tool_execution"))
+async def add(services: InnerServices, *sources: str) -> None:
+    registry = tool_grpc.ToolServiceStub(services.channel("tool_execution"))
     for source in sources:
         await registry.UpsertTool(tool_api.UpsertToolRequest(source_code=source))
 
 
-async def make_agent(world: World, *tools: str, **fields: Any) -> agent_pb.Agent:
+async def make_agent(services: InnerServices, *tools: str, **fields: Any) -> agent_pb.Agent:
     human = block_pb.NewBlock(label="human", value="Name: Ada")
-    return await world.make_agent(tools=[CODE, *tools], blocks=[human], **fields)
+    return await services.make_agent(tools=[CODE, *tools], blocks=[human], **fields)
 
 
-async def human(world: World, agent: agent_pb.Agent) -> block_pb.Block:
+async def human(services: InnerServices, agent: agent_pb.Agent) -> block_pb.Block:
     request = block_pb.GetBlockRequest(agent_id=agent.id, label="human")
-    block: block_pb.Block = (await world.blocks.GetBlock(request)).block
+    block: block_pb.Block = (await services.blocks.GetBlock(request)).block
     return block
 
 
-async def test_code_calls_the_agents_tools_in_a_loop(world: World) -> None:
-    await add(world, PRICE)
+async def test_code_calls_the_agents_tools_in_a_loop(services: InnerServices) -> None:
+    await add(services, PRICE)
     agent = await make_agent(
-        world, "price", "archival_memory_insert", "archival_memory_search", "memory_insert"
+        services, "price", "archival_memory_insert", "archival_memory_search", "memory_insert"
     )
     text = """
 total = 0
@@ -120,8 +120,8 @@ memory_insert(label="human", new_str=f"Spends {total}")
 print("milk costs 4" in str(call_tool("archival_memory_search", query="milk")))
 total
 """
-    world.model.script(code(text), say("Ten."))
-    ran = await world.run(agent, "What does it cost?")
+    services.model.script(code(text), say("Ten."))
+    ran = await services.run(agent, "What does it cost?")
 
     assert ran.text == "Ten."
     [tool_return] = returned(ran)
@@ -139,22 +139,22 @@ total
     assert [status for _, status, _ in made(tool_return)] == [OK, OK, OK, OK, FAILED, OK, OK]
     assert tool_return.nested_calls[0].tool_call_id == f"{tool_return.tool_call_id}/1"
     assert json.loads(tool_return.nested_calls[0].arguments) == {"item": "tea", "count": 2}
-    listed = await world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
+    listed = await services.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
     # As what a call of the model's writes: its message is the origin, and memory is shown anew.
     assert {passage.origin.message_id for passage in listed.passages} == {ran.stored[0].id}
-    assert "Spends 10" in world.model.requests[1].system
-    window = (await world.window(agent)).messages
+    assert "Spends 10" in services.model.requests[1].system
+    window = (await services.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
     assert window[3].parts[0].tool_return == tool_return
 
 
-async def test_forbidden_nested_call_is_refused_with_a_reason(world: World) -> None:
+async def test_forbidden_nested_call_is_refused_with_a_reason(services: InnerServices) -> None:
     def rule(kind: int, name: str, **fields: Any) -> tool_pb2.ToolRule:
         return tool_pb2.ToolRule(type=kind, tool_name=name, **fields)  # type: ignore[arg-type]
 
     agent = await make_agent(
-        world,
+        services,
         *("memory_insert", "memory_finish_edits", "conversation_search", "memory_replace"),
         tool_rules=[
             rule(tool_pb2.TOOL_RULE_TYPE_MAX_COUNT_PER_STEP, "memory_insert", max_count_limit=1),
@@ -180,8 +180,8 @@ print(tried("memory_insert", label="human", new_str="one")[:8])
 print(tried("memory_insert", label="human", new_str="two"))
 """
     insert = Call("memory_insert", {"label": "human", "new_str": "three"})
-    world.model.script(code(text), Reply(calls=(insert,)), say("Well."))
-    ran = await world.run(agent, "Try.")
+    services.model.script(code(text), Reply(calls=(insert,)), say("Well."))
+    ran = await services.run(agent, "Try.")
 
     first, second = returned(ran)
     lines = body(first)["stdout"].splitlines()
@@ -200,18 +200,18 @@ print(tried("memory_insert", label="human", new_str="two"))
     assert [refused for _, _, refused in made(first)] == [True] * 5 + [False, True]
     assert second.status == FAILED
     assert "Cannot call memory_insert" in body(second)
-    assert (await human(world, agent)).value == "Name: Ada\none"
+    assert (await human(services, agent)).value == "Name: Ada\none"
 
 
 async def test_a_page_that_code_read_taints_what_it_writes_and_gates_what_it_sends(
-    world: World, pages: RawServer
+    services: InnerServices, pages: RawServer
 ) -> None:
     pages.answers["/"] = ok(PAGE.encode())
     gate = tool_pb2.ToolRule(
         type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="price", when_tainted=True
     )
-    await add(world, PRICE)
-    agent = await make_agent(world, "price", "fetch_webpage", "memory_insert", tool_rules=[gate])
+    await add(services, PRICE)
+    agent = await make_agent(services, "price", "fetch_webpage", "memory_insert", tool_rules=[gate])
     text = f"""
 print(price("tea"))
 memory_insert("human", "Likes tea.")
@@ -222,8 +222,8 @@ try:
 except ToolError as error:
     print(error)
 """
-    world.model.script(code(text), say("Read."))
-    ran = await world.run(agent, "Read it.")
+    services.model.script(code(text), say("Read."))
+    ran = await services.run(agent, "Read it.")
 
     [tool_return] = returned(ran)
     assert tool_return.status == OK, tool_return.content
@@ -235,8 +235,8 @@ except ToolError as error:
         message_pb2.PROVENANCE_WEB,
     ]
     request = block_pb.GetBlockRequest(agent_id=agent.id, label="human")
-    block = (await world.blocks.GetBlock(request)).block
-    versions = await world.blocks.ListBlockVersions(
+    block = (await services.blocks.GetBlock(request)).block
+    versions = await services.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
     tainted = [message_pb2.PROVENANCE_WEB in version.taint for version in versions.versions]
@@ -245,13 +245,13 @@ except ToolError as error:
 
 
 async def test_cancelling_the_turn_ends_the_code_and_what_it_called(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    await add(world, NAP)
-    agent = await make_agent(world, "nap", "memory_insert")
+    await add(services, NAP)
+    agent = await make_agent(services, "nap", "memory_insert")
     request = mortal.request(agent, "Sleep.")
     text = "memory_insert('human', 'one')\nnap()\nmemory_insert('human', 'two')"
-    world.model.script(code(text))
+    services.model.script(code(text))
     napping = asyncio.Event()
 
     def watch(event: ToolEvent) -> None:
@@ -266,26 +266,26 @@ async def test_cancelling_the_turn_ends_the_code_and_what_it_called(
     task.cancel()
     await task
 
-    window = (await world.window(agent)).messages
+    window = (await services.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool"]
     tool_return = window[3].parts[0].tool_return
     assert made(tool_return) == [("memory_insert", OK, False), ("nap", UNKNOWN, False)]
     assert "memory_insert (OK), nap (Unknown)" in body(tool_return)
-    world.model.script(say("Here."))
-    assert (await world.run(agent, "Still there?")).text == "Here."
-    assert (await human(world, agent)).value == "Name: Ada\none"
+    services.model.script(say("Here."))
+    assert (await services.run(agent, "Still there?")).text == "Here."
+    assert (await human(services, agent)).value == "Name: Ada\none"
 
 
 @pytest.mark.parametrize("how", ["the loop dies", "the executor breaks off"])
 @pytest.mark.parametrize("when", [CallStarted, CallFinished])
 async def test_code_that_was_lost_in_a_call_is_not_run_again(
-    world: World, mortal: Mortal, how: str, when: type[object]
+    services: InnerServices, mortal: Mortal, how: str, when: type[object]
 ) -> None:
-    await add(world, PRICE)
-    agent = await make_agent(world, "price", "memory_insert")
+    await add(services, PRICE)
+    agent = await make_agent(services, "price", "memory_insert")
     request = mortal.request(agent, "Go.")
     text = "memory_insert('human', 'one')\nprice('tea')\nmemory_insert('human', 'two')"
-    world.model.script(code(text), say("I cannot tell."))
+    services.model.script(code(text), say("I cannot tell."))
 
     def end(event: ToolEvent) -> None:
         name = event.name if isinstance(event, CallStarted) else event.result.tool_return.name
@@ -313,17 +313,19 @@ async def test_code_that_was_lost_in_a_call_is_not_run_again(
     else:
         await mortal.run(request)
 
-    assert len(world.model.requests) == 2
-    window = (await world.window(agent)).messages
+    assert len(services.model.requests) == 2
+    window = (await services.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
     tool_return = window[3].parts[0].tool_return
     assert tool_return.status == UNKNOWN
     assert made(tool_return)[:2] == [("memory_insert", OK, False), ("price", UNKNOWN, False)]
-    assert (await human(world, agent)).value.count("one") == 1
+    assert (await human(services, agent)).value.count("one") == 1
 
 
-async def test_a_stream_that_does_not_begin_with_a_request_is_refused(world: World) -> None:
-    stub = execution_grpc.ExecutionServiceStub(world.channel("tool_execution"))
+async def test_a_stream_that_does_not_begin_with_a_request_is_refused(
+    services: InnerServices,
+) -> None:
+    stub = execution_grpc.ExecutionServiceStub(services.channel("tool_execution"))
     answer = execution_pb.NestedAnswer(number=1, value_json="1")
     wrong = execution_pb.ExecuteToolsWithCallsRequest(answer=answer)
     with pytest.raises(InvalidArgumentError) as refused:
@@ -334,9 +336,9 @@ async def test_a_stream_that_does_not_begin_with_a_request_is_refused(world: Wor
     assert refused.value.violations[0].field == "request"
 
 
-async def test_nested_calls_fail_outside_of_a_turn(world: World) -> None:
-    agent = await make_agent(world)
-    stub = execution_grpc.ExecutionServiceStub(world.channel("tool_execution"))
+async def test_nested_calls_fail_outside_of_a_turn(services: InnerServices) -> None:
+    agent = await make_agent(services)
+    stub = execution_grpc.ExecutionServiceStub(services.channel("tool_execution"))
     request = execution_pb.ExecuteToolsRequest(
         agent_id=agent.id,
         conversation_id=agent.default_conversation_id,

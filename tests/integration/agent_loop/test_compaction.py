@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import ModelCall, say
-from inner_services import World, roles
+from inner_services import InnerServices, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -19,39 +19,41 @@ from strata.shared.ids import new_id
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def talked(world: World, turns: int = 4, **fields: Any) -> pb.Agent:
-    agent = await world.make_agent(**fields)
+async def talked(services: InnerServices, turns: int = 4, **fields: Any) -> pb.Agent:
+    agent = await services.make_agent(**fields)
     for number in range(turns):
-        world.model.script(say(f"Answer {number}. " + "x" * 400))
-        await world.run(agent, f"Question {number}. " + "y" * 400)
+        services.model.script(say(f"Answer {number}. " + "x" * 400))
+        await services.run(agent, f"Question {number}. " + "y" * 400)
     return agent
 
 
-async def compact(world: World, agent: pb.Agent) -> pb.CompactConversationResponse:
-    return await world.agents.CompactConversation(pb.CompactConversationRequest(agent_id=agent.id))
+async def compact(services: InnerServices, agent: pb.Agent) -> pb.CompactConversationResponse:
+    return await services.agents.CompactConversation(
+        pb.CompactConversationRequest(agent_id=agent.id)
+    )
 
 
-async def inspected(world: World, agent: pb.Agent) -> pb.GetContextWindowResponse:
-    return await world.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
+async def inspected(services: InnerServices, agent: pb.Agent) -> pb.GetContextWindowResponse:
+    return await services.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
 
 
-async def test_manual_compaction(world: World) -> None:
-    agent = await talked(world, compaction={"mode": "all", "prompt": "Sum up."})
-    before = await world.window(agent)
-    full = await inspected(world, agent)
-    world.model.script(say("- Four questions."))
+async def test_manual_compaction(services: InnerServices) -> None:
+    agent = await talked(services, compaction={"mode": "all", "prompt": "Sum up."})
+    before = await services.window(agent)
+    full = await inspected(services, agent)
+    services.model.script(say("- Four questions."))
 
-    done = await compact(world, agent)
+    done = await compact(services, agent)
 
-    assert world.model.requests[-1].system == "Sum up."
-    window = await world.window(agent)
+    assert services.model.requests[-1].system == "Sum up."
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "summary", "user", "assistant"]
     assert window.messages[1] == done.summary
     part = done.summary.parts[0].summary
     assert (part.text, part.message_count) == ("- Four questions.", 6)
     assert part.first_message_id == before.messages[1].id
     assert part.last_message_id == before.messages[6].id
-    response = await inspected(world, agent)
+    response = await inspected(services, agent)
     parts = {part.name: part for part in response.parts}
     assert parts["summary"].count == 1
     assert parts["summary"].tokens > 0
@@ -60,25 +62,25 @@ async def test_manual_compaction(world: World) -> None:
     assert done.tokens_after < done.tokens_before
     assert full.compaction_tokens == int(32_000 * 0.9)
 
-    assert not (await compact(world, agent)).HasField("summary"), "nothing more can leave"
-    world.model.script(say("Still here."))
-    ran = await world.run(agent, "And now?")
+    assert not (await compact(services, agent)).HasField("summary"), "nothing more can leave"
+    services.model.script(say("Still here."))
+    ran = await services.run(agent, "And now?")
     assert ran.text == "Still here."
-    assert "- 6 previous messages" in world.model.requests[-1].system
+    assert "- 6 previous messages" in services.model.requests[-1].system
 
 
-async def test_manual_compaction_needs_a_conversation(world: World) -> None:
-    agent = await world.make_agent()
+async def test_manual_compaction_needs_a_conversation(services: InnerServices) -> None:
+    agent = await services.make_agent()
     request = pb.CompactConversationRequest(
         agent_id=agent.id, conversation_id=new_id("conversation")
     )
     with pytest.raises(NotFoundError) as missing:
-        await world.agents.CompactConversation(request)
+        await services.agents.CompactConversation(request)
     assert missing.value.reason is Reason.CONVERSATION_NOT_FOUND
 
 
-async def test_turns_continue_during_a_manual_compaction(world: World) -> None:
-    agent = await talked(world)
+async def test_turns_continue_during_a_manual_compaction(services: InnerServices) -> None:
+    agent = await talked(services)
     thinking, released = asyncio.Event(), asyncio.Event()
 
     async def meanwhile(call: ModelCall) -> None:
@@ -86,39 +88,39 @@ async def test_turns_continue_during_a_manual_compaction(world: World) -> None:
             thinking.set()
             await released.wait()
 
-    world.model.meanwhile = meanwhile
-    world.model.respond(lambda call: say("Fine." if "tools" in call.body else "- Before."))
-    turn = asyncio.create_task(world.run(agent, "Go on."))
+    services.model.meanwhile = meanwhile
+    services.model.respond(lambda call: say("Fine." if "tools" in call.body else "- Before."))
+    turn = asyncio.create_task(services.run(agent, "Go on."))
     await thinking.wait()
-    done = await compact(world, agent)
+    done = await compact(services, agent)
     released.set()
     ran = await turn
-    world.model.meanwhile = world.model._responder = None
+    services.model.meanwhile = services.model._responder = None
 
     assert done.HasField("summary")
     assert ran.text == "Fine."
-    window = await world.window(agent)
+    window = await services.window(agent)
     assert window.messages[1] == done.summary
     assert [text(m) for m in window.messages[-2:]] == ["Go on.", "Fine."]
 
 
-async def test_pinned_messages_are_in_view_for_good(world: World) -> None:
-    agent = await talked(world, model={"handle": "test/test-model", "context_window": 4096})
-    first = (await world.window(agent)).messages[1]
-    await world.messages.PinMessage(message_pb.PinMessageRequest(message_id=first.id))
-    world.model.respond(lambda call: say("z" * 900 if "tools" in call.body else "- Talk."))
+async def test_pinned_messages_are_in_view_for_good(services: InnerServices) -> None:
+    agent = await talked(services, model={"handle": "test/test-model", "context_window": 4096})
+    first = (await services.window(agent)).messages[1]
+    await services.messages.PinMessage(message_pb.PinMessageRequest(message_id=first.id))
+    services.model.respond(lambda call: say("z" * 900 if "tools" in call.body else "- Talk."))
     for number in range(12):
-        ran = await world.run(agent, f"More {number} " + "w" * 900)
+        ran = await services.run(agent, f"More {number} " + "w" * 900)
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    window = await world.window(agent)
+    window = await services.window(agent)
     assert roles(window.messages)[:3] == ["system", "summary", "user"]
     assert (window.messages[2].id, window.messages[2].pinned) == (first.id, True)
 
-    await world.messages.UnpinMessage(message_pb.UnpinMessageRequest(message_id=first.id))
+    await services.messages.UnpinMessage(message_pb.UnpinMessageRequest(message_id=first.id))
     for number in range(12):
-        await world.run(agent, f"More {number} " + "w" * 900)
-    assert first.id not in [m.id for m in (await world.window(agent)).messages]
-    world.model._responder = None
+        await services.run(agent, f"More {number} " + "w" * 900)
+    assert first.id not in [m.id for m in (await services.window(agent)).messages]
+    services.model._responder = None
 
 
 def text(message: message_pb2.Message) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories
-from inner_services import World
+from inner_services import InnerServices
 from strata.agent_loop.clients.recall import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.plan import plan
@@ -58,7 +58,9 @@ def stored_form(window: Sequence[Message], conversation: str, agent: str) -> lis
     ]
 
 
-async def opened(services: World, recall: RecallClient, history: Sequence[Message]) -> Window:
+async def opened(
+    running_services: InnerServices, recall: RecallClient, history: Sequence[Message]
+) -> Window:
     """Stores a history, and pins of it what is pinned, as a client does."""
     conversation, agent = new_id("conversation"), new_id("agent")
     messages = stored_form(history, conversation, agent)
@@ -66,11 +68,11 @@ async def opened(services: World, recall: RecallClient, history: Sequence[Messag
     for message in messages:
         if message.pinned:
             request = message_pb.PinMessageRequest(message_id=message.id)
-            await services.messages.PinMessage(request)
+            await running_services.messages.PinMessage(request)
     return await recall.get_window(conversation)
 
 
-async def expanded(services: World, window: Window) -> list[str]:
+async def expanded(running_services: InnerServices, window: Window) -> list[str]:
     """The ids that the newest summary stands for, read page by page."""
     message_ids: list[str] = []
     start = 0
@@ -78,7 +80,7 @@ async def expanded(services: World, window: Window) -> list[str]:
         request = message_pb.ExpandSummaryRequest(
             conversation_id=window.conversation_id, from_sequence=start, page_size=3
         )
-        page = await services.messages.ExpandSummary(request)
+        page = await running_services.messages.ExpandSummary(request)
         message_ids += [message.id for message in page.messages]
         if not page.next_sequence:
             return message_ids
@@ -86,10 +88,10 @@ async def expanded(services: World, window: Window) -> list[str]:
         start = page.next_sequence
 
 
-async def log_of(services: World, window: Window) -> list[str]:
+async def log_of(running_services: InnerServices, window: Window) -> list[str]:
     """The ids of all messages of the conversation, the summaries left out."""
     request = message_pb.ListMessagesRequest(conversation_id=window.conversation_id, page_size=500)
-    page = await services.messages.ListMessages(request)
+    page = await running_services.messages.ListMessages(request)
     assert not page.next_page_token
     return [m.id for m in page.messages if not any(p.HasField("summary") for p in m.parts)]
 
@@ -102,7 +104,9 @@ def body_of(window: Window) -> list[Message]:
     return [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
 
 
-async def assert_sound(services: World, first: Window, now: Window, space: float) -> None:
+async def assert_sound(
+    running_services: InnerServices, first: Window, now: Window, space: float
+) -> None:
     """All that must hold of a compacted window, whatever it held before."""
     body = body_of(now)
     assert now.messages[0].id == first.messages[0].id, "the system message stays"
@@ -121,13 +125,17 @@ async def assert_sound(services: World, first: Window, now: Window, space: float
 
     evicted = [m.id for m in before if m.id not in ids(body)]
     assert set(ids(body)) <= set(ids(before)), "evicted and kept are all"
-    assert sorted(await log_of(services, now)) == sorted(ids(first.messages)), "nothing is deleted"
+    assert sorted(await log_of(running_services, now)) == sorted(ids(first.messages)), (
+        "nothing is deleted"
+    )
     (part,) = now.messages[1].parts
     assert isinstance(part, SummaryPart)
     assert part.message_count == len(evicted)
     assert (part.first_message_id, part.last_message_id) == (evicted[0], evicted[-1])
     inputs = {m.id for m in before if m.role is MessageRole.SYSTEM}
-    assert set(evicted) - inputs <= set(await expanded(services, now)), "each can be read again"
+    assert set(evicted) - inputs <= set(await expanded(running_services, now)), (
+        "each can be read again"
+    )
 
     size = VIEW.size(now.messages[1:])
     left = plan(now.messages, VIEW, space, CompactionSettings())
@@ -142,15 +150,15 @@ async def assert_sound(services: World, first: Window, now: Window, space: float
     tighter=st.floats(0.1, 0.9),
 )
 async def test_stored_window_is_valid_for_any_history(
-    services: World,
+    running_services: InnerServices,
     history: list[Message],
     chosen: CompactionSettings,
     space: float,
     tighter: float,
 ) -> None:
-    with services.signed_in():
-        recall = RecallClient(services.channel("recall"))
-        first = await opened(services, recall, history)
+    with running_services.signed_in():
+        recall = RecallClient(running_services.channel("recall"))
+        first = await opened(running_services, recall, history)
         agent = Agent(first.agent_id, "a", AgentType.LETTA_V1, "Base.", compaction=chosen)
         summarizer = Summarizer(NoModels(), TokenEstimator(), agent, None)
         compactor = Compactor(agent, summarizer, recall, SystemClock())
@@ -162,4 +170,4 @@ async def test_stored_window_is_valid_for_any_history(
                 continue
             now = await recall.get_window(first.conversation_id)
             assert now == done.window
-            await assert_sound(services, first, now, limit)
+            await assert_sound(running_services, first, now, limit)

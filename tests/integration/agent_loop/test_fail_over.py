@@ -10,7 +10,7 @@ import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, Step, rate_limited, say, unauthorized
 from image_samples import png
-from inner_services import World, roles
+from inner_services import InnerServices, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
@@ -30,17 +30,19 @@ NO_CREDIT = Fault(402, "Insufficient balance.", "billing_error")
 QUOTA = Fault(429, "You exceeded your quota.", "insufficient_quota", "insufficient_quota")
 
 
-async def agent_of(world: World, own: str, *fallbacks: str, **fields: Any) -> agent_pb.Agent:
+async def agent_of(
+    services: InnerServices, own: str, *fallbacks: str, **fields: Any
+) -> agent_pb.Agent:
     model = agent_pb.ModelConfig(handle=own, fallback_models=fallbacks, **fields)
-    return await world.make_agent(model=model)
+    return await services.make_agent(model=model)
 
 
 def restarts(events: list[event_pb.RunEvent]) -> list[event_pb.StepRestarted]:
     return [event.step_restarted for event in events if event.HasField("step_restarted")]
 
 
-def asked(world: World) -> list[str]:
-    return [request.dialect for request in world.model.requests]
+def asked(services: InnerServices) -> list[str]:
+    return [request.dialect for request in services.model.requests]
 
 
 @BOTH_WAYS
@@ -56,19 +58,19 @@ def asked(world: World) -> list[str]:
     ids=["rate", "quota", "credit", "503", "refusal"],
 )
 async def test_next_model_answers_in_the_same_step(
-    world: World, own: str, fallback: str, fault: Step, reason: str, requests: int
+    services: InnerServices, own: str, fallback: str, fault: Step, reason: str, requests: int
 ) -> None:
     if isinstance(fault, Reply) and own == ANTHROPIC:
         fault = Reply(text="", finish="refusal")
-    agent = await agent_of(world, own, fallback)
-    world.model.script(*[fault] * requests, say("Hello, Ada."))
+    agent = await agent_of(services, own, fallback)
+    services.model.script(*[fault] * requests, say("Hello, Ada."))
 
-    ran = await world.run(agent, "I am Ada.", stream_tokens=True)
+    ran = await services.run(agent, "I am Ada.", stream_tokens=True)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.text == "Hello, Ada."
     assert ran.finished.step_count == 1
-    assert asked(world) == [DIALECTS[own]] * requests + [DIALECTS[fallback]]
+    assert asked(services) == [DIALECTS[own]] * requests + [DIALECTS[fallback]]
     [restarted] = restarts(ran.events)
     assert (restarted.failed_model, restarted.failed_reason) == (own, reason)
     assert (restarted.model, restarted.given_up) == (fallback, False)
@@ -81,13 +83,13 @@ async def test_next_model_answers_in_the_same_step(
 
 @BOTH_WAYS
 async def test_shown_text_of_the_model_that_failed_is_withdrawn(
-    world: World, own: str, fallback: str
+    services: InnerServices, own: str, fallback: str
 ) -> None:
     finish = "content_filter" if own == OPENAI else "refusal"
-    agent = await agent_of(world, own, fallback)
-    world.model.script(say("This is how you", finish=finish), say("I would rather not."))
+    agent = await agent_of(services, own, fallback)
+    services.model.script(say("This is how you", finish=finish), say("I would rather not."))
 
-    ran = await world.run(agent, "How?", stream_tokens=True)
+    ran = await services.run(agent, "How?", stream_tokens=True)
 
     assert ran.kinds[2:] == [
         "text_delta",
@@ -96,28 +98,30 @@ async def test_shown_text_of_the_model_that_failed_is_withdrawn(
         "message_stored",
         "run_finished",
     ]
-    assert "This is how you" not in str(await world.window(agent))
+    assert "This is how you" not in str(await services.window(agent))
 
 
 @pytest.mark.parametrize("fault", [unauthorized(), Fault(400, "Bad.", "invalid_request_error")])
 async def test_fault_of_the_configuration_is_not_hidden_by_another_model(
-    world: World, fault: Fault
+    services: InnerServices, fault: Fault
 ) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC)
-    world.model.script(fault)
+    agent = await agent_of(services, OPENAI, ANTHROPIC)
+    services.model.script(fault)
 
-    ran = await world.run(agent, "I am Ada.")
+    ran = await services.run(agent, "I am Ada.")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
-    assert asked(world) == ["openai"]
+    assert asked(services) == ["openai"]
     assert fault.message.rstrip(".") in ran.finished.error.message
 
 
-async def test_run_in_which_no_model_answers_says_why_each_could_not(world: World) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC, "blind/test-model")
-    world.model.script(LATER, unauthorized(), QUOTA)
+async def test_run_in_which_no_model_answers_says_why_each_could_not(
+    services: InnerServices,
+) -> None:
+    agent = await agent_of(services, OPENAI, ANTHROPIC, "blind/test-model")
+    services.model.script(LATER, unauthorized(), QUOTA)
 
-    ran = await world.run(agent, "I am Ada.", stream_tokens=True)
+    ran = await services.run(agent, "I am Ada.", stream_tokens=True)
 
     error = ran.finished.error
     assert (error.reason, error.retryable) == ("MODEL_RATE_LIMITED", True)
@@ -125,32 +129,32 @@ async def test_run_in_which_no_model_answers_says_why_each_could_not(world: Worl
     assert f"{ANTHROPIC}: Incorrect API key" in error.message
     assert "blind/test-model: You exceeded your quota" in error.message
     assert [restart.model for restart in restarts(ran.events)] == [ANTHROPIC, "blind/test-model"]
-    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    assert roles((await services.window(agent)).messages) == ["system", "user"]
 
 
 async def test_run_stays_with_the_fallback_and_the_next_run_starts_with_the_own_model(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC)
+    agent = await agent_of(services, OPENAI, ANTHROPIC)
     remember = Call("memory_insert", {"label": "human", "new_str": "Ada"})
-    world.model.script(LATER, Reply(calls=(remember,)), say("Noted."), say("Hello again."))
+    services.model.script(LATER, Reply(calls=(remember,)), say("Noted."), say("Hello again."))
 
-    ran = await world.run(agent, "I am Ada.")
-    await world.run(agent, "Hello.")
+    ran = await services.run(agent, "I am Ada.")
+    await services.run(agent, "Hello.")
 
-    assert asked(world) == ["openai", "anthropic", "anthropic", "openai"]
+    assert asked(services) == ["openai", "anthropic", "anthropic", "openai"]
     started = [e.step_started.model for e in ran.events if e.HasField("step_started")]
     assert started == [OPENAI, ANTHROPIC]
 
 
 async def test_fallback_model_that_fails_later_is_skipped_for_any_error(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC, "blind/test-model")
+    agent = await agent_of(services, OPENAI, ANTHROPIC, "blind/test-model")
     remember = Call("memory_insert", {"label": "human", "new_str": "Ada"})
-    world.model.script(LATER, Reply(calls=(remember,)), unauthorized(), say("Noted."))
+    services.model.script(LATER, Reply(calls=(remember,)), unauthorized(), say("Noted."))
 
-    ran = await world.run(agent, "I am Ada.")
+    ran = await services.run(agent, "I am Ada.")
 
     assert ran.text == "Noted."
     assert ran.stored[-1].model == "blind/test-model"
@@ -158,28 +162,30 @@ async def test_fallback_model_that_fails_later_is_skipped_for_any_error(
 
 @BOTH_WAYS
 async def test_calls_and_reasoning_of_one_model_are_shown_to_another_as_its_provider_takes_them(
-    world: World, own: str, fallback: str
+    services: InnerServices, own: str, fallback: str
 ) -> None:
-    """The doubles refuse what the provider would refuse, and `world` fails if they did."""
-    agent = await agent_of(world, own, fallback, max_reasoning_tokens=2048)
+    """The doubles refuse what the provider would refuse, and `services` fails if they did."""
+    agent = await agent_of(services, own, fallback, max_reasoning_tokens=2048)
     remember = Call("memory_insert", {"label": "human", "new_str": "Ada"}, id="call/1 ü")
     thought = Reply(reasoning="She says her name.", calls=(remember,))
-    world.model.script(thought, LATER, say("Noted."), say("Hello again."))
+    services.model.script(thought, LATER, say("Noted."), say("Hello again."))
 
-    first = await world.run(agent, "I am Ada.")
-    second = await world.run(agent, "Hello.")
+    first = await services.run(agent, "I am Ada.")
+    second = await services.run(agent, "Hello.")
 
     assert (first.text, second.text) == ("Noted.", "Hello again.")
-    to_fallback, to_own = world.model.requests[2], world.model.requests[3]
-    assert asked(world) == [DIALECTS[own]] * 2 + [DIALECTS[fallback], DIALECTS[own]]
+    to_fallback, to_own = services.model.requests[2], services.model.requests[3]
+    assert asked(services) == [DIALECTS[own]] * 2 + [DIALECTS[fallback], DIALECTS[own]]
     assert "She says her name." not in json.dumps(to_fallback.body)
     # The provider that signed it gets it back.
     assert ("She says her name." in json.dumps(to_own.body)) == (own == ANTHROPIC)
 
 
-async def test_fallback_model_that_sees_no_images_is_told_so_in_a_text(world: World) -> None:
-    agent = await agent_of(world, ANTHROPIC, "blind/test-model")
-    world.model.script(LATER, say("I cannot see it."))
+async def test_fallback_model_that_sees_no_images_is_told_so_in_a_text(
+    services: InnerServices,
+) -> None:
+    agent = await agent_of(services, ANTHROPIC, "blind/test-model")
+    services.model.script(LATER, say("I cannot see it."))
     parts = [
         message_pb2.Part(text=message_pb2.TextPart(text="What is this?")),
         message_pb2.Part(image=message_pb2.ImagePart(media_type="image/png", data=png(8, 8))),
@@ -192,21 +198,23 @@ async def test_fallback_model_that_sees_no_images_is_told_so_in_a_text(world: Wo
         messages=[message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=parts)],
     )
 
-    events = [r.event async for r in world.execute(request) if r.HasField("event")]
+    events = [r.event async for r in services.execute(request) if r.HasField("event")]
 
     assert events[-1].run_finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    seeing, blind = world.model.requests
+    seeing, blind = services.model.requests
     assert seeing.images == [("image/png", png(8, 8))]
     assert blind.images == []
     assert base64.b64encode(png(8, 8)).decode() not in json.dumps(blind.body)
     assert "this model is not shown images" in json.dumps(blind.body)
 
 
-async def test_refused_request_costs_nothing_and_each_call_names_its_model(world: World) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC)
-    world.model.script(LATER, say("Hello.", usage=(90, 10)))
+async def test_refused_request_costs_nothing_and_each_call_names_its_model(
+    services: InnerServices,
+) -> None:
+    agent = await agent_of(services, OPENAI, ANTHROPIC)
+    services.model.script(LATER, say("Hello.", usage=(90, 10)))
 
-    responses = [response async for response in world.dispatch(agent, "Hi.")]
+    responses = [response async for response in services.dispatch(agent, "Hi.")]
 
     sent = [r.request.model for r in responses if r.HasField("request")]
     replies = [
@@ -217,16 +225,16 @@ async def test_refused_request_costs_nothing_and_each_call_names_its_model(world
 
 
 async def test_fallback_models_are_stored_in_order_and_replaced_with_the_configuration(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC, "blind/test-model")
-    got = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
+    agent = await agent_of(services, OPENAI, ANTHROPIC, "blind/test-model")
+    got = await services.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
     assert got.agent.model.fallback_models == [ANTHROPIC, "blind/test-model"]
 
     changed = agent_pb.ModelConfig(handle=ANTHROPIC, fallback_models=[OPENAI])
     request = agent_pb.UpdateAgentRequest(agent_id=agent.id, model=changed, request_id="r1")
     for _ in range(2):
-        updated = (await world.agents.UpdateAgent(request)).agent
+        updated = (await services.agents.UpdateAgent(request)).agent
         assert updated.model.fallback_models == [OPENAI]
 
 
@@ -244,43 +252,49 @@ async def test_fallback_models_are_stored_in_order_and_replaced_with_the_configu
     ],
 )
 async def test_invalid_fallback_model_is_refused_with_its_index(
-    world: World, fallbacks: list[str], field: str
+    services: InnerServices, fallbacks: list[str], field: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        await agent_of(world, OPENAI, *fallbacks)
+        await agent_of(services, OPENAI, *fallbacks)
     assert [violation.field for violation in refused.value.violations] == [field]
 
-    agent = await agent_of(world, OPENAI)
+    agent = await agent_of(services, OPENAI)
     model = agent_pb.ModelConfig(handle=OPENAI, fallback_models=fallbacks)
     with pytest.raises(InvalidArgumentError) as refused:
-        await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model))
+        await services.agents.UpdateAgent(
+            agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model)
+        )
     assert [violation.field for violation in refused.value.violations] == [field]
 
 
-async def test_conversation_is_made_to_fit_the_window_of_the_fallback_model(world: World) -> None:
-    agent = await agent_of(world, ANTHROPIC, "blind/test-model")
+async def test_conversation_is_made_to_fit_the_window_of_the_fallback_model(
+    services: InnerServices,
+) -> None:
+    agent = await agent_of(services, ANTHROPIC, "blind/test-model")
 
     def answer(request: ModelCall) -> Step:
         is_own = request.dialect == "anthropic"
         return LATER if is_own and request.last_text.endswith("Hi.") else say("Noted.")
 
-    world.model.respond(answer)
-    await world.run(agent, "The diary. " * 5_000)
-    ran = await world.run(agent, "Hi.")
+    services.model.respond(answer)
+    await services.run(agent, "The diary. " * 5_000)
+    ran = await services.run(agent, "Hi.")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert "window_compacted" in ran.kinds
-    to_fallback = world.model.requests[-1]
-    own = next(r for r in reversed(world.model.requests) if r.dialect == "anthropic")
+    to_fallback = services.model.requests[-1]
+    own = next(r for r in reversed(services.model.requests) if r.dialect == "anthropic")
     assert len(json.dumps(own.body)) > 50_000
     assert len(json.dumps(to_fallback.body)) < 32_000
 
 
-async def test_fallback_is_not_asked_for_the_effort_of_the_agents_own_model(world: World) -> None:
-    agent = await agent_of(world, OPENAI, ANTHROPIC, reasoning_effort="high")
-    world.model.script(LATER, say("Hello, Ada."))
-    ran = await world.run(agent, "I am Ada.")
+async def test_fallback_is_not_asked_for_the_effort_of_the_agents_own_model(
+    services: InnerServices,
+) -> None:
+    agent = await agent_of(services, OPENAI, ANTHROPIC, reasoning_effort="high")
+    services.model.script(LATER, say("Hello, Ada."))
+    ran = await services.run(agent, "I am Ada.")
     assert ran.text == "Hello, Ada."
-    first, second = [json.dumps(request.body) for request in world.model.requests]
+    first, second = [json.dumps(request.body) for request in services.model.requests]
     assert '"high"' in first
     assert '"effort"' not in second

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
@@ -24,28 +24,28 @@ from strata.shared.ids import new_id
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def agents(world: World, count: int) -> list[str]:
-    return [(await world.make_agent()).id for _ in range(count)]
+async def agents(services: InnerServices, count: int) -> list[str]:
+    return [(await services.make_agent()).id for _ in range(count)]
 
 
-async def block(world: World, label: str = "plan") -> str:
-    made = await world.blocks.CreateBlock(
+async def block(services: InnerServices, label: str = "plan") -> str:
+    made = await services.blocks.CreateBlock(
         block_pb.CreateBlockRequest(block=block_pb.NewBlock(label=label, value="Ship it."))
     )
     return str(made.block.id)
 
 
-async def labels(world: World, agent_id: str) -> list[str]:
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
+async def labels(services: InnerServices, agent_id: str) -> list[str]:
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
     return [block.label for block in listed.blocks]
 
 
-async def create(world: World, **fields: Any) -> pb.Group:
-    return (await world.groups.CreateGroup(pb.CreateGroupRequest(**fields))).group
+async def create(services: InnerServices, **fields: Any) -> pb.Group:
+    return (await services.groups.CreateGroup(pb.CreateGroupRequest(**fields))).group
 
 
-async def get(world: World, group_id: str) -> pb.Group:
-    return (await world.groups.GetGroup(pb.GetGroupRequest(group_id=group_id))).group
+async def get(services: InnerServices, group_id: str) -> pb.Group:
+    return (await services.groups.GetGroup(pb.GetGroupRequest(group_id=group_id))).group
 
 
 def members(group: pb.Group) -> list[str]:
@@ -58,17 +58,19 @@ async def refusal(call: Any) -> StrataError:
     return caught.value
 
 
-async def test_a_group_is_stored_with_its_members_in_order_and_their_names(world: World) -> None:
-    first, second, third, manager = await agents(world, 4)
+async def test_a_group_is_stored_with_its_members_in_order_and_their_names(
+    services: InnerServices,
+) -> None:
+    first, second, third, manager = await agents(services, 4)
     made = await create(
-        world,
+        services,
         description="Plans trips.",
         agent_ids=[third, first, second],
         manager=pb.ManagerConfig(
             type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager, max_turns=7
         ),
     )
-    assert await get(world, made.id) == made
+    assert await get(services, made.id) == made
     assert members(made) == [third, first, second]
     assert all(member.name for member in made.members)
     assert made.manager_agent.agent_id == manager
@@ -76,11 +78,11 @@ async def test_a_group_is_stored_with_its_members_in_order_and_their_names(world
     assert made.revision == 1
 
 
-async def test_wrong_fields_of_a_group_are_all_named(world: World) -> None:
-    [agent] = await agents(world, 1)
+async def test_wrong_fields_of_a_group_are_all_named(services: InnerServices) -> None:
+    [agent] = await agents(services, 1)
     error = await refusal(
         create(
-            world,
+            services,
             request_id="é",
             agent_ids=[agent, agent],
             manager=pb.ManagerConfig(
@@ -105,7 +107,7 @@ async def test_wrong_fields_of_a_group_are_all_named(world: World) -> None:
         {"agent_ids": [agent, "x"]},
         {"agent_ids": [agent], "shared_block_ids": ["x"]},
     ):
-        assert (await refusal(create(world, **malformed))).reason is Reason.INVALID_ID
+        assert (await refusal(create(services, **malformed))).reason is Reason.INVALID_ID
     wrong: list[dict[str, Any]] = [
         {"agent_ids": []},
         {"agent_ids": [new_id("agent") for _ in range(33)]},
@@ -116,59 +118,67 @@ async def test_wrong_fields_of_a_group_are_all_named(world: World) -> None:
         },
     ]
     for fields in wrong:
-        assert isinstance(await refusal(create(world, **fields)), InvalidArgumentError)
+        assert isinstance(await refusal(create(services, **fields)), InvalidArgumentError)
 
 
-async def test_a_group_of_an_unknown_agent_is_refused_and_nothing_is_stored(world: World) -> None:
-    [agent] = await agents(world, 1)
-    error = await refusal(create(world, agent_ids=[agent, new_id("agent")]))
+async def test_a_group_of_an_unknown_agent_is_refused_and_nothing_is_stored(
+    services: InnerServices,
+) -> None:
+    [agent] = await agents(services, 1)
+    error = await refusal(create(services, agent_ids=[agent, new_id("agent")]))
     assert error.reason is Reason.AGENT_NOT_FOUND
-    assert not await listed(world, agent_id=agent)
+    assert not await listed(services, agent_id=agent)
 
 
-async def listed(world: World, **fields: Any) -> list[str]:
-    page = await world.groups.ListGroups(pb.ListGroupsRequest(**fields))
+async def listed(services: InnerServices, **fields: Any) -> list[str]:
+    page = await services.groups.ListGroups(pb.ListGroupsRequest(**fields))
     return [group.id for group in page.groups]
 
 
-async def test_a_repeated_request_gives_the_first_group(world: World) -> None:
-    [agent] = await agents(world, 1)
+async def test_a_repeated_request_gives_the_first_group(services: InnerServices) -> None:
+    [agent] = await agents(services, 1)
     request_id = new_id("request")
-    first = await create(world, request_id=request_id, agent_ids=[agent])
-    assert await create(world, request_id=request_id, agent_ids=[agent]) == first
+    first = await create(services, request_id=request_id, agent_ids=[agent])
+    assert await create(services, request_id=request_id, agent_ids=[agent]) == first
     error = await refusal(
-        create(world, request_id=request_id, agent_ids=[agent], description="Other.")
+        create(services, request_id=request_id, agent_ids=[agent], description="Other.")
     )
     assert isinstance(error, AlreadyExistsError)
     assert error.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_shared_blocks_are_attached_to_every_member_or_to_none(world: World) -> None:
-    first, second, manager = await agents(world, 3)
-    plan = await block(world)
+async def test_shared_blocks_are_attached_to_every_member_or_to_none(
+    services: InnerServices,
+) -> None:
+    first, second, manager = await agents(services, 3)
+    plan = await block(services)
     managed = pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager)
-    made = await create(world, agent_ids=[first, second], manager=managed, shared_block_ids=[plan])
+    made = await create(
+        services, agent_ids=[first, second], manager=managed, shared_block_ids=[plan]
+    )
     assert list(made.shared_block_ids) == [plan]
     for agent in (first, second, manager):
-        assert "plan" in await labels(world, agent)
+        assert "plan" in await labels(services, agent)
     # The second member has another block of the label.
-    third, fourth = await agents(world, 2)
-    goals, other = await block(world, "goals"), await block(world, "goals")
-    await world.blocks.AttachBlock(block_pb.AttachBlockRequest(agent_id=fourth, block_id=other))
+    third, fourth = await agents(services, 2)
+    goals, other = await block(services, "goals"), await block(services, "goals")
+    await services.blocks.AttachBlock(block_pb.AttachBlockRequest(agent_id=fourth, block_id=other))
     request = {"agent_ids": [third, fourth], "shared_block_ids": [plan, goals]}
-    error = await refusal(create(world, request_id=new_id("request"), **request))
+    error = await refusal(create(services, request_id=new_id("request"), **request))
     assert error.reason is Reason.NAME_TAKEN
-    assert not {"plan", "goals"} & set(await labels(world, third))
-    assert not await listed(world, agent_id=third)
-    error = await refusal(create(world, agent_ids=[third], shared_block_ids=[new_id("block")]))
+    assert not {"plan", "goals"} & set(await labels(services, third))
+    assert not await listed(services, agent_id=third)
+    error = await refusal(create(services, agent_ids=[third], shared_block_ids=[new_id("block")]))
     assert error.reason is Reason.BLOCK_NOT_FOUND
-    assert not await listed(world, agent_id=third)
+    assert not await listed(services, agent_id=third)
 
 
-async def test_an_update_changes_what_is_set_once_and_checks_the_revision(world: World) -> None:
-    first, second, third = await agents(world, 3)
-    plan = await block(world)
-    made = await create(world, agent_ids=[first, second], description="Before.")
+async def test_an_update_changes_what_is_set_once_and_checks_the_revision(
+    services: InnerServices,
+) -> None:
+    first, second, third = await agents(services, 3)
+    plan = await block(services)
+    made = await create(services, agent_ids=[first, second], description="Before.")
     request = pb.UpdateGroupRequest(
         request_id=new_id("request"),
         group_id=made.id,
@@ -177,102 +187,104 @@ async def test_an_update_changes_what_is_set_once_and_checks_the_revision(world:
         manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM, max_turns=3),
         expected_revision=1,
     )
-    changed = (await world.groups.UpdateGroup(request)).group
+    changed = (await services.groups.UpdateGroup(request)).group
     assert (members(changed), changed.description) == ([third, first], "Before.")
     assert changed.manager.type == pb.MANAGER_TYPE_SWARM
     assert changed.revision == 2
-    assert "plan" in await labels(world, third)
-    assert "plan" not in await labels(world, second)
-    assert (await world.groups.UpdateGroup(request)).group == changed
+    assert "plan" in await labels(services, third)
+    assert "plan" not in await labels(services, second)
+    assert (await services.groups.UpdateGroup(request)).group == changed
     request.request_id = ""
-    error = await refusal(world.groups.UpdateGroup(request))
+    error = await refusal(services.groups.UpdateGroup(request))
     assert isinstance(error, AbortedError)
     assert error.reason is Reason.REVISION_MISMATCH
     error = await refusal(
-        world.groups.UpdateGroup(
+        services.groups.UpdateGroup(
             pb.UpdateGroupRequest(
                 group_id=made.id, members=pb.MemberList(agent_ids=[new_id("agent")])
             )
         )
     )
     assert error.reason is Reason.AGENT_NOT_FOUND
-    assert members(await get(world, made.id)) == [third, first]
+    assert members(await get(services, made.id)) == [third, first]
     # A member that joins later gets the blocks that the group shares.
     later = pb.UpdateGroupRequest(group_id=made.id, members=pb.MemberList(agent_ids=[second]))
-    await world.groups.UpdateGroup(later)
-    assert "plan" in await labels(world, second)
+    await services.groups.UpdateGroup(later)
+    assert "plan" in await labels(services, second)
 
 
-async def test_an_agent_that_is_deleted_leaves_its_groups(world: World) -> None:
-    first, second, manager = await agents(world, 3)
+async def test_an_agent_that_is_deleted_leaves_its_groups(services: InnerServices) -> None:
+    first, second, manager = await agents(services, 3)
     made = await create(
-        world,
+        services,
         agent_ids=[first, second],
         manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager),
     )
     for agent in (first, manager):
-        await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent))
-    left = await get(world, made.id)
+        await services.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent))
+    left = await get(services, made.id)
     assert members(left) == [second]
     assert not left.HasField("manager_agent")
     assert left.manager.manager_agent_id == ""
     assert left.manager.type == pb.MANAGER_TYPE_DYNAMIC
 
 
-async def test_a_deleted_group_leaves_its_agents_with_their_blocks(world: World) -> None:
-    [agent] = await agents(world, 1)
-    plan = await block(world)
-    made = await create(world, agent_ids=[agent], shared_block_ids=[plan])
-    await world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
+async def test_a_deleted_group_leaves_its_agents_with_their_blocks(services: InnerServices) -> None:
+    [agent] = await agents(services, 1)
+    plan = await block(services)
+    made = await create(services, agent_ids=[agent], shared_block_ids=[plan])
+    await services.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
     for call in (
-        get(world, made.id),
-        world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id)),
+        get(services, made.id),
+        services.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id)),
     ):
         error = await refusal(call)
         assert isinstance(error, NotFoundError)
         assert error.reason is Reason.GROUP_NOT_FOUND
-    assert "plan" in await labels(world, agent)
+    assert "plan" in await labels(services, agent)
 
 
-async def test_groups_are_listed_by_kind_and_by_agent_page_by_page(world: World) -> None:
-    first, second = await agents(world, 2)
-    made = [(await create(world, agent_ids=[first])).id for _ in range(3)]
+async def test_groups_are_listed_by_kind_and_by_agent_page_by_page(services: InnerServices) -> None:
+    first, second = await agents(services, 2)
+    made = [(await create(services, agent_ids=[first])).id for _ in range(3)]
     swarm = await create(
-        world, agent_ids=[second], manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM)
+        services, agent_ids=[second], manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM)
     )
-    page = await world.groups.ListGroups(pb.ListGroupsRequest(agent_id=first, page_size=2))
+    page = await services.groups.ListGroups(pb.ListGroupsRequest(agent_id=first, page_size=2))
     assert [group.id for group in page.groups] == made[:2]
-    rest = await listed(world, agent_id=first, page_size=2, page_token=page.next_page_token)
+    rest = await listed(services, agent_id=first, page_size=2, page_token=page.next_page_token)
     assert rest == made[2:]
-    only = await listed(world, agent_id=second, manager_type=pb.MANAGER_TYPE_SWARM)
+    only = await listed(services, agent_id=second, manager_type=pb.MANAGER_TYPE_SWARM)
     assert only == [swarm.id]
-    assert not await listed(world, agent_id=first, manager_type=pb.MANAGER_TYPE_SWARM)
+    assert not await listed(services, agent_id=first, manager_type=pb.MANAGER_TYPE_SWARM)
 
 
-async def test_a_group_is_not_seen_from_another_project(world: World) -> None:
-    [agent] = await agents(world, 1)
-    made = await create(world, agent_ids=[agent])
-    with world.signed_in():
-        error = await refusal(get(world, made.id))
+async def test_a_group_is_not_seen_from_another_project(services: InnerServices) -> None:
+    [agent] = await agents(services, 1)
+    made = await create(services, agent_ids=[agent])
+    with services.signed_in():
+        error = await refusal(get(services, made.id))
         assert error.reason is Reason.GROUP_NOT_FOUND
-        error = await refusal(create(world, agent_ids=[agent]))
+        error = await refusal(create(services, agent_ids=[agent]))
         assert error.reason is Reason.AGENT_NOT_FOUND
-        assert not await listed(world)
+        assert not await listed(services)
 
 
-async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(world: World) -> None:
-    shared = await block(world)
-    made = await create(world, agent_ids=await agents(world, 2), shared_block_ids=[shared])
-    await world.blocks.DeleteBlock(block_pb.DeleteBlockRequest(block_id=shared))
+async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(
+    services: InnerServices,
+) -> None:
+    shared = await block(services)
+    made = await create(services, agent_ids=await agents(services, 2), shared_block_ids=[shared])
+    await services.blocks.DeleteBlock(block_pb.DeleteBlockRequest(block_id=shared))
     request = pb.UpdateGroupRequest(group_id=made.id, description="Other trips.")
-    changed = (await world.groups.UpdateGroup(request)).group
+    changed = (await services.groups.UpdateGroup(request)).group
     assert changed.description == "Other trips."
 
 
-async def test_holder_of_a_swarm_is_kept_between_runs(world: World) -> None:
-    first, second, third = await agents(world, 3)
+async def test_holder_of_a_swarm_is_kept_between_runs(services: InnerServices) -> None:
+    first, second, third = await agents(services, 3)
     made = await create(
-        world,
+        services,
         agent_ids=[first, second, third],
         manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM),
     )
@@ -280,15 +292,15 @@ async def test_holder_of_a_swarm_is_kept_between_runs(world: World) -> None:
 
     async def begin(run_id: str) -> str:
         request = turn_pb.BeginGroupRunRequest(group_id=made.id, run_id=run_id)
-        return str((await world.turns.BeginGroupRun(request)).holder_agent_id)
+        return str((await services.turns.BeginGroupRun(request)).holder_agent_id)
 
     async def hand_over(run_id: str, number: int, agent_id: str) -> str:
-        await world.turns.HandOver(
+        await services.turns.HandOver(
             turn_pb.HandOverRequest(
                 group_id=made.id, run_id=run_id, number=number, holder_agent_id=agent_id
             )
         )
-        return (await get(world, made.id)).holder_agent_id
+        return (await get(services, made.id)).holder_agent_id
 
     assert made.holder_agent_id == first
     assert not await begin(one)
@@ -302,29 +314,31 @@ async def test_holder_of_a_swarm_is_kept_between_runs(world: World) -> None:
     # A gateway that has lost the run changes nothing.
     assert await hand_over(one, 3, first) == third
     assert await hand_over(two, 1, second) == second
-    assert await listed(world, agent_id=second) == [made.id]
+    assert await listed(services, agent_id=second) == [made.id]
     # A member that leaves the group, or is deleted, leaves the conversation to the first one.
     request = pb.UpdateGroupRequest(
         group_id=made.id, members=pb.MemberList(agent_ids=[third, second])
     )
-    assert (await world.groups.UpdateGroup(request)).group.holder_agent_id == second
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=second))
-    assert (await get(world, made.id)).holder_agent_id == third
-    with world.signed_in():
+    assert (await services.groups.UpdateGroup(request)).group.holder_agent_id == second
+    await services.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=second))
+    assert (await get(services, made.id)).holder_agent_id == third
+    with services.signed_in():
         for call in (begin(two), hand_over(two, 2, third)):
             assert (await refusal(call)).reason is Reason.GROUP_NOT_FOUND
-    await world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
+    await services.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
     assert (await refusal(begin(two))).reason is Reason.GROUP_NOT_FOUND
 
 
-async def test_only_swarms_have_a_holder(world: World) -> None:
-    made = await create(world, agent_ids=await agents(world, 2))
+async def test_only_swarms_have_a_holder(services: InnerServices) -> None:
+    made = await create(services, agent_ids=await agents(services, 2))
     assert not made.holder_agent_id
 
 
 @pytest.mark.parametrize("name", ["hand_over", "send_message_to_all_agents_in_group"])
-async def test_tools_of_groups_cannot_be_given_to_an_agent(world: World, name: str) -> None:
-    error = await refusal(world.make_agent(tools=[name]))
+async def test_tools_of_groups_cannot_be_given_to_an_agent(
+    services: InnerServices, name: str
+) -> None:
+    error = await refusal(services.make_agent(tools=[name]))
     assert isinstance(error, InvalidArgumentError)
     assert [violation.field for violation in error.violations] == ["tools[0]"]
     assert "only groups offer it" in error.violations[0].description

@@ -6,7 +6,7 @@ import pytest
 
 from doubles.script import Call, Reply, call, say
 from hostile_json import HOSTILE_ARGUMENTS, nested
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -21,60 +21,64 @@ SENDABLE = {name: text for name, text in HOSTILE_ARGUMENTS.items() if "\ud83d" n
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
 @pytest.mark.parametrize("tool", ["memory_insert", "send_message", "no_such_tool"])
 async def test_hostile_arguments_are_tool_errors_and_the_conversation_continues(
-    world: World, handle: str, tool: str
+    services: InnerServices, handle: str, tool: str
 ) -> None:
     model = agent_pb.ModelConfig(handle=handle, context_window=200_000)
-    agent = await world.make_agent(model=model)
+    agent = await services.make_agent(model=model)
     for name, text in SENDABLE.items():
-        world.model.script(call(tool, text), say("Sorry."))
-        ran = await world.run(agent, f"Do it: {name}")
+        services.model.script(call(tool, text), say("Sorry."))
+        ran = await services.run(agent, f"Do it: {name}")
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, name
         [result] = [e.tool_finished for e in ran.events if e.HasField("tool_finished")]
         assert result.tool_return.status == message_pb2.TOOL_STATUS_FAILED, name
 
-    world.model.script(say("Still here."))
-    assert (await world.run(agent, "Are you there?")).text == "Still here."
-    listed = await world.messages.ListMessages(
+    services.model.script(say("Still here."))
+    assert (await services.run(agent, "Are you there?")).text == "Still here."
+    listed = await services.messages.ListMessages(
         message_pb.ListMessagesRequest(conversation_id=agent.default_conversation_id, page_size=5)
     )
     assert len(listed.messages) == 5
 
 
-async def test_error_of_deep_arguments_names_the_limit(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(call("memory_insert", nested(101)), say("Sorry."))
+async def test_error_of_deep_arguments_names_the_limit(services: InnerServices) -> None:
+    agent = await services.make_agent()
+    services.model.script(call("memory_insert", nested(101)), say("Sorry."))
 
-    await world.run(agent, "Do it.")
+    await services.run(agent, "Do it.")
 
-    [answer] = world.model.requests[1].answered
+    [answer] = services.model.requests[1].answered
     assert "The arguments are nested deeper than 100 levels" in answer
 
 
-async def test_hostile_arguments_in_structured_mode_are_tool_errors(world: World) -> None:
+async def test_hostile_arguments_in_structured_mode_are_tool_errors(
+    services: InnerServices,
+) -> None:
     model = agent_pb.ModelConfig(
         handle="test/test-model", context_window=200_000, structured_tools=True
     )
-    agent = await world.make_agent(model=model)
+    agent = await services.make_agent(model=model)
     for levels in (101, 700, 1_100, 50_000):
         action = f'{{"tool": "memory_insert", "arguments": {nested(levels)}}}'
-        world.model.script(say(action), say('{"tool": "say", "arguments": {"message": "Sorry."}}'))
-        ran = await world.run(agent, f"Do it: {levels}")
+        services.model.script(
+            say(action), say('{"tool": "say", "arguments": {"message": "Sorry."}}')
+        )
+        ran = await services.run(agent, f"Do it: {levels}")
         assert ran.text == "Sorry.", levels
         [result] = [e.tool_finished for e in ran.events if e.HasField("tool_finished")]
         assert result.tool_return.status == message_pb2.TOOL_STATUS_FAILED, levels
 
 
-async def test_deep_arguments_beside_good_ones_fail_alone(world: World) -> None:
-    agent = await world.make_agent(model=agent_pb.ModelConfig(parallel_tool_calls=True))
+async def test_deep_arguments_beside_good_ones_fail_alone(services: InnerServices) -> None:
+    agent = await services.make_agent(model=agent_pb.ModelConfig(parallel_tool_calls=True))
     good = Call("memory_insert", {"label": "human", "new_str": "Her name is Ada."})
-    world.model.script(
+    services.model.script(
         Reply(calls=[Call("memory_insert", nested(1_100)), good]), say("One of them.")
     )
 
-    ran = await world.run(agent, "I am Ada.")
+    ran = await services.run(agent, "I am Ada.")
 
     statuses = [
         e.tool_finished.tool_return.status for e in ran.events if e.HasField("tool_finished")
     ]
     assert sorted(statuses) == [message_pb2.TOOL_STATUS_OK, message_pb2.TOOL_STATUS_FAILED]
-    assert "Her name is Ada." in world.model.requests[1].system
+    assert "Her name is Ada." in services.model.requests[1].system

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from doubles.script import say
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -107,7 +107,7 @@ async def sent(
     raise AssertionError(f"the request is refused, whatever is put back: {error}")
 
 
-async def system_messages(world: World, text: str) -> list[str]:
+async def system_messages(services: InnerServices, text: str) -> list[str]:
     """Returns what the model is told in two turns of an agent with such a text everywhere."""
     rule = tool_pb2.ToolRule(
         type=tool_pb2.TOOL_RULE_TYPE_CONTINUE_LOOP, tool_name="conversation_search"
@@ -120,12 +120,12 @@ async def system_messages(world: World, text: str) -> list[str]:
         tool_rules=[rule],
         timezone="Europe/Berlin",
     )
-    agent = (await sent(world.agents.CreateAgent, create, text)).agent
+    agent = (await sent(services.agents.CreateAgent, create, text)).agent
     # The agent's own prompt is its owner's and is shown as it is.
-    await world.agents.UpdateAgent(
+    await services.agents.UpdateAgent(
         agent_pb.UpdateAgentRequest(agent_id=agent.id, system="Be kind.")
     )
-    files = file_grpc.FileServiceStub(world.channel("core_memory"))
+    files = file_grpc.FileServiceStub(services.channel("core_memory"))
     folder = file_pb.CreateFolderRequest(
         name=f"docs-{new_id('x')[-8:]}", description="Notes.", instructions="Read them."
     )
@@ -153,23 +153,23 @@ async def system_messages(world: World, text: str) -> list[str]:
 
     async def insert(passage: passage_pb.NewPassage) -> Any:
         request = passage_pb.InsertPassageRequest(agent_id=agent.id, passage=passage)
-        return await world.passages.InsertPassage(request)
+        return await services.passages.InsertPassage(request)
 
     await sent(insert, passage_pb.NewPassage(text="A fact.", tags=["fact"]), text, "passage.")
-    world.model.script(say("Hello."), say("Hello again."))
+    services.model.script(say("Hello."), say("Hello again."))
     part = message_pb2.Part(text=message_pb2.TextPart(text=text.replace("\0", "") or "Hello."))
-    before = len(world.model.requests)
-    await world.run(agent, part.text.text)
-    await world.run(agent, part.text.text)
-    return [request.system for request in world.model.requests[before:]]
+    before = len(services.model.requests)
+    await services.run(agent, part.text.text)
+    await services.run(agent, part.text.text)
+    return [request.system for request in services.model.requests[before:]]
 
 
 @pytest.mark.parametrize("text", ATTACKS, ids=range(len(ATTACKS)))
 async def test_text_of_clients_forges_nothing_in_the_system_message(
-    world: World, text: str
+    services: InnerServices, text: str
 ) -> None:
-    expected, _ = await system_messages(world, "")
-    first, second = await system_messages(world, text)
+    expected, _ = await system_messages(services, "")
+    first, second = await system_messages(services, text)
     labels = ["human", "persona"]
     assert structure(first, labels) == structure(expected, labels)
     assert first == second, "the prompt is not built anew at each turn"

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from inner_services import World, roles
+from inner_services import InnerServices, roles
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def store(world: World) -> AsyncIterator[PostgresAgentStore]:
-    database = Database(world.urls["agent_loop"].service_url)
+async def store(services: InnerServices) -> AsyncIterator[PostgresAgentStore]:
+    database = Database(services.urls["agent_loop"].service_url)
     yield PostgresAgentStore(database)
     await database.close()
 
 
-async def age(world: World, agent_id: str) -> None:
-    connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
+async def age(services: InnerServices, agent_id: str) -> None:
+    connection = await asyncpg.connect(services.urls["agent_loop"].admin_url)
     try:
         await connection.execute(
             "UPDATE agent_loop.agents SET create_time = now() - interval '4 minutes' WHERE id = $1",
@@ -37,48 +37,50 @@ async def age(world: World, agent_id: str) -> None:
 
 
 async def test_same_request_finishes_a_creation_that_stopped(
-    world: World, store: PostgresAgentStore
+    services: InnerServices, store: PostgresAgentStore
 ) -> None:
     request = pb.CreateAgentRequest(request_id="once", name="Bo")
     command = create_from_proto(request)
     await store.insert(command.agent, command.request)
     with pytest.raises(NotFoundError):
-        await world.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
+        await services.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
 
-    made = await world.agents.CreateAgent(request)
+    made = await services.agents.CreateAgent(request)
 
     assert made.agent.id == command.agent.id
     assert [block.label for block in made.blocks] == ["human", "persona"]
-    assert roles((await world.window(made.agent)).messages) == ["system"]
+    assert roles((await services.window(made.agent)).messages) == ["system"]
 
 
 async def test_name_of_an_abandoned_creation_is_free_after_a_while(
-    world: World, store: PostgresAgentStore
+    services: InnerServices, store: PostgresAgentStore
 ) -> None:
     command = create_from_proto(pb.CreateAgentRequest(name="Bo"))
     await store.insert(command.agent, command.request)
     with pytest.raises(AlreadyExistsError):
-        await world.make_agent(name="Bo")
+        await services.make_agent(name="Bo")
 
-    await age(world, command.agent.id)
-    made = await world.make_agent(name="Bo")
+    await age(services, command.agent.id)
+    made = await services.make_agent(name="Bo")
 
     assert made.id != command.agent.id
     with pytest.raises(NotFoundError):
         await store.get(command.agent.id)
 
 
-async def test_interrupted_deletion_is_continued(world: World, store: PostgresAgentStore) -> None:
-    first = await world.make_agent(name="Bo")
+async def test_interrupted_deletion_is_continued(
+    services: InnerServices, store: PostgresAgentStore
+) -> None:
+    first = await services.make_agent(name="Bo")
     await store.begin_deletion(first.id)
     with pytest.raises(NotFoundError):
-        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=first.id))
-    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=first.id))
+        await services.agents.GetAgent(pb.GetAgentRequest(agent_id=first.id))
+    await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=first.id))
     with pytest.raises(NotFoundError):
-        await world.window(first)
+        await services.window(first)
 
-    second = await world.make_agent(name="Bo")
+    second = await services.make_agent(name="Bo")
     await store.begin_deletion(second.id)
-    await world.make_agent(name="Bo")
+    await services.make_agent(name="Bo")
     with pytest.raises(NotFoundError):
         await store.get(second.id)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 LARGEST_RESPONSE = 4 * MIB
 
 
-async def listed(world: World, agent: agent_pb.Agent) -> list[message_pb2.Message]:
+async def listed(services: InnerServices, agent: agent_pb.Agent) -> list[message_pb2.Message]:
     messages: list[message_pb2.Message] = []
     token = ""
     while True:
-        page = await world.messages.ListMessages(
+        page = await services.messages.ListMessages(
             message_pb.ListMessagesRequest(
                 conversation_id=agent.default_conversation_id, page_size=500, page_token=token
             )
@@ -36,45 +36,45 @@ async def listed(world: World, agent: agent_pb.Agent) -> list[message_pb2.Messag
             return messages
 
 
-async def test_huge_reply_is_truncated_reported_and_readable(world: World) -> None:
+async def test_huge_reply_is_truncated_reported_and_readable(services: InnerServices) -> None:
     # A window that takes them all: none is compacted meanwhile.
     model = agent_pb.ModelConfig(handle="test/test-model", context_window=2_000_000)
-    agent = await world.make_agent(model=model)
+    agent = await services.make_agent(model=model)
     for number in range(4):
-        world.model.script(say(f"{number}" + "x" * 5_000_000, piece=200_000))
-        ran = await world.run(agent, "Tell me everything.")
+        services.model.script(say(f"{number}" + "x" * 5_000_000, piece=200_000))
+        ran = await services.run(agent, "Tell me everything.")
         assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_TOKENS_EXCEEDED
         assert all(event.ByteSize() < LARGEST_RESPONSE for event in ran.events)
         assert ran.text.startswith(f"{number}xxx")
 
-    messages = await listed(world, agent)
+    messages = await listed(services, agent)
     answers = [m for m in messages if m.role == message_pb2.ROLE_ASSISTANT]
     assert [m.parts[0].text.text[0] for m in answers] == list("0123")
     exported = [
         message.id
-        async for response in world.messages.ExportMessages(
+        async for response in services.messages.ExportMessages(
             message_pb.ExportMessagesRequest(conversation_id=agent.default_conversation_id)
         )
         for message in response.messages
     ]
     assert exported == [m.id for m in messages]
-    matches = await world.messages.SearchMessages(
+    matches = await services.messages.SearchMessages(
         message_pb.SearchMessagesRequest(agent_id=agent.id, query="everything", limit=50)
     )
     assert matches.ByteSize() < LARGEST_RESPONSE
-    world.model.script(say("Short."))
-    assert (await world.run(agent, "Go on.")).text == "Short."
+    services.model.script(say("Short."))
+    assert (await services.run(agent, "Go on.")).text == "Short."
 
 
-async def test_call_cut_at_the_largest_size_is_not_run(world: World) -> None:
-    agent = await world.make_agent()
+async def test_call_cut_at_the_largest_size_is_not_run(services: InnerServices) -> None:
+    agent = await services.make_agent()
     text = json.dumps({"label": "human", "new_str": "x" * 2_000_000})
-    world.model.script(Reply(calls=[Call("memory_insert", text)], piece=200_000))
+    services.model.script(Reply(calls=[Call("memory_insert", text)], piece=200_000))
 
-    ran = await world.run(agent, "Keep this.")
+    ran = await services.run(agent, "Keep this.")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_TOKENS_EXCEEDED
     [result] = [e.tool_finished for e in ran.events if e.HasField("tool_finished")]
     assert result.tool_return.status == message_pb2.TOOL_STATUS_FAILED
     assert "was not run" in result.tool_return.content
-    assert await listed(world, agent)
+    assert await listed(services, agent)

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, overflow, say
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -47,12 +47,12 @@ def size_of(request: ModelCall) -> int:
 class Provider:
     """Answers with given replies, counts tokens, and refuses what exceeds the window."""
 
-    def __init__(self, world: World, window: int = WINDOW) -> None:
+    def __init__(self, services: InnerServices, window: int = WINDOW) -> None:
         self.window = window
         self.refused = 0
         self.summaries = 0
         self.replies: list[Reply] = []
-        world.model.respond(self._answer)
+        services.model.respond(self._answer)
 
     def _answer(self, request: ModelCall) -> Reply | Fault:
         size = size_of(request)
@@ -66,13 +66,13 @@ class Provider:
         return Reply(text=reply.text, calls=reply.calls, usage=(size, 5))
 
 
-def files_of(world: World) -> Any:
-    return file_grpc.FileServiceStub(world.channel("core_memory"))
+def files_of(services: InnerServices) -> Any:
+    return file_grpc.FileServiceStub(services.channel("core_memory"))
 
 
-async def folder_of(world: World, texts: Sequence[str]) -> file_pb.Folder:
+async def folder_of(services: InnerServices, texts: Sequence[str]) -> file_pb.Folder:
     """A folder of files that can be opened, ``0.txt`` and so on."""
-    files = files_of(world)
+    files = files_of(services)
     request = file_pb.CreateFolderRequest(name=f"docs-{new_id('x')[-8:]}")
     folder: file_pb.Folder = (await files.CreateFolder(request)).folder
     for number, text in enumerate(texts):
@@ -100,10 +100,10 @@ def lines(text: str, size: int) -> str:
 
 
 async def reader(
-    world: World, folder: file_pb.Folder, *, open_count: int = 0, **fields: Any
+    services: InnerServices, folder: file_pb.Folder, *, open_count: int = 0, **fields: Any
 ) -> pb.Agent:
-    agent = await world.make_agent(**fields)
-    await files_of(world).AttachFolder(
+    agent = await services.make_agent(**fields)
+    await files_of(services).AttachFolder(
         file_pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id, open_count=open_count)
     )
     return agent
@@ -114,17 +114,17 @@ def opening(folder: file_pb.Folder, *numbers: int, **more: Any) -> Call:
     return Call("open_files", {"file_requests": wanted, **more})
 
 
-async def open_names(world: World, agent: pb.Agent) -> list[str]:
-    listed = await files_of(world).ListFiles(file_pb.ListFilesRequest(agent_id=agent.id))
+async def open_names(services: InnerServices, agent: pb.Agent) -> list[str]:
+    listed = await files_of(services).ListFiles(file_pb.ListFilesRequest(agent_id=agent.id))
     return [open_file.file_name.rpartition("/")[2] for open_file in listed.open_files]
 
 
-async def talk(world: World, agent: pb.Agent, turns: int) -> None:
+async def talk(services: InnerServices, agent: pb.Agent, turns: int) -> None:
     """Has a conversation in which nothing may be forgotten."""
     for number in range(turns):
-        ran = await world.run(agent, f"Message number {number}, please note it.")
+        ran = await services.run(agent, f"Message number {number}, please note it.")
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
-    shown = json.dumps(world.model.requests[-1].body["messages"])
+    shown = json.dumps(services.model.requests[-1].body["messages"])
     for number in range(turns):
         assert f"Message number {number}," in shown
 
@@ -139,35 +139,37 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 async def test_five_big_files_leave_the_default_agent_its_conversation(
-    world: World, text: str
+    services: InnerServices, text: str
 ) -> None:
-    folder = await folder_of(world, [lines(text, 60_000)] * 5)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+    folder = await folder_of(services, [lines(text, 60_000)] * 5)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [Reply(calls=(opening(folder, 0, 1, 2, 3, 4),)), say("I tried.")]
-    await world.run(agent, "Open them all.")
+    await services.run(agent, "Open them all.")
     provider.replies = [Reply(calls=(opening(folder, number),)) for number in range(5)]
-    await world.run(agent, "Open them one by one.")
+    await services.run(agent, "Open them one by one.")
 
-    await talk(world, agent, 8)
+    await talk(services, agent, 8)
 
-    assert all(size_of(request) <= WINDOW for request in world.model.requests)
+    assert all(size_of(request) <= WINDOW for request in services.model.requests)
     assert (provider.refused, provider.summaries) == (0, 0)
     if text is ENGLISH:
-        assert len(await open_names(world, agent)) >= 3
+        assert len(await open_names(services, agent)) >= 3
 
 
-async def test_opening_what_does_not_fit_is_refused_and_says_what_to_close(world: World) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 60_000)] * 5)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+async def test_opening_what_does_not_fit_is_refused_and_says_what_to_close(
+    services: InnerServices,
+) -> None:
+    folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 5)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [
         Reply(calls=(opening(folder, 0, 1),)),
         Reply(calls=(opening(folder, 2, 3, 4),)),
     ]
-    await world.run(agent, "Open them.")
+    await services.run(agent, "Open them.")
 
-    (body,) = (json.loads(text) for text in world.model.requests[-1].answered)
+    (body,) = (json.loads(text) for text in services.model.requests[-1].answered)
     assert body["status"] == "Failed"
     message = body["message"]
     for number in range(5):
@@ -177,62 +179,64 @@ async def test_opening_what_does_not_fit_is_refused_and_says_what_to_close(world
     assert f"{folder.name}/0.txt" in after
     assert "close_all_others=true" in after
     assert "offset=0 and length=100" in after
-    assert await open_names(world, agent) == ["0.txt", "1.txt"]
+    assert await open_names(services, agent) == ["0.txt", "1.txt"]
 
     provider.replies = [Reply(calls=(opening(folder, 2, 3, close_all_others=True),))]
-    await world.run(agent, "Then close the others.")
-    assert await open_names(world, agent) == ["2.txt", "3.txt"]
+    await services.run(agent, "Then close the others.")
+    assert await open_names(services, agent) == ["2.txt", "3.txt"]
 
 
-async def test_two_files_of_fifty_kilobytes_cost_no_summary_and_no_memory(world: World) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 50_000)] * 2)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+async def test_two_files_of_fifty_kilobytes_cost_no_summary_and_no_memory(
+    services: InnerServices,
+) -> None:
+    folder = await folder_of(services, [lines(ENGLISH, 50_000)] * 2)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [Reply(calls=(opening(folder, 0, 1),)), say("Open.")]
-    await world.run(agent, "Open both.")
+    await services.run(agent, "Open both.")
 
-    await talk(world, agent, 12)
+    await talk(services, agent, 12)
 
-    assert await open_names(world, agent) == ["0.txt", "1.txt"]
+    assert await open_names(services, agent) == ["0.txt", "1.txt"]
     assert (provider.refused, provider.summaries) == (0, 0)
 
 
-async def test_attaching_a_folder_opens_no_more_files_than_fit(world: World) -> None:
-    folder = await folder_of(world, [lines(CHINESE, 20_000)] * 6)
-    agent = await reader(world, folder, open_count=100)
-    opened = await open_names(world, agent)
+async def test_attaching_a_folder_opens_no_more_files_than_fit(services: InnerServices) -> None:
+    folder = await folder_of(services, [lines(CHINESE, 20_000)] * 6)
+    agent = await reader(services, folder, open_count=100)
+    opened = await open_names(services, agent)
     assert opened
     assert opened == [f"{number}.txt" for number in range(len(opened))]
     assert len(opened) < 3
 
-    provider = Provider(world)
-    await talk(world, agent, 4)
+    provider = Provider(services)
+    await talk(services, agent, 4)
     # What other agents of the model taught may be wrong for Chinese, once.
     assert provider.refused <= 1
     assert provider.summaries == 0
 
 
 async def test_a_smaller_model_closes_the_least_recently_used_files_and_says_so(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 60_000)] * 4)
+    folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 4)
     large = pb.ModelConfig(handle="test/test-model", context_window=128_000)
-    agent = await reader(world, folder, model=large)
-    provider = Provider(world, window=128_000)
+    agent = await reader(services, folder, model=large)
+    provider = Provider(services, window=128_000)
     provider.replies = [
         Reply(calls=(opening(folder, 3, 2, 1, 0),)),
         Reply(calls=(opening(folder, 3),)),
     ]
-    await world.run(agent, "Open all, then look at 3 again.")
-    assert await open_names(world, agent) == ["0.txt", "1.txt", "2.txt", "3.txt"]
+    await services.run(agent, "Open all, then look at 3 again.")
+    assert await open_names(services, agent) == ["0.txt", "1.txt", "2.txt", "3.txt"]
 
     small = pb.ModelConfig(handle="test/test-model", context_window=16_000)
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=small))
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=small))
     provider.window = 16_000
-    await talk(world, agent, 3)
+    await talk(services, agent, 3)
 
-    system = world.model.requests[-1].system
-    still_open = await open_names(world, agent)
+    system = services.model.requests[-1].system
+    still_open = await open_names(services, agent)
     closed = [name for name in ("2.txt", "1.txt", "0.txt") if name not in still_open]
     assert closed == ["2.txt", "1.txt", "0.txt"][: len(closed)]
     assert closed
@@ -242,43 +246,45 @@ async def test_a_smaller_model_closes_the_least_recently_used_files_and_says_so(
         "- warning=these files were closed because the context window has no space for them: "
         f"{names}. Open fewer"
     ) in system
-    assert len({request.system for request in world.model.requests[-3:]}) == 1
+    assert len({request.system for request in services.model.requests[-3:]}) == 1
     assert provider.refused == 0
 
     provider.replies = [Reply(calls=(opening(folder, 2, close_all_others=True),))]
-    await world.run(agent, "Only 2, please.")
-    assert "were closed because" not in world.model.requests[-1].system
+    await services.run(agent, "Only 2, please.")
+    assert "were closed because" not in services.model.requests[-1].system
 
 
-async def test_blocks_that_grow_close_files_before_a_turn_is_refused(world: World) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 60_000)] * 3)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+async def test_blocks_that_grow_close_files_before_a_turn_is_refused(
+    services: InnerServices,
+) -> None:
+    folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 3)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [Reply(calls=(opening(folder, 0, 1, 2),))]
-    await world.run(agent, "Open them.")
+    await services.run(agent, "Open them.")
 
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
-    await world.blocks.UpdateBlock(
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    await services.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(block_id=listed.blocks[0].id, value="x" * 60_000, limit=100_000)
     )
-    await talk(world, agent, 3)
+    await talk(services, agent, 3)
     assert provider.refused == 0
-    assert len(await open_names(world, agent)) < 3
+    assert len(await open_names(services, agent)) < 3
 
 
-async def test_a_provider_that_counts_more_tokens_has_files_closed(world: World) -> None:
+async def test_a_provider_that_counts_more_tokens_has_files_closed(services: InnerServices) -> None:
     """The estimate is wrong; the refusal of the provider says so."""
-    folder = await folder_of(world, [lines(ENGLISH, 60_000)] * 3)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+    folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 3)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [Reply(calls=(opening(folder, 0, 1, 2),))]
-    await world.run(agent, "Open them.")
+    await services.run(agent, "Open them.")
 
     provider.window = 9_000
-    ran = await world.run(agent, "Go on.")
+    ran = await services.run(agent, "Go on.")
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert provider.refused >= 1
-    assert len(await open_names(world, agent)) < 3
+    assert len(await open_names(services, agent)) < 3
 
 
 @pytest.mark.parametrize(
@@ -286,88 +292,90 @@ async def test_a_provider_that_counts_more_tokens_has_files_closed(world: World)
     [(8_000, 3, 5_000), (30_000, 5, 15_000), (32_000, 5, 15_000), (128_000, 10, 25_000)],
 )
 async def test_limits_of_files_follow_the_context_window(
-    world: World, window: int, most: int, chars: int
+    services: InnerServices, window: int, most: int, chars: int
 ) -> None:
-    folder = await folder_of(world, ["short"])
-    agent = await reader(world, folder)
+    folder = await folder_of(services, ["short"])
+    agent = await reader(services, folder)
     model = pb.ModelConfig(handle="test/test-model", context_window=window)
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=model))
-    Provider(world)
-    await world.run(agent, "Hello.")
-    system = world.model.requests[-1].system
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=model))
+    Provider(services)
+    await services.run(agent, "Hello.")
+    system = services.model.requests[-1].system
     assert f"- max_files_open={most}\n" in system
     assert f"- chars_limit={chars}\n" in system.partition("<directories>")[2]
-    shown = await world.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
+    shown = await services.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
     assert (shown.max_files_open, shown.per_file_view_window_char_limit) == (most, chars)
 
 
-async def test_limits_that_no_file_could_use_are_refused(world: World) -> None:
+async def test_limits_that_no_file_could_use_are_refused(services: InnerServices) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        await world.make_agent(max_files_open=1_000, per_file_view_window_char_limit=500_000)
+        await services.make_agent(max_files_open=1_000, per_file_view_window_char_limit=500_000)
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["max_files_open", "per_file_view_window_char_limit"]
     assert "has space for" in caught.value.violations[1].description
 
-    agent = await world.make_agent(per_file_view_window_char_limit=20_000)
+    agent = await services.make_agent(per_file_view_window_char_limit=20_000)
     small = pb.ModelConfig(handle="test/test-model", context_window=8_000)
     update = pb.UpdateAgentRequest(agent_id=agent.id, model=small)
     with pytest.raises(InvalidArgumentError, match="per_file_view_window_char_limit is 20000"):
-        await world.agents.UpdateAgent(update)
+        await services.agents.UpdateAgent(update)
     update.per_file_view_window_char_limit = 0
-    await world.agents.UpdateAgent(update)
+    await services.agents.UpdateAgent(update)
 
 
-async def test_users_cannot_open_files_without_space(world: World) -> None:
-    folder = await folder_of(world, [lines(CHINESE, 20_000)] * 3)
-    agent = await reader(world, folder)
+async def test_users_cannot_open_files_without_space(services: InnerServices) -> None:
+    folder = await folder_of(services, [lines(CHINESE, 20_000)] * 3)
+    agent = await reader(services, folder)
     request = file_pb.OpenFilesRequest(
         agent_id=agent.id,
         windows=[file_pb.FileWindow(file_name=f"{folder.name}/{n}.txt") for n in range(3)],
     )
     with pytest.raises(FailedPreconditionError, match="open fewer files at once") as caught:
-        await files_of(world).OpenFiles(request)
+        await files_of(services).OpenFiles(request)
     assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
-    assert await open_names(world, agent) == []
+    assert await open_names(services, agent) == []
     del request.windows[1:]
-    await files_of(world).OpenFiles(request)
-    assert await open_names(world, agent) == ["0.txt"]
+    await files_of(services).OpenFiles(request)
+    assert await open_names(services, agent) == ["0.txt"]
 
 
-async def test_a_prompt_that_is_too_large_names_its_parts(world: World) -> None:
+async def test_a_prompt_that_is_too_large_names_its_parts(services: InnerServices) -> None:
     """Not even files that are closed make space: the message says what is large."""
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         blocks=[block_pb.NewBlock(label="human", value="x" * 60_000, limit=100_000)]
     )
     # Written past the API, as by an operator who lowers the window of a model.
     model = pb.ModelConfig(handle="test/test-model", context_window=128_000)
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=model))
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
-    await world.blocks.UpdateBlock(
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=model))
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    await services.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(
             block_id=listed.blocks[0].id, value="y" * 250_000, limit=300_000
         )
     )
-    await shrink_model(world, agent, WINDOW)
-    asked = len(world.model.requests)
-    ran = await world.run(agent, "Hello.")
+    await shrink_model(services, agent, WINDOW)
+    asked = len(services.model.requests)
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT
     assert ran.finished.error.reason == "CONTEXT_WINDOW_EXCEEDED"
     assert "context window of 32000: memory blocks 4" in ran.finished.error.message
     assert "Shorten or detach memory blocks" in ran.finished.error.message
-    assert len(world.model.requests) == asked
+    assert len(services.model.requests) == asked
 
 
-async def test_memory_that_the_provider_counts_as_too_long_is_named(world: World) -> None:
+async def test_memory_that_the_provider_counts_as_too_long_is_named(
+    services: InnerServices,
+) -> None:
     """The limit of memory is an estimate in bytes; a provider can count three times as many."""
-    agent = await world.make_agent()
-    provider = Provider(world)
-    await world.run(agent, ENGLISH * 200)
-    blocks = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    agent = await services.make_agent()
+    provider = Provider(services)
+    await services.run(agent, ENGLISH * 200)
+    blocks = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     human = next(block for block in blocks.blocks if block.label == "human")
     request = block_pb.UpdateBlockRequest(block_id=human.id, value=EMOJI * 3_300)
-    await world.blocks.UpdateBlock(request)
+    await services.blocks.UpdateBlock(request)
 
-    ran = await world.run(agent, "Hello.")
+    ran = await services.run(agent, "Hello.")
 
     assert provider.refused > 0
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT
@@ -377,37 +385,39 @@ async def test_memory_that_the_provider_counts_as_too_long_is_named(world: World
     assert "context window of 32000: memory blocks " in message
     assert "Shorten or detach memory blocks" in message
     request.value = "Her name is Ada."
-    await world.blocks.UpdateBlock(request)
-    assert (await world.run(agent, "Hello.")).text == "Yes."
+    await services.blocks.UpdateBlock(request)
+    assert (await services.run(agent, "Hello.")).text == "Yes."
 
 
-async def test_the_context_window_shown_is_that_of_the_next_model_call(world: World) -> None:
+async def test_the_context_window_shown_is_that_of_the_next_model_call(
+    services: InnerServices,
+) -> None:
     """Files and edits since the last turn are in it, and the schemas of the file tools."""
-    folder = await folder_of(world, [lines(ENGLISH, 60_000)] * 2)
-    agent = await reader(world, folder)
-    Provider(world)
-    await world.run(agent, "Hello.")
+    folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 2)
+    agent = await reader(services, folder)
+    Provider(services)
+    await services.run(agent, "Hello.")
     names = [f"{folder.name}/{number}.txt" for number in range(2)]
-    await files_of(world).OpenFiles(
+    await files_of(services).OpenFiles(
         file_pb.OpenFilesRequest(
             agent_id=agent.id, windows=[file_pb.FileWindow(file_name=name) for name in names]
         )
     )
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
-    await world.blocks.UpdateBlock(
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    await services.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(block_id=listed.blocks[0].id, value="Ada " * 500)
     )
     passage = passage_pb.NewPassage(text="Ada likes tea.", tags=["taste"])
-    await world.passages.InsertPassage(
+    await services.passages.InsertPassage(
         passage_pb.InsertPassageRequest(agent_id=agent.id, passage=passage)
     )
-    before = await world.window(agent)
+    before = await services.window(agent)
 
-    shown = await world.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
-    assert await world.window(agent) == before, "looking stores nothing"
-    await world.run(agent, "Next.")
+    shown = await services.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
+    assert await services.window(agent) == before, "looking stores nothing"
+    await services.run(agent, "Next.")
 
-    request = world.model.requests[-1]
+    request = services.model.requests[-1]
     assert shown.system_message == request.system
     parts = {part.name: part for part in shown.parts}
     assert parts["files"].count == 2
@@ -427,62 +437,66 @@ async def test_the_context_window_shown_is_that_of_the_next_model_call(world: Wo
     assert shown.used_tokens == pytest.approx(sent * by_files, rel=0.01)
 
 
-async def test_context_window_names_what_the_next_turn_closes_and_compacts(world: World) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 12_000)] * 3)
-    agent = await reader(world, folder)
-    provider = Provider(world)
+async def test_context_window_names_what_the_next_turn_closes_and_compacts(
+    services: InnerServices,
+) -> None:
+    folder = await folder_of(services, [lines(ENGLISH, 12_000)] * 3)
+    agent = await reader(services, folder)
+    provider = Provider(services)
     provider.replies = [Reply(calls=(opening(folder, 0, 1, 2),)), say("Open.")]
-    await world.run(agent, "Open them.")
+    await services.run(agent, "Open them.")
     request = pb.GetContextWindowRequest(agent_id=agent.id)
-    shown = await world.agents.GetContextWindow(request)
+    shown = await services.agents.GetContextWindow(request)
     assert (list(shown.files_to_close), shown.compaction_due) == ([], False)
     for _ in range(6):
-        await world.run(agent, ENGLISH * 80)
-    await shrink_model(world, agent, 12_000)
+        await services.run(agent, ENGLISH * 80)
+    await shrink_model(services, agent, 12_000)
     provider.window = 12_000
 
-    shown = await world.agents.GetContextWindow(request)
+    shown = await services.agents.GetContextWindow(request)
 
     assert shown.compaction_due
-    names = await open_names(world, agent)
+    names = await open_names(services, agent)
     assert names == ["0.txt", "1.txt", "2.txt"], "looking closes nothing"
     assert provider.summaries == 0, "looking compacts nothing"
-    await world.run(agent, "Hello.")
-    left = [f"{folder.name}/{name}" for name in await open_names(world, agent)]
+    await services.run(agent, "Hello.")
+    left = [f"{folder.name}/{name}" for name in await open_names(services, agent)]
     assert 0 < len(left) < 3
     assert {*shown.files_to_close, *left} == {f"{folder.name}/{name}" for name in names}
     assert provider.summaries == 1
-    shown = await world.agents.GetContextWindow(request)
+    shown = await services.agents.GetContextWindow(request)
     assert (list(shown.files_to_close), shown.compaction_due) == ([], False)
 
 
-async def test_little_space_for_messages_costs_no_summary_at_each_turn(world: World) -> None:
+async def test_little_space_for_messages_costs_no_summary_at_each_turn(
+    services: InnerServices,
+) -> None:
     model = pb.ModelConfig(handle="test/test-model", context_window=8_000)
-    agent = await world.make_agent(model=model)
-    provider = Provider(world, 8_000)
-    await world.run(agent, "Hello.")
-    blocks = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    agent = await services.make_agent(model=model)
+    provider = Provider(services, 8_000)
+    await services.run(agent, "Hello.")
+    blocks = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     block = next(block for block in blocks.blocks if block.label == "human")
     text, step = "", 2_000
     while step > 20:  # until core memory refuses any more
         update = block_pb.UpdateBlockRequest(block_id=block.id, value=text + "x" * step)
         try:
-            await world.blocks.UpdateBlock(update)
+            await services.blocks.UpdateBlock(update)
             text = update.value
         except FailedPreconditionError:
             step //= 2
 
     for number in range(10):
-        ran = await world.run(agent, f"{number} {'word ' * 250}")
+        ran = await services.run(agent, f"{number} {'word ' * 250}")
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
 
     assert (provider.refused, provider.summaries) == (0, 0)
-    assert world.model.requests[-1].last_text.count("word") == 250
-    assert len((await world.window(agent)).messages) < 8, "what is read does not grow"
+    assert services.model.requests[-1].last_text.count("word") == 250
+    assert len((await services.window(agent)).messages) < 8, "what is read does not grow"
 
 
-async def shrink_model(world: World, agent: pb.Agent, window: int) -> None:
-    connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
+async def shrink_model(services: InnerServices, agent: pb.Agent, window: int) -> None:
+    connection = await asyncpg.connect(services.urls["agent_loop"].admin_url)
     try:
         await connection.execute(
             "UPDATE agent_loop.agents SET model = jsonb_set(model, '{context_window}', $1::jsonb)"
@@ -494,30 +508,32 @@ async def shrink_model(world: World, agent: pb.Agent, window: int) -> None:
         await connection.close()
 
 
-async def test_person_is_held_to_the_limits_that_the_agent_sets(world: World) -> None:
-    folder = await folder_of(world, [lines(ENGLISH, 500)] * 4)
-    agent = await reader(world, folder, open_count=100, max_files_open=2)
-    assert await open_names(world, agent) == ["0.txt", "1.txt"]
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, max_files_open=1))
+async def test_person_is_held_to_the_limits_that_the_agent_sets(services: InnerServices) -> None:
+    folder = await folder_of(services, [lines(ENGLISH, 500)] * 4)
+    agent = await reader(services, folder, open_count=100, max_files_open=2)
+    assert await open_names(services, agent) == ["0.txt", "1.txt"]
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, max_files_open=1))
     with pytest.raises(InvalidArgumentError, match="1 files"):
-        await person_opens(world, agent, folder, 2, 3)
+        await person_opens(services, agent, folder, 2, 3)
 
 
-async def test_person_has_as_much_space_for_files_as_the_agents_tool(world: World) -> None:
-    folder = await folder_of(world, [lines(CHINESE, 20_000)] * 5)
-    agent = await reader(world, folder)
+async def test_person_has_as_much_space_for_files_as_the_agents_tool(
+    services: InnerServices,
+) -> None:
+    folder = await folder_of(services, [lines(CHINESE, 20_000)] * 5)
+    agent = await reader(services, folder)
     # The estimate of bytes per token is that of the moment in which a limit was sent. A turn of
     # the agent makes it the agent's own: before, it is what other agents have taught.
     for system in ("Be kind.", "Be nice."):
-        await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, system=system))
-        world.model.script(say("Hello."))
-        await world.run(agent, "Hello.")
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, system="Be kind."))
+        await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, system=system))
+        services.model.script(say("Hello."))
+        await services.run(agent, "Hello.")
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, system="Be kind."))
     with pytest.raises(FailedPreconditionError, match="there is space for") as refused:
-        await person_opens(world, agent, folder, *range(5))
-    world.model.script(Reply(calls=[opening(folder, *range(5))]), say("They are too long."))
-    await world.run(agent, "Open the files.")
-    (content,) = world.model.requests[-1].answered
+        await person_opens(services, agent, folder, *range(5))
+    services.model.script(Reply(calls=[opening(folder, *range(5))]), say("They are too long."))
+    await services.run(agent, "Open the files.")
+    (content,) = services.model.requests[-1].answered
     services = [
         int(re.search(r"there is space for (\d+) bytes", text)[1])  # type: ignore[index]
         for text in (refused.value.message, content)
@@ -527,10 +543,10 @@ async def test_person_has_as_much_space_for_files_as_the_agents_tool(world: Worl
 
 
 async def person_opens(
-    world: World, agent: pb.Agent, folder: file_pb.Folder, *numbers: int
+    services: InnerServices, agent: pb.Agent, folder: file_pb.Folder, *numbers: int
 ) -> None:
     windows = [file_pb.FileWindow(file_name=f"{folder.name}/{number}.txt") for number in numbers]
     request = file_pb.OpenFilesRequest(
         request_id=new_id("request"), agent_id=agent.id, windows=windows
     )
-    await files_of(world).OpenFiles(request)
+    await files_of(services).OpenFiles(request)

@@ -10,7 +10,7 @@ import pytest
 
 from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.script import Call, Fault, Reply, say, unauthorized
-from inner_services import World
+from inner_services import InnerServices
 from strata.agent_loop.models.probes import ask_server
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
@@ -19,8 +19,8 @@ from strata.protocol.errors import InvalidArgumentError
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def probe(world: World, handle: str, **fields: Any) -> pb.ProbeModelResponse:
-    response: pb.ProbeModelResponse = await world.models.ProbeModel(
+async def probe(services: InnerServices, handle: str, **fields: Any) -> pb.ProbeModelResponse:
+    response: pb.ProbeModelResponse = await services.models.ProbeModel(
         pb.ProbeModelRequest(handle=handle, **fields)
     )
     return response
@@ -31,12 +31,12 @@ def values(response: pb.ProbeModelResponse) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
-async def test_probe_reports_answers_and_tool_calls(world: World, handle: str) -> None:
-    world.model.script(
+async def test_probe_reports_answers_and_tool_calls(services: InnerServices, handle: str) -> None:
+    services.model.script(
         say("OK", usage=(9, 2)), Reply(calls=(Call("report_ready", {"ready": True}),))
     )
 
-    response = await probe(world, handle)
+    response = await probe(services, handle)
 
     findings = values(response)
     assert findings["answers"] == "yes (9 tokens in, 2 out)"
@@ -45,38 +45,42 @@ async def test_probe_reports_answers_and_tool_calls(world: World, handle: str) -
     assert response.context_window == 0, "nobody names it"
 
 
-async def test_probe_reports_the_configured_window(world: World) -> None:
-    response = await probe(world, "blind/test-model", skip_requests=True)
+async def test_probe_reports_the_configured_window(services: InnerServices) -> None:
+    response = await probe(services, "blind/test-model", skip_requests=True)
     [window] = [finding for finding in response.findings if finding.name == "context window"]
     assert (window.tokens, window.source) == (8_000, "settings")
     assert response.context_window == 8_000
-    assert world.model.requests == []
+    assert services.model.requests == []
 
 
-async def test_probe_reports_refused_tools_with_the_error(world: World) -> None:
-    world.model.script(say("OK"), Fault(400, "tools are not supported", "invalid_request_error"))
-    assert "tools are not supported" in values(await probe(world, "test/test-model"))["tool calls"]
+async def test_probe_reports_refused_tools_with_the_error(services: InnerServices) -> None:
+    services.model.script(say("OK"), Fault(400, "tools are not supported", "invalid_request_error"))
+    assert (
+        "tools are not supported" in values(await probe(services, "test/test-model"))["tool calls"]
+    )
 
 
-async def test_model_that_does_not_answer_is_a_problem_with_the_reason(world: World) -> None:
-    world.model.script(unauthorized())
-    response = await probe(world, "test/test-model")
+async def test_model_that_does_not_answer_is_a_problem_with_the_reason(
+    services: InnerServices,
+) -> None:
+    services.model.script(unauthorized())
+    response = await probe(services, "test/test-model")
     assert "answers" not in values(response)
     [problem] = response.problems
     assert "Incorrect API key" in problem
 
 
-async def test_probe_asks_models_that_are_not_listed(world: World) -> None:
-    world.model.script(say("OK"), say("No."))
-    response = await probe(world, "listing/other")
+async def test_probe_asks_models_that_are_not_listed(services: InnerServices) -> None:
+    services.model.script(say("OK"), say("No."))
+    response = await probe(services, "listing/other")
     assert list(response.problems) == ["listing does not list the model."]
     assert values(response)["tool calls"].startswith("no: ")
 
 
 @pytest.mark.parametrize("handle", ["", "none/such", "test", "test/"])
-async def test_handle_of_no_endpoint_is_refused(world: World, handle: str) -> None:
+async def test_handle_of_no_endpoint_is_refused(services: InnerServices, handle: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        await probe(world, handle)
+        await probe(services, handle)
     assert [violation.field for violation in refused.value.violations] == ["handle"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import (
@@ -36,11 +36,11 @@ def model(window: int, handle: str = HANDLE, **more: Any) -> pb.ModelConfig:
     return pb.ModelConfig(handle=handle, context_window=window, **more)
 
 
-async def stored(world: World, project: str) -> dict[str, int]:
+async def stored(services: InnerServices, project: str) -> dict[str, int]:
     """How many rows the services have of a project."""
     counts = {}
     for service, tables in SERVICES.items():
-        connection = await asyncpg.connect(world.urls[service].admin_url)
+        connection = await asyncpg.connect(services.urls[service].admin_url)
         try:
             for table in tables:
                 query = f"SELECT count(*) FROM {service}.{table} WHERE project_id = $1"
@@ -50,9 +50,9 @@ async def stored(world: World, project: str) -> dict[str, int]:
     return counts
 
 
-async def limit_of(world: World, agent: pb.Agent) -> tuple[int | None, bool, int]:
+async def limit_of(services: InnerServices, agent: pb.Agent) -> tuple[int | None, bool, int]:
     """The limit of an agent, whether lines are numbered, and for which revision it is."""
-    connection = await asyncpg.connect(world.urls["core_memory"].admin_url)
+    connection = await asyncpg.connect(services.urls["core_memory"].admin_url)
     try:
         row = await connection.fetchrow(
             "SELECT prompt_limit_bytes, prompt_line_numbers, prompt_revision"
@@ -65,26 +65,26 @@ async def limit_of(world: World, agent: pb.Agent) -> tuple[int | None, bool, int
     return row[0], row[1], row[2]
 
 
-async def update(world: World, agent: pb.Agent, **fields: Any) -> pb.Agent:
+async def update(services: InnerServices, agent: pb.Agent, **fields: Any) -> pb.Agent:
     request = pb.UpdateAgentRequest(agent_id=agent.id, **fields)
-    changed: pb.Agent = (await world.agents.UpdateAgent(request)).agent
+    changed: pb.Agent = (await services.agents.UpdateAgent(request)).agent
     return changed
 
 
-async def get(world: World, agent: pb.Agent) -> pb.Agent:
+async def get(services: InnerServices, agent: pb.Agent) -> pb.Agent:
     stored_agent: pb.Agent = (
-        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
+        await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
     ).agent
     return stored_agent
 
 
-async def write(world: World, agent: pb.Agent, size: int) -> None:
+async def write(services: InnerServices, agent: pb.Agent, size: int) -> None:
     """Gives the agent's block so many bytes."""
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     request = block_pb.UpdateBlockRequest(
         block_id=listed.blocks[0].id, value="x" * size, limit=200_000
     )
-    await world.blocks.UpdateBlock(request)
+    await services.blocks.UpdateBlock(request)
 
 
 async def refused(attempt: Any) -> FailedPreconditionError:
@@ -105,116 +105,116 @@ async def refused(attempt: Any) -> FailedPreconditionError:
 )
 @pytest.mark.parametrize("request_id", ["", "request-1"])
 async def test_an_agent_that_is_too_large_is_not_made(
-    world: World, fields: dict[str, Any], request_id: str
+    services: InnerServices, fields: dict[str, Any], request_id: str
 ) -> None:
-    with world.signed_in() as project:
+    with services.signed_in() as project:
         wanted = pb.CreateAgentRequest(
             name="Bo", model=model(4_096), request_id=request_id, **fields
         )
-        error = await refused(world.agents.CreateAgent(wanted))
+        error = await refused(services.agents.CreateAgent(wanted))
         size, limit = int(error.metadata["size"]), int(error.metadata["limit"])
         assert size > limit > 0
         assert f"{size - limit} more than" in error.message
-        assert set((await stored(world, project)).values()) == {0}
+        assert set((await stored(services, project)).values()) == {0}
         smaller = pb.CreateAgentRequest(name="Bo", model=model(32_000), **fields)
-        await world.agents.CreateAgent(smaller)
+        await services.agents.CreateAgent(smaller)
 
 
-async def test_shared_blocks_count_when_an_agent_is_made(world: World) -> None:
-    made = await world.blocks.CreateBlock(
+async def test_shared_blocks_count_when_an_agent_is_made(services: InnerServices) -> None:
+    made = await services.blocks.CreateBlock(
         block_pb.CreateBlockRequest(
             block=block_pb.NewBlock(label="shared", value="x" * 36_000, limit=40_000)
         )
     )
-    await refused(world.make_agent(model=model(4_096), block_ids=[made.block.id]))
-    listed = await world.blocks.GetBlock(block_pb.GetBlockRequest(block_id=made.block.id))
+    await refused(services.make_agent(model=model(4_096), block_ids=[made.block.id]))
+    listed = await services.blocks.GetBlock(block_pb.GetBlockRequest(block_id=made.block.id))
     assert not listed.block.agent_ids
-    await world.make_agent(model=model(32_000), block_ids=[made.block.id])
+    await services.make_agent(model=model(32_000), block_ids=[made.block.id])
 
 
-async def test_the_limit_follows_model_system_prompt_and_tools(world: World) -> None:
-    agent = await world.make_agent(model=model(16_000))
-    first, numbered, revision = await limit_of(world, agent)
+async def test_the_limit_follows_model_system_prompt_and_tools(services: InnerServices) -> None:
+    agent = await services.make_agent(model=model(16_000))
+    first, numbered, revision = await limit_of(services, agent)
     assert first is not None
     assert (numbered, revision) == (False, 1)
 
-    await update(world, agent, model=model(32_000))
-    second, *_ = await limit_of(world, agent)
+    await update(services, agent, model=model(32_000))
+    second, *_ = await limit_of(services, agent)
     assert second is not None
     assert second > first
 
-    await update(world, agent, system="Be kind. " * 100)
-    third, *_ = await limit_of(world, agent)
+    await update(services, agent, system="Be kind. " * 100)
+    third, *_ = await limit_of(services, agent)
     grown = len("Be kind. " * 100) - len(agent.system.encode())
     assert third == second - grown
 
-    await update(world, agent, tools=pb.NameList(names=[]))
-    fourth, *_ = await limit_of(world, agent)
+    await update(services, agent, tools=pb.NameList(names=[]))
+    fourth, *_ = await limit_of(services, agent)
     assert fourth is not None
     assert fourth > third + 3_000, "six tools less"
 
-    await update(world, agent, model=model(32_000, "claude/test-model", max_output_tokens=8_000))
-    fifth, numbered, revision = await limit_of(world, agent)
+    await update(services, agent, model=model(32_000, "claude/test-model", max_output_tokens=8_000))
+    fifth, numbered, revision = await limit_of(services, agent)
     assert (fifth not in (None, fourth), numbered, revision) == (True, True, 5)
 
-    await update(world, agent, name=f"Cy {new_id('x')}", description="Another name.")
-    assert await limit_of(world, agent) == (fifth, True, 5), "that takes no space"
+    await update(services, agent, name=f"Cy {new_id('x')}", description="Another name.")
+    assert await limit_of(services, agent) == (fifth, True, 5), "that takes no space"
 
 
-async def test_a_window_that_memory_does_not_fit_is_refused(world: World) -> None:
-    agent = await world.make_agent(model=model(32_000))
-    await write(world, agent, 36_000)
-    before, limit = await get(world, agent), await limit_of(world, agent)
+async def test_a_window_that_memory_does_not_fit_is_refused(services: InnerServices) -> None:
+    agent = await services.make_agent(model=model(32_000))
+    await write(services, agent, 36_000)
+    before, limit = await get(services, agent), await limit_of(services, agent)
     assert limit[0] is not None
-    error = await refused(update(world, agent, model=model(4_096), name="Another"))
+    error = await refused(update(services, agent, model=model(4_096), name="Another"))
     assert error.metadata["agent_id"] == agent.id
     assert int(error.metadata["size"]) > 36_000 > int(error.metadata["limit"])
     assert f"takes {error.metadata['size']} bytes" in error.message
-    assert (await get(world, agent), await limit_of(world, agent)) == (before, limit)
+    assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
 
-    await refused(update(world, agent, model=model(32_000), system="x" * (limit[0] - 30_000)))
-    assert (await get(world, agent), await limit_of(world, agent)) == (before, limit)
-    await write(world, agent, 37_000)
+    await refused(update(services, agent, model=model(32_000), system="x" * (limit[0] - 30_000)))
+    assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
+    await write(services, agent, 37_000)
 
-    await write(world, agent, 1_000)
-    changed = await update(world, agent, model=model(4_096))
+    await write(services, agent, 1_000)
+    changed = await update(services, agent, model=model(4_096))
     assert changed.model.context_window == 4_096
-    await refused(write(world, agent, 36_000))
+    await refused(write(services, agent, 36_000))
 
 
 @pytest.mark.parametrize("window", [8_192, 64_000])
 async def test_a_change_that_is_refused_later_leaves_the_old_limit(
-    world: World, window: int
+    services: InnerServices, window: int
 ) -> None:
-    taken = await world.make_agent()
-    agent = await world.make_agent(model=model(32_000))
-    before, limit = await get(world, agent), await limit_of(world, agent)
+    taken = await services.make_agent()
+    agent = await services.make_agent(model=model(32_000))
+    before, limit = await get(services, agent), await limit_of(services, agent)
     with pytest.raises(AlreadyExistsError):
-        await update(world, agent, model=model(window), name=taken.name)
+        await update(services, agent, model=model(window), name=taken.name)
     with pytest.raises(AbortedError):
-        await update(world, agent, model=model(window), expected_revision=7)
+        await update(services, agent, model=model(window), expected_revision=7)
     with pytest.raises(NotFoundError):
-        await update(world, agent, model=model(window), tools=pb.NameList(names=["no_such"]))
-    assert (await get(world, agent), await limit_of(world, agent)) == (before, limit)
+        await update(services, agent, model=model(window), tools=pb.NameList(names=["no_such"]))
+    assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
 
 
 async def test_a_repeated_change_gets_the_first_answer_and_keeps_the_newest_limit(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await world.make_agent(model=model(32_000))
+    agent = await services.make_agent(model=model(32_000))
     smaller = {"model": model(8_192), "request_id": new_id("request")}
-    first = await update(world, agent, **smaller)
-    await update(world, agent, model=model(64_000))
-    newest = await limit_of(world, agent)
-    await write(world, agent, 80_000)
-    assert await update(world, agent, **smaller) == first
-    assert await limit_of(world, agent) == newest
+    first = await update(services, agent, **smaller)
+    await update(services, agent, model=model(64_000))
+    newest = await limit_of(services, agent)
+    await write(services, agent, 80_000)
+    assert await update(services, agent, **smaller) == first
+    assert await limit_of(services, agent) == newest
     with pytest.raises(AlreadyExistsError) as reused:
-        await update(world, agent, model=model(9_000), request_id=smaller["request_id"])
+        await update(services, agent, model=model(9_000), request_id=smaller["request_id"])
     assert reused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_unknown_agent_has_no_limit(world: World) -> None:
+async def test_unknown_agent_has_no_limit(services: InnerServices) -> None:
     with pytest.raises(NotFoundError) as caught:
-        await update(world, pb.Agent(id=new_id("agent")), model=model(8_192))
+        await update(services, pb.Agent(id=new_id("agent")), model=model(8_192))
     assert caught.value.reason is Reason.AGENT_NOT_FOUND

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from doubles.script import say
-from inner_services import World
+from inner_services import InnerServices
 from strata.agent_loop.prompts.library import BUILTIN_DESCRIPTIONS, system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb
@@ -22,22 +22,24 @@ from strata.protocol.errors import (
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def create(world: World, **fields: Any) -> pb.Agent:
-    response = await world.agents.CreateAgent(pb.CreateAgentRequest(**fields))
+async def create(services: InnerServices, **fields: Any) -> pb.Agent:
+    response = await services.agents.CreateAgent(pb.CreateAgentRequest(**fields))
     agent: pb.Agent = response.agent
     return agent
 
 
-async def shown(world: World, key: str) -> prompt_pb.Prompt:
-    response = await world.prompts.GetPrompt(prompt_pb.GetPromptRequest(key=key))
+async def shown(services: InnerServices, key: str) -> prompt_pb.Prompt:
+    response = await services.prompts.GetPrompt(prompt_pb.GetPromptRequest(key=key))
     prompt: prompt_pb.Prompt = response.prompt
     return prompt
 
 
-async def test_prompts_of_strata_and_of_the_folder_are_listed_and_shown(world: World) -> None:
-    (world.prompts_folder / "butler.txt").write_text("You are a butler.\n", encoding="utf-8")
-    (world.prompts_folder / "broken.txt").write_bytes(b"\xff")
-    listing = await world.prompts.ListPrompts(prompt_pb.ListPromptsRequest())
+async def test_prompts_of_strata_and_of_the_folder_are_listed_and_shown(
+    services: InnerServices,
+) -> None:
+    (services.prompts_folder / "butler.txt").write_text("You are a butler.\n", encoding="utf-8")
+    (services.prompts_folder / "broken.txt").write_bytes(b"\xff")
+    listing = await services.prompts.ListPrompts(prompt_pb.ListPromptsRequest())
 
     assert [prompt.key for prompt in listing.prompts] == [
         *BUILTIN_DESCRIPTIONS,
@@ -48,40 +50,40 @@ async def test_prompts_of_strata_and_of_the_folder_are_listed_and_shown(world: W
     broken, butler = listing.prompts[-2:]
     assert (broken.problem, broken.characters) == ("broken.txt is not UTF-8: byte 0 is wrong.", 0)
     assert (butler.builtin, butler.problem, butler.characters) == (False, "", 17)
-    assert (await shown(world, "butler")).text == "You are a butler."
-    workflow = await shown(world, "workflow")
+    assert (await shown(services, "butler")).text == "You are a butler."
+    workflow = await shown(services, "workflow")
     assert (workflow.builtin, workflow.text) == (True, system_prompt("workflow"))
     assert workflow.description == BUILTIN_DESCRIPTIONS["workflow"]
 
 
-async def test_agent_keeps_the_prompt_that_it_was_created_with(world: World) -> None:
-    file = world.prompts_folder / "butler.txt"
+async def test_agent_keeps_the_prompt_that_it_was_created_with(services: InnerServices) -> None:
+    file = services.prompts_folder / "butler.txt"
     file.write_text("You are a butler.\n{CORE_MEMORY}\nAlways.\n", encoding="utf-8")
-    agent = await create(world, name="Bo", system_prompt_key="butler")
+    agent = await create(services, name="Bo", system_prompt_key="butler")
     file.write_text("You are a gardener.", encoding="utf-8")
 
     assert agent.system == "You are a butler.\n{CORE_MEMORY}\nAlways."
-    world.model.script(say("Hi."))
-    await world.run(agent, "Hello.")
-    system = world.model.requests[-1].system
+    services.model.script(say("Hi."))
+    await services.run(agent, "Hello.")
+    system = services.model.requests[-1].system
     assert system.startswith("You are a butler.\n<memory_blocks>")
     assert system.endswith("</memory_metadata>\nAlways.")
 
 
-async def test_agent_can_have_a_prompt_of_strata_by_key(world: World) -> None:
-    agent = await create(world, system_prompt_key="memgpt_generate_tool")
+async def test_agent_can_have_a_prompt_of_strata_by_key(services: InnerServices) -> None:
+    agent = await create(services, system_prompt_key="memgpt_generate_tool")
     assert agent.system == system_prompt("memgpt_generate_tool")
 
 
 async def test_repeated_creation_gives_the_same_agent_after_the_prompt_changed(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    file = world.prompts_folder / "fleeting.txt"
+    file = services.prompts_folder / "fleeting.txt"
     file.write_text("Be brief.", encoding="utf-8")
     fields = {"request_id": "once", "name": "Bo", "system_prompt_key": "fleeting"}
-    first = await create(world, **fields)
+    first = await create(services, **fields)
     file.write_text("Be long.", encoding="utf-8")
-    assert await create(world, **fields) == first
+    assert await create(services, **fields) == first
 
 
 @pytest.mark.parametrize(
@@ -98,18 +100,18 @@ async def test_repeated_creation_gives_the_same_agent_after_the_prompt_changed(
     ],
 )
 async def test_creation_with_a_prompt_that_cannot_be_used_leaves_nothing(
-    world: World, fields: dict[str, str], error: type[StrataError], reason: Reason
+    services: InnerServices, fields: dict[str, str], error: type[StrataError], reason: Reason
 ) -> None:
-    (world.prompts_folder / "empty.txt").write_text("\n", encoding="utf-8")
+    (services.prompts_folder / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(error) as raised:
-        await create(world, name="Bo", **fields)
+        await create(services, name="Bo", **fields)
     assert raised.value.reason is reason
     if error is InvalidArgumentError:
         assert [violation.field for violation in raised.value.violations] == ["system_prompt_key"]
-    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+    assert list((await services.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
 
-async def test_unknown_prompt_is_not_found(world: World) -> None:
+async def test_unknown_prompt_is_not_found(services: InnerServices) -> None:
     with pytest.raises(NotFoundError) as raised:
-        await shown(world, "nobody")
+        await shown(services, "nobody")
     assert raised.value.reason is Reason.PROMPT_NOT_FOUND

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Call, Reply, rate_limited, say
-from inner_services import World, roles, user
+from inner_services import InnerServices, roles, user
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.agent_loop.clients.core_memory import CoreMemoryClient
 from strata.agent_loop.clients.recall import RecallClient
@@ -123,21 +123,21 @@ class Mortal:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def mortal(world: World) -> AsyncIterator[Mortal]:
-    database = Database(world.urls["agent_loop"].service_url)
+async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
+    database = Database(services.urls["agent_loop"].service_url)
     endpoints = [
-        ModelEndpoint("test", "openai", world.model.openai_url, models=("test-model",)),
-        ModelEndpoint("claude", "anthropic", world.model.anthropic_url, models=("test-model",)),
+        ModelEndpoint("test", "openai", services.model.openai_url, models=("test-model",)),
+        ModelEndpoint("claude", "anthropic", services.model.anthropic_url, models=("test-model",)),
     ]
-    tools = MortalTools(ToolClient(world.channel("tool_execution")))
+    tools = MortalTools(ToolClient(services.channel("tool_execution")))
     async with ModelFactory() as factory:
         yield Mortal(
             Ports(
                 agents=PostgresAgentStore(database),
-                memory=CoreMemoryClient(world.channel("core_memory")),
-                recall=RecallClient(world.channel("recall")),
+                memory=CoreMemoryClient(services.channel("core_memory")),
+                recall=RecallClient(services.channel("recall")),
                 tools=tools,
-                archival=ArchivalClient(world.channel("archival")),
+                archival=ArchivalClient(services.channel("archival")),
                 journal=PostgresJournal(database),
                 models=ModelProvider(ModelRegistry(endpoints), factory),
                 tokens=TokenEstimator(),
@@ -148,8 +148,8 @@ async def mortal(world: World) -> AsyncIterator[Mortal]:
     await database.close()
 
 
-async def human(world: World, agent: agent_pb.Agent) -> str:
-    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+async def human(services: InnerServices, agent: agent_pb.Agent) -> str:
+    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     return next(block.value for block in listed.blocks if block.label == "human")
 
 
@@ -170,7 +170,7 @@ async def read(stream: Any) -> list[run_event_pb2.RunEvent]:
 
 @asynccontextmanager
 async def served(
-    world: World, mortal: Mortal, transport: str, terms: DetachTerms | None = None
+    services: InnerServices, mortal: Mortal, transport: str, terms: DetachTerms | None = None
 ) -> AsyncIterator[turn_grpc.TurnServiceStub]:
     """Serves the turns of a loop that can die."""
     name = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
@@ -180,14 +180,14 @@ async def served(
     service = Service("mortal", [GrpcService(name, add, servicer)])
     async with AsyncExitStack() as stack:
         if transport == "socket":
-            server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(world.verifier))
+            server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(services.verifier))
             await server.start()
             stack.push_async_callback(server.stop, 0.1)
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
             channel: Any = factory.channel(server.address)
         else:
-            network = await stack.enter_async_context(InProcessNetwork(world.verifier))
+            network = await stack.enter_async_context(InProcessNetwork(services.verifier))
             network.register(service)
             channel = network.channel("mortal")
         stack.push_async_callback(servicer.close)
@@ -199,11 +199,11 @@ def remember(text: str, **more: Any) -> Call:
 
 
 async def test_crash_before_the_tools_leaves_a_reply_to_resume(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    agent = await world.make_agent()
+    agent = await services.make_agent()
     request = mortal.request(agent, "I am Ada.")
-    world.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
+    services.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
 
     def die(_event: ToolEvent) -> None:
         raise Died
@@ -211,28 +211,28 @@ async def test_crash_before_the_tools_leaves_a_reply_to_resume(
     mortal.tools.at = die
     with pytest.raises(Died):
         await mortal.run(request)
-    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    assert roles((await services.window(agent)).messages) == ["system", "user"]
 
     mortal.tools.at = lambda _event: None
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
-    assert len(world.model.requests) == 2
-    assert await human(world, agent) == "Ada"
-    window = await world.window(agent)
+    assert len(services.model.requests) == 2
+    assert await human(services, agent) == "Ada"
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize("when", ["before its tools", "after its tools"])
 async def test_reply_of_a_fallback_model_is_requested_once_despite_crashes(
-    world: World, mortal: Mortal, when: str
+    services: InnerServices, mortal: Mortal, when: str
 ) -> None:
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         model=agent_pb.ModelConfig(handle="test/test-model", fallback_models=["claude/test-model"])
     )
     request = mortal.request(agent, "I am Ada.")
     # Longer than any wait: the request is not repeated.
-    world.model.script(rate_limited(3600), Reply(calls=(remember("Ada"),)), say("Noted."))
+    services.model.script(rate_limited(3600), Reply(calls=(remember("Ada"),)), say("Noted."))
 
     def die(event: ToolEvent) -> None:
         if when.startswith("before") or isinstance(event, CallFinished):
@@ -245,21 +245,21 @@ async def test_reply_of_a_fallback_model_is_requested_once_despite_crashes(
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
-    asked = [request.dialect for request in world.model.requests]
+    asked = [request.dialect for request in services.model.requests]
     assert asked == ["openai", "anthropic", "anthropic"], "the attempt keeps to the fallback model"
-    assert await human(world, agent) == "Ada"
-    stored = (await world.window(agent)).messages
+    assert await human(services, agent) == "Ada"
+    stored = (await services.window(agent)).messages
     assert [message.model for message in stored if message.model] == ["claude/test-model"] * 2
     started = [event for event in sink.events if isinstance(event, StepStarted)]
     assert [event.model for event in started] == ["claude/test-model"] * 2
 
 
 async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    agent = await world.make_agent()
+    agent = await services.make_agent()
     request = mortal.request(agent, "Remember both.")
-    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     finished: list[str] = []
 
     def die(event: ToolEvent) -> None:
@@ -271,27 +271,27 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
     mortal.tools.at = die
     with pytest.raises(Died):
         await mortal.run(request)
-    value = await human(world, agent)
+    value = await human(services, agent)
     assert value.split("\n") == ["one", "two"]
 
     mortal.tools.at = lambda _event: None
     await mortal.run(replace(request, attempt=2))
 
-    assert await human(world, agent) == value
-    returns = (await world.window(agent)).messages[3].parts
+    assert await human(services, agent) == value
+    returns = (await services.window(agent)).messages[3].parts
     assert [json.loads(part.tool_return.content)["status"] for part in returns] == ["OK", "OK"]
 
 
 @pytest.mark.parametrize("dies_in", [1, 2, 3])
 async def test_resumed_turn_decides_the_same_under_rules(
-    world: World, mortal: Mortal, dies_in: int
+    services: InnerServices, mortal: Mortal, dies_in: int
 ) -> None:
     """The history of calls is read from what is committed and journalled, on every dispatch."""
 
     def rule(kind: int, name: str, **fields: object) -> tool_pb2.ToolRule:
         return tool_pb2.ToolRule(type=kind, tool_name=name, **fields)  # type: ignore[arg-type]
 
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         tool_rules=[
             rule(tool_pb2.TOOL_RULE_TYPE_RUN_FIRST, "conversation_search"),
             rule(tool_pb2.TOOL_RULE_TYPE_MAX_COUNT_PER_STEP, "memory_insert", max_count_limit=2),
@@ -306,7 +306,7 @@ async def test_resumed_turn_decides_the_same_under_rules(
         Reply(calls=(remember("two"), remember("three"))),
         say("Noted."),
     )
-    world.model.script(*script)
+    services.model.script(*script)
     finished: list[str] = []
 
     def die(event: ToolEvent) -> None:
@@ -322,9 +322,9 @@ async def test_resumed_turn_decides_the_same_under_rules(
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
-    assert len(world.model.requests) == len(script)
-    assert await human(world, agent) == "one\ntwo"
-    window = (await world.window(agent)).messages
+    assert len(services.model.requests) == len(script)
+    assert await human(services, agent) == "one\ntwo"
+    window = (await services.window(agent)).messages
     assert roles(window[2:]) == [
         *("assistant", "tool"),
         *("assistant", "user"),
@@ -334,7 +334,7 @@ async def test_resumed_turn_decides_the_same_under_rules(
     returns = [json.loads(part.tool_return.content) for part in window[9].parts]
     assert [body["status"] for body in returns] == ["OK", "Failed"]
     assert "Cannot call memory_insert" in returns[1]["message"]
-    choices = [asked.body["tool_choice"] for asked in world.model.requests]
+    choices = [asked.body["tool_choice"] for asked in services.model.requests]
     # After "Bye." the required tool is forced.
     assert [choice == "auto" for choice in choices] == [False, True, False, True, True]
 
@@ -355,22 +355,22 @@ class DyingSink(Sink):
 @pytest.mark.parametrize("where", ["in the call", "after the call", "before the next step"])
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
-    world: World, mortal: Mortal, step: int, where: str
+    services: InnerServices, mortal: Mortal, step: int, where: str
 ) -> None:
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         type=agent_pb.AGENT_TYPE_MEMGPT_V2,
         include_base_tools=False,
         include_base_tool_rules=False,
         tools=["send_message", "memory_insert"],
     )
-    before = roles((await world.window(agent)).messages)
+    before = roles((await services.window(agent)).messages)
     request = mortal.request(agent, "Remember all.")
     texts = ("one", "two", "three")
     script = (
         *(Reply(calls=(remember(text, request_heartbeat=True),)) for text in texts),
         Reply(calls=(Call("send_message", {"message": "Noted."}),)),
     )
-    world.model.script(*script)
+    services.model.script(*script)
     seen: list[ToolEvent] = []
 
     def die(event: ToolEvent) -> None:
@@ -390,24 +390,24 @@ async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
-    assert len(world.model.requests) == len(script)
-    assert await human(world, agent) == "\n".join(texts)
-    window = (await world.window(agent)).messages[len(before) :]
+    assert len(services.model.requests) == len(script)
+    assert await human(services, agent) == "\n".join(texts)
+    window = (await services.window(agent)).messages[len(before) :]
     step_roles = ("assistant", "tool", "user")
     assert roles(window) == ["user", *step_roles * 3, "assistant", "tool"]
     again = await mortal.run(replace(request, attempt=3))
     assert again.stop_reason is StopReason.END_TURN
-    assert len((await world.window(agent)).messages) == len(before) + len(window)
+    assert len((await services.window(agent)).messages) == len(before) + len(window)
 
 
 @pytest.mark.parametrize("when", ["before it is stored", "after it is stored"])
 async def test_passage_of_a_resumed_reply_names_its_message(
-    world: World, mortal: Mortal, when: str
+    services: InnerServices, mortal: Mortal, when: str
 ) -> None:
-    agent = await world.make_agent()
+    agent = await services.make_agent()
     request = mortal.request(agent, "My boat is called Kestrel.")
     insert = Call("archival_memory_insert", {"content": "Her boat is called Kestrel."})
-    world.model.script(Reply(calls=(insert,)), say("Noted."))
+    services.model.script(Reply(calls=(insert,)), say("Noted."))
 
     def die(event: ToolEvent) -> None:
         if isinstance(event, CallFinished) or when.startswith("before"):
@@ -419,19 +419,19 @@ async def test_passage_of_a_resumed_reply_names_its_message(
     mortal.tools.at = lambda _event: None
     await mortal.run(replace(request, attempt=2))
 
-    asked = (await world.window(agent)).messages[2]
-    listed = await world.passages.ListPassages(
+    asked = (await services.window(agent)).messages[2]
+    listed = await services.passages.ListPassages(
         passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=asked.id)
     )
     assert [passage.text for passage in listed.passages] == ["Her boat is called Kestrel."]
 
 
 async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    agent = await world.make_agent()
+    agent = await services.make_agent()
     request = mortal.request(agent, "Remember both.")
-    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     ended = 0
 
     finished: list[str] = []
@@ -451,19 +451,19 @@ async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
     # The call that had no result was sent again; the model never heard of it.
     assert finished == ["memory_insert", "memory_insert"]
     assert sink.stop_reason is StopReason.END_TURN
-    assert (await human(world, agent)).split("\n") == ["one", "two"]
+    assert (await human(services, agent)).split("\n") == ["one", "two"]
 
 
 async def test_frozen_dispatch_is_fenced_off_when_it_continues(
-    world: World, mortal: Mortal
+    services: InnerServices, mortal: Mortal
 ) -> None:
-    agent = await world.make_agent()
+    agent = await services.make_agent()
     request = mortal.request(agent, "I am Ada.")
-    world.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
+    services.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
     mortal.tools.pause = frozen = asyncio.Event()
     first = asyncio.create_task(mortal.run(request))
-    await asyncio.wait_for(world.model.received.wait(), 30)
-    while await human(world, agent) != "Ada":
+    await asyncio.wait_for(services.model.received.wait(), 30)
+    while await human(services, agent) != "Ada":
         await asyncio.sleep(0.01)
     mortal.tools.pause = None
 
@@ -473,36 +473,36 @@ async def test_frozen_dispatch_is_fenced_off_when_it_continues(
         await first
 
     assert sink.stop_reason is StopReason.END_TURN
-    assert await human(world, agent) == "Ada"
-    window = await world.window(agent)
+    assert await human(services, agent) == "Ada"
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
 
 
 async def test_run_cancelled_during_the_reply_keeps_only_the_message(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("A very long answer indeed." * 40, pause=0.1), say("Short."))
-    stream = world.dispatch(agent, "Tell me.", stream_tokens=True)
+    agent = await services.make_agent()
+    services.model.script(say("A very long answer indeed." * 40, pause=0.1), say("Short."))
+    stream = services.dispatch(agent, "Tell me.", stream_tokens=True)
     events = []
     async for response in stream:
         events.append(response.event)
-        if response.event.WhichOneof("event") == "text_delta" and world.last is not None:
-            world.last.cancel()
-            world.last = None
+        if response.event.WhichOneof("event") == "text_delta" and services.last is not None:
+            services.last.cancel()
+            services.last = None
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
-    await asyncio.wait_for(world.model.abandoned.wait(), 30)
+    await asyncio.wait_for(services.model.abandoned.wait(), 30)
 
-    assert roles((await world.window(agent)).messages) == ["system", "user"]
-    ran = await world.run(agent, "Again.")
+    assert roles((await services.window(agent)).messages) == ["system", "user"]
+    ran = await services.run(agent, "Again.")
     assert ran.text == "Short."
-    assert roles((await world.window(agent)).messages) == ["system", "user", "user", "assistant"]
+    assert roles((await services.window(agent)).messages) == ["system", "user", "user", "assistant"]
 
 
-async def test_cancelled_tools_leave_whole_pairs(world: World, mortal: Mortal) -> None:
-    agent = await world.make_agent()
+async def test_cancelled_tools_leave_whole_pairs(services: InnerServices, mortal: Mortal) -> None:
+    agent = await services.make_agent()
     request = mortal.request(agent, "Remember.")
-    world.model.script(Reply(calls=(remember("one"), remember("two"))))
+    services.model.script(Reply(calls=(remember("one"), remember("two"))))
     ended = asyncio.Event()
 
     def hold(event: ToolEvent) -> None:
@@ -522,32 +522,32 @@ async def test_cancelled_tools_leave_whole_pairs(world: World, mortal: Mortal) -
     task.cancel()
     await task
 
-    window = await world.window(agent)
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
     returns = [part.tool_return for part in window.messages[3].parts]
     assert [json.loads(part.content)["status"] for part in returns] == ["OK", "Unknown"]
-    world.model.script(say("Here."))
-    assert (await world.run(agent, "Still there?")).text == "Here."
+    services.model.script(say("Here."))
+    assert (await services.run(agent, "Still there?")).text == "Here."
 
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
 async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
-    world: World, mortal: Mortal, transport: str
+    services: InnerServices, mortal: Mortal, transport: str
 ) -> None:
-    agent = await world.make_agent()
-    world.model.script(Reply(calls=(remember("one"),)))
+    agent = await services.make_agent()
+    services.model.script(Reply(calls=(remember("one"),)))
     mortal.tools.pause = asyncio.Event()
-    async with served(world, mortal, transport) as stub:
-        stream: Any = world.execute(request_of(agent, "Remember."), stub)
+    async with served(services, mortal, transport) as stub:
+        stream: Any = services.execute(request_of(agent, "Remember."), stub)
         events = []
         async for response in stream:
             events.append(response.event)
             if response.event.WhichOneof("event") == "step_started":
-                while await human(world, agent) != "one":
+                while await human(services, agent) != "one":
                     await asyncio.sleep(0.01)
-                assert world.last is not None
-                world.last.cancel()
-    window = await world.window(agent)
+                assert services.last is not None
+                services.last.cancel()
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
     body = json.loads(window.messages[3].parts[0].tool_return.content)
     assert (body["status"], "cancelled" in body["message"]) == ("Unknown", True)
@@ -559,50 +559,50 @@ async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
 async def test_lost_caller_leaves_the_outcome_of_running_tools_to_the_next_attempt(
-    world: World, mortal: Mortal, transport: str
+    services: InnerServices, mortal: Mortal, transport: str
 ) -> None:
     """A broken stream is no cancel: the calls end, the next attempt finds them done."""
-    agent = await world.make_agent()
-    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    agent = await services.make_agent()
+    services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     mortal.tools.pause = asyncio.Event()
     request = request_of(agent, "Remember.")
-    async with served(world, mortal, transport) as stub:
-        stream: Any = world.execute(request, stub)
+    async with served(services, mortal, transport) as stub:
+        stream: Any = services.execute(request, stub)
         async for response in stream:
             if response.event.WhichOneof("event") == "step_started":
                 break
-        while "one" not in await human(world, agent):
+        while "one" not in await human(services, agent):
             await asyncio.sleep(0.01)
         stream.cancel()
         request.attempt = 2
         while not await mortal.ports.journal.is_finishing(key_of(run_from_proto(request))):
             await asyncio.sleep(0.01)
-        successor: Any = world.execute(request, stub)
+        successor: Any = services.execute(request, stub)
         reading = asyncio.create_task(read(successor))
         await asyncio.sleep(0.3)
         assert not reading.done()
         mortal.tools.pause.set()
         mortal.tools.pause = None
         events = await reading
-    window = await world.window(agent)
+    window = await services.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
     returns = [json.loads(part.tool_return.content) for part in window.messages[3].parts]
     assert [tool_return["status"] for tool_return in returns] == ["OK", "OK"]
-    assert (await human(world, agent)).split("\n") == ["one", "two"]
-    assert len(world.model.requests) == 2
+    assert (await human(services, agent)).split("\n") == ["one", "two"]
+    assert len(services.model.requests) == 2
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert events[-1].run_finished.step_count == 2
 
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
 async def test_lost_caller_does_not_repeat_the_model_request(
-    world: World, mortal: Mortal, transport: str
+    services: InnerServices, mortal: Mortal, transport: str
 ) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("A long answer indeed." * 3, pause=0.05))
+    agent = await services.make_agent()
+    services.model.script(say("A long answer indeed." * 3, pause=0.05))
     request = request_of(agent, "Tell me.", stream_tokens=True)
-    async with served(world, mortal, transport) as stub:
-        stream: Any = world.execute(request, stub)
+    async with served(services, mortal, transport) as stub:
+        stream: Any = services.execute(request, stub)
         async for response in stream:
             if response.event.WhichOneof("event") == "text_delta":
                 break
@@ -612,9 +612,9 @@ async def test_lost_caller_does_not_repeat_the_model_request(
         ):
             await asyncio.sleep(0.01)
         request.attempt = 2
-        events = await read(world.execute(request, stub))
-    assert len(world.model.requests) == 1
-    assert roles((await world.window(agent)).messages) == ["system", "user", "assistant"]
+        events = await read(services.execute(request, stub))
+    assert len(services.model.requests) == 1
+    assert roles((await services.window(agent)).messages) == ["system", "user", "assistant"]
     assert events[-1].run_finished.usage.total_tokens > 0
     assert [event.WhichOneof("event") for event in events] == [
         "run_started",
@@ -623,8 +623,8 @@ async def test_lost_caller_does_not_repeat_the_model_request(
     ]
 
 
-async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
-    agent = await world.make_agent()
+async def test_run_whose_deadline_has_passed_says_so(services: InnerServices) -> None:
+    agent = await services.make_agent()
     request = turn_pb.ExecuteRunRequest(
         run_id=new_id("run"),
         attempt=1,
@@ -633,7 +633,7 @@ async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
         messages=[user("Quick!")],
     )
     request.remaining_time.FromNanoseconds(0)
-    call: Any = world.execute(request)
+    call: Any = services.execute(request)
     events = await read(call)
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
-    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    assert roles((await services.window(agent)).messages) == ["system", "user"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, say
-from inner_services import Ran, World, roles
+from inner_services import InnerServices, Ran, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.common.v1 import run_event_pb2
@@ -38,9 +38,9 @@ ANSWER = {"city": "Rome"}
 WRITTEN = json.dumps(ANSWER)
 
 
-async def make(world: World, dialect: str, loop: str, **fields: Any) -> pb.Agent:
+async def make(services: InnerServices, dialect: str, loop: str, **fields: Any) -> pb.Agent:
     v2 = loop == "v2"
-    return await world.make_agent(
+    return await services.make_agent(
         type=pb.AGENT_TYPE_MEMGPT_V2 if v2 else pb.AGENT_TYPE_LETTA_V1,
         include_base_tools=False,
         include_base_tool_rules=False,
@@ -92,14 +92,14 @@ def expected_format(dialect: str, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("loop", ["v3", "v2"])
 @pytest.mark.parametrize("dialect", list(HANDLES))
 async def test_first_request_of_each_format(
-    world: World, dialect: str, loop: str, kind: str, stream: bool
+    services: InnerServices, dialect: str, loop: str, kind: str, stream: bool
 ) -> None:
-    agent = await make(world, dialect, loop, response_format=FORMATS[kind])
-    world.model.script(replies(loop) if kind != "text" or loop == "v3" else _sends("Hello."))
-    ran = await world.run(agent, "Rome?", stream_tokens=stream)
+    agent = await make(services, dialect, loop, response_format=FORMATS[kind])
+    services.model.script(replies(loop) if kind != "text" or loop == "v3" else _sends("Hello."))
+    ran = await services.run(agent, "Rome?", stream_tokens=stream)
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
-    [asked] = world.model.requests
+    [asked] = services.model.requests
     body = asked.body
     form = expected_format(dialect, kind) if loop == "v3" else {}
     assert {name: body[name] for name in ("response_format", "output_config") if name in body} == (
@@ -145,105 +145,111 @@ def _streamed(ran: Ran, loop: str) -> str:
 @pytest.mark.parametrize("loop", ["v3", "v2"])
 @pytest.mark.parametrize("dialect", list(HANDLES))
 async def test_invalid_reply_is_corrected_in_the_same_step(
-    world: World, dialect: str, loop: str
+    services: InnerServices, dialect: str, loop: str
 ) -> None:
-    agent = await make(world, dialect, loop, response_format=WEATHER)
+    agent = await make(services, dialect, loop, response_format=WEATHER)
     wrong = {"town": "Rome"}
     bad = (
         say(json.dumps(wrong))
         if loop == "v3"
         else Reply(calls=(Call("send_message", {"message": wrong}),))
     )
-    world.model.script(bad, replies(loop))
-    ran = await world.run(agent, "Rome?", stream_tokens=True)
+    services.model.script(bad, replies(loop))
+    ran = await services.run(agent, "Rome?", stream_tokens=True)
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
     assert ran.finished.step_count == 1
     assert _reply_of(ran, loop) == WRITTEN
     assert "town" not in str([e for e in ran.events if not e.HasField("step_restarted")])
-    assert "unknown 'town'" in str(world.model.requests[1].messages)
-    window = await world.window(agent)
+    assert "unknown 'town'" in str(services.model.requests[1].messages)
+    window = await services.window(agent)
     assert "town" not in str(window)
 
 
-async def test_reply_that_stays_invalid_ends_the_run_and_the_next_one_works(world: World) -> None:
-    agent = await make(world, "openai", "v3", response_format=WEATHER)
-    world.model.script(say("It is warm."), say('{"city": 3}'), say(WRITTEN))
-    ran = await world.run(agent, "Rome?")
+async def test_reply_that_stays_invalid_ends_the_run_and_the_next_one_works(
+    services: InnerServices,
+) -> None:
+    agent = await make(services, "openai", "v3", response_format=WEATHER)
+    services.model.script(say("It is warm."), say('{"city": 3}'), say(WRITTEN))
+    ran = await services.run(agent, "Rome?")
     assert ran.finished.stop_reason == STOP.STOP_REASON_INVALID_LLM_RESPONSE
     assert ran.finished.error.reason == "MODEL_REPLY_INVALID"
     assert "'city' is wrong: 3 is not of type 'string'" in ran.finished.error.message
     assert not ran.stored
-    assert (await world.run(agent, "Again?")).text == WRITTEN
-    assert roles((await world.window(agent)).messages) == ["system", "user", "user", "assistant"]
+    assert (await services.run(agent, "Again?")).text == WRITTEN
+    assert roles((await services.window(agent)).messages) == ["system", "user", "user", "assistant"]
 
 
-async def test_run_overrides_the_format_of_its_agent(world: World) -> None:
-    agent = await make(world, "openai", "v3")
-    world.model.script(say(WRITTEN), say("It is warm."))
-    ran = await world.run(agent, "Rome?", response_format=WEATHER)
+async def test_run_overrides_the_format_of_its_agent(services: InnerServices) -> None:
+    agent = await make(services, "openai", "v3")
+    services.model.script(say(WRITTEN), say("It is warm."))
+    ran = await services.run(agent, "Rome?", response_format=WEATHER)
     assert ran.text == WRITTEN
-    assert (await world.run(agent, "Rome?")).text == "It is warm."
-    first, second = world.model.requests
+    assert (await services.run(agent, "Rome?")).text == "It is warm."
+    first, second = services.model.requests
     assert first.body["response_format"]["json_schema"]["name"] == "weather"
     assert "response_format" not in second.body
 
 
-async def test_format_that_the_model_refuses_is_asked_for_in_a_weaker_form(world: World) -> None:
-    agent = await make(world, "openai", "v3", response_format=WEATHER)
+async def test_format_that_the_model_refuses_is_asked_for_in_a_weaker_form(
+    services: InnerServices,
+) -> None:
+    agent = await make(services, "openai", "v3", response_format=WEATHER)
     refused = "'response_format' of type 'json_schema' is not supported with this model."
     fault = Fault(400, refused, "invalid_request_error", None, "response_format")
-    world.model.script(fault, say(WRITTEN), say(WRITTEN))
-    assert (await world.run(agent, "Rome?")).text == WRITTEN
-    assert (await world.run(agent, "Rome?")).text == WRITTEN
-    forms = [call.body["response_format"]["type"] for call in world.model.requests]
+    services.model.script(fault, say(WRITTEN), say(WRITTEN))
+    assert (await services.run(agent, "Rome?")).text == WRITTEN
+    assert (await services.run(agent, "Rome?")).text == WRITTEN
+    forms = [call.body["response_format"]["type"] for call in services.model.requests]
     assert forms == ["json_schema", "json_object", "json_object"]
-    assert '"city"' in world.model.requests[1].system
+    assert '"city"' in services.model.requests[1].system
 
 
-async def test_structured_tool_mode_writes_the_object_into_its_action(world: World) -> None:
-    agent = await make(world, "openai", "v3", response_format=WEATHER)
+async def test_structured_tool_mode_writes_the_object_into_its_action(
+    services: InnerServices,
+) -> None:
+    agent = await make(services, "openai", "v3", response_format=WEATHER)
     structured = pb.ModelConfig(handle="test/test-model", structured_tools=True)
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=structured))
-    world.model.script(say(json.dumps({"tool": "say", "arguments": {"message": ANSWER}})))
-    ran = await world.run(agent, "Rome?", stream_tokens=True)
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=structured))
+    services.model.script(say(json.dumps({"tool": "say", "arguments": {"message": ANSWER}})))
+    ran = await services.run(agent, "Rome?", stream_tokens=True)
     assert ran.text == _streamed(ran, "v3") == WRITTEN
-    form = world.model.requests[0].body["response_format"]["json_schema"]["schema"]
+    form = services.model.requests[0].body["response_format"]["json_schema"]["schema"]
     say_action = form["anyOf"][0]["properties"]
     assert say_action["tool"] == {"const": "say"}
     assert say_action["arguments"]["properties"]["message"] == SCHEMA
 
 
-async def test_agents_keep_their_format(world: World) -> None:
-    agent = await world.make_agent(response_format=WEATHER)
+async def test_agents_keep_their_format(services: InnerServices) -> None:
+    agent = await services.make_agent(response_format=WEATHER)
     assert agent.response_format.json_schema.schema_json == json.dumps(SCHEMA)
     assert agent.response_format.json_schema.strict
-    stored = (await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
+    stored = (await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))).agent
     assert stored.response_format == agent.response_format
     renamed = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
-    kept = (await world.agents.UpdateAgent(renamed)).agent
+    kept = (await services.agents.UpdateAgent(renamed)).agent
     assert kept.response_format == agent.response_format
     changed = pb.UpdateAgentRequest(agent_id=agent.id, response_format=OBJECT)
-    assert (await world.agents.UpdateAgent(changed)).agent.response_format == OBJECT
+    assert (await services.agents.UpdateAgent(changed)).agent.response_format == OBJECT
     changed = pb.UpdateAgentRequest(agent_id=agent.id, response_format=TEXT)
-    assert (await world.agents.UpdateAgent(changed)).agent.response_format == TEXT
-    assert (await world.make_agent()).response_format == TEXT
+    assert (await services.agents.UpdateAgent(changed)).agent.response_format == TEXT
+    assert (await services.make_agent()).response_format == TEXT
 
 
-async def test_hostile_schemas_are_refused_wherever_they_come_from(world: World) -> None:
-    agent = await world.make_agent()
+async def test_hostile_schemas_are_refused_wherever_they_come_from(services: InnerServices) -> None:
+    agent = await services.make_agent()
     pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}
     hostile = format_pb.ResponseFormat(
         json_schema=format_pb.JsonSchemaFormat(name="a b", schema_json=json.dumps(pattern))
     )
     fields = ["response_format.json_schema.name", "response_format.json_schema.schema_json"]
     with pytest.raises(InvalidArgumentError) as refused:
-        await world.make_agent(response_format=hostile)
+        await services.make_agent(response_format=hostile)
     assert [violation.field for violation in refused.value.violations] == fields
     request = pb.UpdateAgentRequest(agent_id=agent.id, response_format=hostile)
     with pytest.raises(InvalidArgumentError) as refused:
-        await world.agents.UpdateAgent(request)
+        await services.agents.UpdateAgent(request)
     assert [violation.field for violation in refused.value.violations] == fields
     with pytest.raises(InvalidArgumentError) as refused:
-        await world.run(agent, "Hi.", response_format=hostile)
+        await services.run(agent, "Hi.", response_format=hostile)
     assert [violation.field for violation in refused.value.violations] == fields
-    assert not world.model.requests
+    assert not services.model.requests

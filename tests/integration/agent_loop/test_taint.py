@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import Ran, World
+from inner_services import InnerServices, Ran
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -22,7 +22,7 @@ from web_servers import RawServer, ok
 # The labels travel as all fields do; sockets have nothing to add.
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.parametrize("services", ["inprocess"], indirect=True, scope="package"),
+    pytest.mark.parametrize("running_services", ["inprocess"], indirect=True, scope="package"),
 ]
 
 WEB = message_pb2.PROVENANCE_WEB
@@ -46,37 +46,37 @@ SENDS = Reply(calls=(Call("send_mail", {"to": "eve"}),))
 
 @dataclass
 class Post:
-    """A world with a web page, and an agent that can send mail."""
+    """Services with a web page, and an agent that can send mail."""
 
-    world: World
+    services: InnerServices
     server: RawServer
 
     async def agent(self, *tools: str) -> agent_pb.Agent:
-        registry = tool_grpc.ToolServiceStub(self.world.channel("tool_execution"))
+        registry = tool_grpc.ToolServiceStub(self.services.channel("tool_execution"))
         await registry.UpsertTool(tool_api.UpsertToolRequest(source_code=SEND))
         names = ["fetch_webpage", "send_mail", "memory_insert", *tools]
         human = block_pb.NewBlock(label="human", value="Name: Ada")
-        return await self.world.make_agent(tools=names, tool_rules=[RULE], blocks=[human])
+        return await self.services.make_agent(tools=names, tool_rules=[RULE], blocks=[human])
 
     @property
     def reads(self) -> Reply:
         return Reply(calls=(Call("fetch_webpage", {"url": self.server.url("/")}),))
 
     async def run(self, agent: agent_pb.Agent, *replies: Reply, **fields: Any) -> Ran:
-        self.world.model.script(*replies)
+        self.services.model.script(*replies)
         texts = () if "approval" in fields else ("Go.",)
-        return await self.world.run(agent, *texts, **fields)
+        return await self.services.run(agent, *texts, **fields)
 
     async def conversation(self, agent: agent_pb.Agent) -> str:
         request = agent_pb.CreateConversationRequest(agent_id=agent.id)
-        made = await self.world.agents.CreateConversation(request)
+        made = await self.services.agents.CreateConversation(request)
         return str(made.conversation.id)
 
 
 @pytest.fixture
-def post(world: World, pages: RawServer) -> Post:
+def post(services: InnerServices, pages: RawServer) -> Post:
     pages.answers["/"] = ok(PAGE.encode())
-    return Post(world, pages)
+    return Post(services, pages)
 
 
 def waits(ran: Ran) -> bool:
@@ -95,7 +95,7 @@ def taints(ran: Ran) -> list[list[int]]:
 
 async def human(post: Post, agent: agent_pb.Agent) -> block_pb.Block:
     request = block_pb.GetBlockRequest(agent_id=agent.id, label="human")
-    block: block_pb.Block = (await post.world.blocks.GetBlock(request)).block
+    block: block_pb.Block = (await post.services.blocks.GetBlock(request)).block
     return block
 
 
@@ -128,12 +128,12 @@ async def test_a_summary_of_the_page_taints_and_another_conversation_is_clean(po
     agent = await post.agent()
     await post.run(agent, post.reads, say("Read."))
     await post.run(agent, say("More."))
-    post.world.model.script(say("- They read a page."))
-    done = await post.world.agents.CompactConversation(
+    post.services.model.script(say("- They read a page."))
+    done = await post.services.agents.CompactConversation(
         agent_pb.CompactConversationRequest(agent_id=agent.id, compaction=ALL)
     )
     assert list(done.summary.provenance) == [message_pb2.PROVENANCE_SYSTEM, WEB]
-    assert "ROLE_TOOL" not in str((await post.world.window(agent)).messages)
+    assert "ROLE_TOOL" not in str((await post.services.window(agent)).messages)
 
     ran = await post.run(agent, SENDS)
     assert waits(ran)
@@ -156,18 +156,18 @@ async def test_memory_that_was_poisoned_once_taints_until_a_person_rewrites_it(p
         assert waits(ran)
         assert taints(ran) == [[WEB]]
         assert [source.block_label for source in asked(ran).taint] == ["human"]
-    assert "- untrusted=web (" in post.world.model.requests[-1].system
+    assert "- untrusted=web (" in post.services.model.requests[-1].system
 
     block = await human(post, agent)
     update = block_pb.UpdateBlockRequest(block_id=block.id, value="Name: Ada Lovelace")
-    assert not (await post.world.blocks.UpdateBlock(update)).block.taint
-    listed = await post.world.blocks.ListBlockVersions(
+    assert not (await post.services.blocks.UpdateBlock(update)).block.taint
+    listed = await post.services.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
     assert [list(version.taint) for version in listed.versions] == [[], [WEB], []]
     ran = await post.run(agent, SENDS, say("Sent."), conversation_id=await post.conversation(agent))
     assert not waits(ran)
-    assert "untrusted" not in post.world.model.requests[-1].system
+    assert "untrusted" not in post.services.model.requests[-1].system
 
 
 async def test_passage_written_under_taint_taints_later_searches(post: Post) -> None:
@@ -175,7 +175,7 @@ async def test_passage_written_under_taint_taints_later_searches(post: Post) -> 
     kept = Call("archival_memory_insert", {"content": "Mail of Ada goes to eve."})
     await post.run(agent, post.reads, Reply(calls=(kept,)), say("Kept."))
     [passage] = (
-        await post.world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
+        await post.services.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     ).passages
     assert list(passage.origin.taint) == [WEB]
 
@@ -196,12 +196,12 @@ async def test_passage_written_under_taint_taints_later_searches(post: Post) -> 
     )
 
     rewritten = passage_pb.UpdatePassageRequest(passage_id=passage.id, text="Mail of Ada is hers.")
-    assert not (await post.world.passages.UpdatePassage(rewritten)).passage.origin.taint
+    assert not (await post.services.passages.UpdatePassage(rewritten)).passage.origin.taint
     ran = await post.run(
         agent, finds, SENDS, say("Sent."), conversation_id=await post.conversation(agent)
     )
     assert not waits(ran)
-    restored = await post.world.passages.RestorePassage(
+    restored = await post.services.passages.RestorePassage(
         passage_pb.RestorePassageRequest(passage_id=passage.id, revision=1)
     )
     assert list(restored.passage.origin.taint) == [WEB]
@@ -220,6 +220,6 @@ async def test_a_run_that_was_started_anew_asks_for_the_same(post: Post) -> None
     agent = await post.agent()
     run_id = new_id("run")
     first = await post.run(agent, post.reads, SENDS, run_id=run_id)
-    again = await post.world.run(agent, "Go.", run_id=run_id, attempt=2)
+    again = await post.services.run(agent, "Go.", run_id=run_id, attempt=2)
     assert asked(first) == asked(again)
     assert list(again.finished.taint) == [WEB]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import World, roles
+from inner_services import InnerServices, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
@@ -38,19 +38,19 @@ def returned_messages(message: message_pb2.Message) -> list[tuple[str, str]]:
     return [(body["status"], str(body["message"])) for body in bodies]
 
 
-async def test_rules_are_stored_shown_in_the_prompt_and_replaced(world: World) -> None:
+async def test_rules_are_stored_shown_in_the_prompt_and_replaced(services: InnerServices) -> None:
     rules = [
         rule("max_count_per_step", "memory_insert", max_count_limit=2),
         rule("run_first", "conversation_search"),
         rule("continue_loop", "memory_insert"),
         rule("required_before_exit", "memory_insert"),
     ]
-    agent = await world.make_agent(tool_rules=rules)
+    agent = await services.make_agent(tool_rules=rules)
     assert list(agent.tool_rules) == rules
-    got = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
+    got = await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
     assert list(got.agent.tool_rules) == rules
 
-    system = (await world.window(agent)).messages[0].parts[0].text.text
+    system = (await services.window(agent)).messages[0].parts[0].text.text
     section = system[system.index("<tool_usage_rules>") : system.index("</tool_usage_rules>")]
     assert section.count("<tool_rule>") == 3
     assert (
@@ -59,31 +59,31 @@ async def test_rules_are_stored_shown_in_the_prompt_and_replaced(world: World) -
     ) in section
 
     request = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
-    assert list((await world.agents.UpdateAgent(request)).agent.tool_rules) == rules
+    assert list((await services.agents.UpdateAgent(request)).agent.tool_rules) == rules
     request = pb.UpdateAgentRequest(agent_id=agent.id, set_tool_rules=True, tool_rules=rules[:1])
-    assert list((await world.agents.UpdateAgent(request)).agent.tool_rules) == rules[:1]
+    assert list((await services.agents.UpdateAgent(request)).agent.tool_rules) == rules[:1]
     request = pb.UpdateAgentRequest(agent_id=agent.id, set_tool_rules=True)
-    assert list((await world.agents.UpdateAgent(request)).agent.tool_rules) == []
+    assert list((await services.agents.UpdateAgent(request)).agent.tool_rules) == []
 
 
 async def test_fresh_agent_with_rules_is_not_rendered_again_in_its_first_turn(
-    world: World,
+    services: InnerServices,
 ) -> None:
     """To render it again would lose the prompt cache of the provider."""
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         tool_rules=[rule("parent_last_tool", "memory_insert", children=["memory_replace"])]
     )
-    before = (await world.window(agent)).messages[0].parts[0].text.text
-    world.model.script(say("Hi."))
-    await world.run(agent, "Hello.")
-    assert world.model.requests[0].system == before
+    before = (await services.window(agent)).messages[0].parts[0].text.text
+    services.model.script(say("Hi."))
+    await services.run(agent, "Hello.")
+    assert services.model.requests[0].system == before
 
 
-async def test_rules_of_the_type_come_only_when_they_are_asked_for(world: World) -> None:
+async def test_rules_of_the_type_come_only_when_they_are_asked_for(services: InnerServices) -> None:
     own = rule("exit_loop", "memory_insert")
-    assert list((await world.make_agent(tool_rules=[own])).tool_rules) == [own]
-    assert list((await world.make_agent(include_base_tool_rules=False)).tool_rules) == []
-    asked = await world.make_agent(
+    assert list((await services.make_agent(tool_rules=[own])).tool_rules) == [own]
+    assert list((await services.make_agent(include_base_tool_rules=False)).tool_rules) == []
+    asked = await services.make_agent(
         tool_rules=[own], include_base_tool_rules=True, tools=["memory_finish_edits"]
     )
     kinds = {(tool_rule.type, tool_rule.tool_name) for tool_rule in asked.tool_rules}
@@ -123,60 +123,62 @@ async def test_rules_of_the_type_come_only_when_they_are_asked_for(world: World)
     ],
 )
 async def test_wrong_rules_are_refused_at_creation_and_change(
-    world: World, wrong: tool.ToolRule, field: str
+    services: InnerServices, wrong: tool.ToolRule, field: str
 ) -> None:
     few: dict[str, Any] = {
         "include_base_tools": False,
         "tools": ["memory_insert", "memory_replace"],
     }
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.make_agent(tool_rules=[wrong], **few)
+        await services.make_agent(tool_rules=[wrong], **few)
     assert [violation.field for violation in raised.value.violations] == [field]
-    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+    assert list((await services.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
-    agent = await world.make_agent(**few)
+    agent = await services.make_agent(**few)
     request = pb.UpdateAgentRequest(agent_id=agent.id, set_tool_rules=True, tool_rules=[wrong])
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(request)
+        await services.agents.UpdateAgent(request)
     assert [violation.field for violation in raised.value.violations] == [field]
-    got = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
+    got = await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
     assert (list(got.agent.tool_rules), got.agent.revision) == ([], 1)
 
 
-async def test_tool_that_a_rule_names_cannot_be_taken_away_alone(world: World) -> None:
-    agent = await world.make_agent(tool_rules=[rule("run_first", "memory_insert")])
+async def test_tool_that_a_rule_names_cannot_be_taken_away_alone(services: InnerServices) -> None:
+    agent = await services.make_agent(tool_rules=[rule("run_first", "memory_insert")])
     names = pb.NameList(names=["conversation_search"])
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, tools=names))
+        await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, tools=names))
     assert [violation.field for violation in raised.value.violations] == ["tool_rules[0].tool_name"]
     both = pb.UpdateAgentRequest(agent_id=agent.id, tools=names, set_tool_rules=True)
-    assert list((await world.agents.UpdateAgent(both)).agent.tools) == ["conversation_search"]
+    assert list((await services.agents.UpdateAgent(both)).agent.tools) == ["conversation_search"]
 
 
-async def test_rules_without_set_tool_rules_are_not_ignored(world: World) -> None:
-    agent = await world.make_agent()
+async def test_rules_without_set_tool_rules_are_not_ignored(services: InnerServices) -> None:
+    agent = await services.make_agent()
     request = pb.UpdateAgentRequest(agent_id=agent.id, tool_rules=[rule("exit_loop", "memory")])
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.agents.UpdateAgent(request)
+        await services.agents.UpdateAgent(request)
     assert [violation.field for violation in raised.value.violations] == ["set_tool_rules"]
 
 
-async def test_rules_count_in_the_prompt_budget(world: World) -> None:
+async def test_rules_count_in_the_prompt_budget(services: InnerServices) -> None:
     model = {"handle": "test/test-model", "context_window": 4096}
-    agent = await world.make_agent(model=model, system="x")
+    agent = await services.make_agent(model=model, system="x")
     many = [rule("continue_loop", name) for name in agent.tools] * 30
     with pytest.raises(FailedPreconditionError) as raised:
-        await world.make_agent(model=model, system="x", tool_rules=many)
+        await services.make_agent(model=model, system="x", tool_rules=many)
     assert raised.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
     request = pb.UpdateAgentRequest(agent_id=agent.id, set_tool_rules=True, tool_rules=many)
     with pytest.raises(FailedPreconditionError) as raised:
-        await world.agents.UpdateAgent(request)
+        await services.agents.UpdateAgent(request)
     assert raised.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
 
 
 @pytest.mark.parametrize("provider", ["test", "claude"])
-async def test_both_providers_get_allowed_and_forced_tools(world: World, provider: str) -> None:
-    agent = await world.make_agent(
+async def test_both_providers_get_allowed_and_forced_tools(
+    services: InnerServices, provider: str
+) -> None:
+    agent = await services.make_agent(
         model={"handle": f"{provider}/test-model", "parallel_tool_calls": True},
         tool_rules=[
             rule("run_first", "conversation_search"),
@@ -188,11 +190,11 @@ async def test_both_providers_get_allowed_and_forced_tools(world: World, provide
             rule("max_count_per_step", "memory_insert", max_count_limit=1),
         ],
     )
-    world.model.script(Reply(calls=(SEARCH,)), Reply(calls=(insert("Ada"),)), say("Done."))
-    ran = await world.run(agent, "Hello.")
+    services.model.script(Reply(calls=(SEARCH,)), Reply(calls=(insert("Ada"),)), say("Done."))
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
-    bodies = [request.body for request in world.model.requests]
+    bodies = [request.body for request in services.model.requests]
     names = [[tool.get("function", tool)["name"] for tool in body["tools"]] for body in bodies]
     assert names[0] == ["conversation_search"]
     assert names[1] == ["memory_insert", "memory_replace"]
@@ -210,8 +212,8 @@ async def test_both_providers_get_allowed_and_forced_tools(world: World, provide
         assert {body["parallel_tool_calls"] for body in bodies} == {False}
 
 
-async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> None:
-    agent = await world.make_agent(
+async def test_calls_of_one_reply_build_on_each_other_in_turn(services: InnerServices) -> None:
+    agent = await services.make_agent(
         tool_rules=[
             rule("constrain_child_tools", "memory_insert", children=["memory_replace"]),
             rule(
@@ -223,8 +225,8 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> N
         ],
     )
     calls = (insert("Ada"), insert("Bob"), replace("Ada", "Eve"), insert("Cy"))
-    world.model.script(Reply(calls=calls), say("Done."))
-    ran = await world.run(agent, "Hello.")
+    services.model.script(Reply(calls=calls), say("Done."))
+    ran = await services.run(agent, "Hello.")
 
     assistant, returns, _ = ran.stored
     statuses = [status for status, _ in returned_messages(returns)]
@@ -235,7 +237,7 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> N
         "\t- <tool_rule>\nAfter using memory_insert, you must use one of these tools:"
         " memory_replace\n</tool_rule>"
     )
-    system = (await world.window(agent)).messages[0].parts[0].text.text
+    system = (await services.window(agent)).messages[0].parts[0].text.text
     assert "Eve" in system
     assert "Bob" not in system
     last = json.loads(assistant.parts[-1].tool_call.arguments)
@@ -244,14 +246,14 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(world: World) -> N
     assert blocks.index("<persona>") < blocks.index("Cy") < blocks.index("</persona>")
 
 
-async def test_turn_continues_until_the_required_tool_was_called(world: World) -> None:
-    agent = await world.make_agent(tool_rules=[rule("required_before_exit", "memory_insert")])
-    world.model.script(say("Bye."), Reply(calls=(insert("Ada"),)), say("Bye."), say("Hi."))
-    ran = await world.run(agent, "I am Ada.")
+async def test_turn_continues_until_the_required_tool_was_called(services: InnerServices) -> None:
+    agent = await services.make_agent(tool_rules=[rule("required_before_exit", "memory_insert")])
+    services.model.script(say("Bye."), Reply(calls=(insert("Ada"),)), say("Bye."), say("Hi."))
+    ran = await services.run(agent, "I am Ada.")
 
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert roles(ran.stored) == ["assistant", "assistant", "tool", "assistant"]
-    window = (await world.window(agent)).messages
+    window = (await services.window(agent)).messages
     shown = ["system", "user", "assistant", "user", "assistant", "tool", "assistant"]
     assert roles(window) == shown
     assert list(window[3].provenance) == [message_pb2.PROVENANCE_SYSTEM]
@@ -259,11 +261,13 @@ async def test_turn_continues_until_the_required_tool_was_called(world: World) -
     assert body["reason"].endswith(
         "ToolRuleViolated: You must call memory_insert at least once to exit the loop."
     )
-    assert world.model.requests[1].body["messages"][-1]["content"] == window[3].parts[0].text.text
+    assert (
+        services.model.requests[1].body["messages"][-1]["content"] == window[3].parts[0].text.text
+    )
 
 
-async def test_prefilled_arguments_win_over_the_models(world: World) -> None:
-    agent = await world.make_agent(
+async def test_prefilled_arguments_win_over_the_models(services: InnerServices) -> None:
+    agent = await services.make_agent(
         tool_rules=[
             rule(
                 "run_first",
@@ -272,30 +276,32 @@ async def test_prefilled_arguments_win_over_the_models(world: World) -> None:
             )
         ]
     )
-    world.model.script(
+    services.model.script(
         Reply(calls=(Call("memory_insert", {"label": "x", "new_str": "Ada"}),)), say("k")
     )
-    ran = await world.run(agent, "I am Ada.")
+    ran = await services.run(agent, "I am Ada.")
     assert returned_messages(ran.stored[1])[0][0] == "OK"
-    assert "Ada" in (await world.window(agent)).messages[0].parts[0].text.text
+    assert "Ada" in (await services.window(agent)).messages[0].parts[0].text.text
 
 
 @pytest.mark.parametrize("structured", [False, True])
-async def test_required_tool_is_forced_in_the_request(world: World, structured: bool) -> None:
+async def test_required_tool_is_forced_in_the_request(
+    services: InnerServices, structured: bool
+) -> None:
     model = pb.ModelConfig(handle="test/test-model", structured_tools=structured)
     rules = [rule("required_before_exit", "conversation_search")]
-    agent = await world.make_agent(tool_rules=rules, model=model)
+    agent = await services.make_agent(tool_rules=rules, model=model)
     if structured:
         bye = say('{"tool": "say", "arguments": {"message": "Bye."}}')
         search = say('{"tool": "conversation_search", "arguments": {"query": "x"}}')
-        world.model.script(bye, search, bye)
+        services.model.script(bye, search, bye)
     else:
-        world.model.script(say("Bye."), Reply(calls=[SEARCH]), say("Bye."))
+        services.model.script(say("Bye."), Reply(calls=[SEARCH]), say("Bye."))
 
-    ran = await world.run(agent, "Hi.")
+    ran = await services.run(agent, "Hi.")
 
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    forced = world.model.requests[1].body
+    forced = services.model.requests[1].body
     if structured:
         options = forced["response_format"]["json_schema"]["schema"]["anyOf"]
         names = [option["properties"]["tool"]["const"] for option in options]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, say
-from inner_services import Ran, World, roles
+from inner_services import InnerServices, Ran, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
@@ -32,7 +32,7 @@ STOP = run_event_pb2.StopReason
 
 
 async def make(
-    world: World,
+    services: InnerServices,
     dialect: str = "openai",
     kind: pb.AgentType.ValueType = pb.AGENT_TYPE_MEMGPT_V2,
     *,
@@ -43,7 +43,7 @@ async def make(
     fields.setdefault("tools", TOOLS)
     fields.setdefault("include_base_tool_rules", False)
     fields.setdefault("enable_sleeptime", kind == pb.AGENT_TYPE_VOICE_CONVO)
-    return await world.make_agent(
+    return await services.make_agent(
         type=kind,
         include_base_tools=False,
         model=pb.ModelConfig(handle=handle, put_inner_thoughts_in_kwargs=thoughts),
@@ -133,17 +133,17 @@ def deltas(ran: Ran, kind: Literal["reasoning_delta", "tool_call_delta"]) -> str
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize("kind", list(TYPES))
 async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
-    world: World, kind: str, dialect: str, stream: bool
+    services: InnerServices, kind: str, dialect: str, stream: bool
 ) -> None:
-    agent = await make(world, dialect, TYPES[kind])
-    world.model.script(
+    agent = await make(services, dialect, TYPES[kind])
+    services.model.script(
         *(Reply(calls=(search(q, request_heartbeat=True),)) for q in "abc"),
         Reply(calls=(SEND,)),
     )
-    ran = await world.run(agent, "Look it up.", stream_tokens=stream)
+    ran = await services.run(agent, "Look it up.", stream_tokens=stream)
 
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
-    first = world.model.requests[0]
+    first = services.model.requests[0]
     assert flat(first, "Look it up.") == []
     assert choice(first) == "required"
     offered = schemas(first)
@@ -153,7 +153,7 @@ async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
         assert injected is ("request_heartbeat" in schema["required"])
         assert injected is (name != "send_message")
         assert "thinking" not in schema["properties"]
-    last = flat(world.model.requests[3], "Look it up.")
+    last = flat(services.model.requests[3], "Look it up.")
     assert without_users(last) == [
         entry
         for q in "abc"
@@ -177,14 +177,14 @@ async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_failed_call_continues_without_a_heartbeat_request(
-    world: World, dialect: str
+    services: InnerServices, dialect: str
 ) -> None:
-    agent = await make(world, dialect)
+    agent = await make(services, dialect)
     broken = {"label": "gone", "old_str": "a", "new_str": "b"}
     call = Call("memory_replace", {**broken, "request_heartbeat": False})
-    world.model.script(Reply(calls=(call,)), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Change it.")
-    seen = flat(world.model.requests[1], "Change it.")
+    services.model.script(Reply(calls=(call,)), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Change it.")
+    seen = flat(services.model.requests[1], "Change it.")
     assert without_users(seen) == [
         shown("memory_replace", {**broken, "request_heartbeat": False}),
         ("return", "Failed"),
@@ -193,18 +193,20 @@ async def test_failed_call_continues_without_a_heartbeat_request(
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_failed_send_message_does_not_end_the_turn(world: World) -> None:
-    agent = await make(world)
-    world.model.script(Reply(calls=(Call("send_message", {"text": 1}),)), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Hello.")
-    assert reasons(flat(world.model.requests[1], "Hello.")) == [FAILED]
+async def test_failed_send_message_does_not_end_the_turn(services: InnerServices) -> None:
+    agent = await make(services)
+    services.model.script(Reply(calls=(Call("send_message", {"text": 1}),)), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Hello.")
+    assert reasons(flat(services.model.requests[1], "Hello.")) == [FAILED]
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_call_without_heartbeat_ends_the_turn_without_a_continue_rule(world: World) -> None:
-    agent = await make(world)
-    world.model.script(Reply(calls=(search("a", request_heartbeat=False),)))
-    ran = await world.run(agent, "Hello.")
+async def test_call_without_heartbeat_ends_the_turn_without_a_continue_rule(
+    services: InnerServices,
+) -> None:
+    agent = await make(services)
+    services.model.script(Reply(calls=(search("a", request_heartbeat=False),)))
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
     assert roles(ran.stored) == ["assistant", "tool"]
     assert calls(ran)[0].HasField("request_heartbeat")
@@ -226,82 +228,84 @@ async def test_call_without_heartbeat_ends_the_turn_without_a_continue_rule(worl
     ids=["continue", "child", "required"],
 )
 async def test_rules_continue_with_a_heartbeat_that_names_them(
-    world: World, rules: list[tool.ToolRule], reason: str
+    services: InnerServices, rules: list[tool.ToolRule], reason: str
 ) -> None:
-    agent = await make(world, tool_rules=rules)
-    world.model.script(Reply(calls=(search("a", request_heartbeat=False),)), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Hello.")
-    assert reasons(flat(world.model.requests[1], "Hello.")) == [PREFIX + reason]
+    agent = await make(services, tool_rules=rules)
+    services.model.script(
+        Reply(calls=(search("a", request_heartbeat=False),)), Reply(calls=(SEND,))
+    )
+    ran = await services.run(agent, "Hello.")
+    assert reasons(flat(services.model.requests[1], "Hello.")) == [PREFIX + reason]
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_forbidden_call_continues_with_the_reason(world: World) -> None:
-    agent = await make(world)
-    world.model.script(
+async def test_forbidden_call_continues_with_the_reason(services: InnerServices) -> None:
+    agent = await make(services)
+    services.model.script(
         Reply(calls=(Call("memory_insert", {"request_heartbeat": False}),)), Reply(calls=(SEND,))
     )
-    await world.run(agent, "Hello.")
-    seen = reasons(flat(world.model.requests[1], "Hello."))
+    await services.run(agent, "Hello.")
+    seen = reasons(flat(services.model.requests[1], "Hello."))
     assert seen == [PREFIX + "Continuing: tool rule violation."]
 
 
 async def test_exit_rule_ends_the_turn_and_says_so_if_the_model_wanted_to_go_on(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await make(world, tool_rules=[rule("exit_loop", "conversation_search")])
-    world.model.script(
+    agent = await make(services, tool_rules=[rule("exit_loop", "conversation_search")])
+    services.model.script(
         Reply(calls=(search("a"),)), Reply(calls=(search("b", request_heartbeat=True),))
     )
-    ran = await world.run(agent, "Hello.")
-    offered = schemas(world.model.requests[0])["conversation_search"]
+    ran = await services.run(agent, "Hello.")
+    offered = schemas(services.model.requests[0])["conversation_search"]
     assert "request_heartbeat" not in offered["properties"]
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
-    ran = await world.run(agent, "Again.")
+    ran = await services.run(agent, "Again.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_TOOL_RULE
 
 
-async def test_reply_without_a_call_ends_the_run_and_loses_nothing(world: World) -> None:
-    agent = await make(world)
-    world.model.script(say("I will not."), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Hello.")
+async def test_reply_without_a_call_ends_the_run_and_loses_nothing(services: InnerServices) -> None:
+    agent = await make(services)
+    services.model.script(say("I will not."), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_NO_TOOL_CALL
     assert ran.finished.error.message.startswith(
         "No tool calls found in response, model must make a tool call"
     )
     assert ran.text == "I will not."
-    ran = await world.run(agent, "Once more.")
+    ran = await services.run(agent, "Once more.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
-    assert ("assistant", "I will not.") in flat(world.model.requests[1], "Hello.")
+    assert ("assistant", "I will not.") in flat(services.model.requests[1], "Hello.")
 
 
-async def test_agent_without_tools_answers_in_text(world: World) -> None:
+async def test_agent_without_tools_answers_in_text(services: InnerServices) -> None:
     """The V2 loop requires a call in each step, but only where there is something to call."""
-    agent = await make(world, kind=pb.AGENT_TYPE_REACT, tools=[])
-    world.model.script(say("Hi."))
-    ran = await world.run(agent, "Hello.")
+    agent = await make(services, kind=pb.AGENT_TYPE_REACT, tools=[])
+    services.model.script(say("Hi."))
+    ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
-    assert "tool_choice" not in world.model.requests[0].body
+    assert "tool_choice" not in services.model.requests[0].body
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
-    world: World, dialect: str
+    services: InnerServices, dialect: str
 ) -> None:
-    agent = await make(world, dialect, thoughts=True)
+    agent = await make(services, dialect, thoughts=True)
     thought = 'I "must" look\n'
     looked = {"thinking": thought, "query": "a}", "request_heartbeat": True}
     answered = {"thinking": "Tell.", "message": "Hé {"}
-    world.model.script(
+    services.model.script(
         Reply(calls=(Call("conversation_search", looked),), piece=3),
         Reply(calls=(Call("send_message", answered),), piece=3),
     )
-    ran = await world.run(agent, "Look it up.", stream_tokens=True)
+    ran = await services.run(agent, "Look it up.", stream_tokens=True)
 
-    for schema in schemas(world.model.requests[0]).values():
+    for schema in schemas(services.model.requests[0]).values():
         assert next(iter(schema["properties"])) == schema["required"][0] == "thinking"
         description = schema["properties"]["thinking"]["description"]
         assert description == "Deep inner monologue private to you only."
-    seen = flat(world.model.requests[1], "Look it up.")
+    seen = flat(services.model.requests[1], "Look it up.")
     assert seen[0] == shown("conversation_search", looked)
     assert [json.loads(call.arguments) for call in calls(ran)] == [
         {"query": "a}"},
@@ -313,36 +317,36 @@ async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
     assert deltas(ran, "tool_call_delta") == '{"query": "a}"}{"message": "Hé {"}'
 
 
-async def test_last_step_of_a_run_stores_no_heartbeat(world: World) -> None:
-    agent = await make(world)
-    before = len((await world.window(agent)).messages)
-    world.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Look.", max_steps=1)
+async def test_last_step_of_a_run_stores_no_heartbeat(services: InnerServices) -> None:
+    agent = await make(services)
+    before = len((await services.window(agent)).messages)
+    services.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Look.", max_steps=1)
     assert ran.finished.stop_reason == STOP.STOP_REASON_MAX_STEPS
-    assert roles((await world.window(agent)).messages[before:]) == ["user", "assistant", "tool"]
-    ran = await world.run(agent, "Go on.")
+    assert roles((await services.window(agent)).messages[before:]) == ["user", "assistant", "tool"]
+    ran = await services.run(agent, "Go on.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
 async def test_several_calls_of_one_reply_are_all_run_and_one_heartbeat_follows(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await make(world)
+    agent = await make(services)
     both = (search("a", request_heartbeat=True), search("b", request_heartbeat=False))
-    world.model.script(Reply(calls=both), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Look.")
-    assert world.model.requests[0].body["parallel_tool_calls"] is False
-    assert reasons(flat(world.model.requests[1], "Look.")) == [REQUESTED]
+    services.model.script(Reply(calls=both), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Look.")
+    assert services.model.requests[0].body["parallel_tool_calls"] is False
+    assert reasons(flat(services.model.requests[1], "Look.")) == [REQUESTED]
     assert roles(ran.stored) == ["assistant", "tool"] * 2
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
 async def test_approved_call_goes_on_by_the_heartbeat_that_it_was_asked_with(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await make(world, tool_rules=[rule("requires_approval", "conversation_search")])
-    world.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
-    ran = await world.run(agent, "Look.")
+    agent = await make(services, tool_rules=[rule("requires_approval", "conversation_search")])
+    services.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
+    ran = await services.run(agent, "Look.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_REQUIRES_APPROVAL
     (asked,) = [e.approval_requested for e in ran.events if e.HasField("approval_requested")]
     answer = message_pb2.ApprovalResponsePart(
@@ -353,31 +357,31 @@ async def test_approved_call_goes_on_by_the_heartbeat_that_it_was_asked_with(
             )
         ],
     )
-    ran = await world.run(agent, approval=answer)
-    assert reasons(flat(world.model.requests[1], "Look.")) == [REQUESTED]
+    ran = await services.run(agent, approval=answer)
+    assert reasons(flat(services.model.requests[1], "Look.")) == [REQUESTED]
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
 async def test_structured_tool_mode_writes_the_added_arguments_into_its_actions(
-    world: World,
+    services: InnerServices,
 ) -> None:
-    agent = await make(world, thoughts=True)
+    agent = await make(services, thoughts=True)
     structured = pb.ModelConfig(
         handle="test/test-model", structured_tools=True, put_inner_thoughts_in_kwargs=True
     )
-    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=structured))
+    await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=structured))
     looked = {"thinking": "Look.", "query": "a", "request_heartbeat": True}
-    world.model.script(
+    services.model.script(
         say(json.dumps({"tool": "conversation_search", "arguments": looked})),
         say(json.dumps({"tool": "send_message", "arguments": {"thinking": "", "message": "Hi."}})),
     )
-    ran = await world.run(agent, "Look it up.")
+    ran = await services.run(agent, "Look it up.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
     assert [json.loads(call.arguments) for call in calls(ran)] == [
         {"query": "a"},
         {"message": "Hi."},
     ]
-    schema = world.model.requests[0].body["response_format"]["json_schema"]["schema"]
+    schema = services.model.requests[0].body["response_format"]["json_schema"]["schema"]
     options = {option["properties"]["tool"]["const"]: option for option in schema["anyOf"]}
     assert list(options) == TOOLS
     arguments = options["conversation_search"]["properties"]["arguments"]

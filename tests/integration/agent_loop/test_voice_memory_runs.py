@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, Step
-from inner_services import World
+from inner_services import InnerServices
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
 from strata.agent_loop.domain.run.runs import RunRequest, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent
@@ -24,7 +24,7 @@ from strata.shared.stop_reasons import StopReason
 __all__ = ["mortal"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.parametrize("services", ["inprocess"], indirect=True, scope="package"),
+    pytest.mark.parametrize("running_services", ["inprocess"], indirect=True, scope="package"),
 ]
 
 
@@ -96,14 +96,14 @@ class DyingTools(DyingPort):
             raise Died
 
 
-async def archive_through_deaths(world: World, mortal: Mortal, *, after: bool) -> int:
+async def archive_through_deaths(services: InnerServices, mortal: Mortal, *, after: bool) -> int:
     """Runs a memory run whose attempts die ever later; returns how many died."""
-    agent = await world.make_agent(
+    agent = await services.make_agent(
         type=pb.AGENT_TYPE_VOICE_CONVO, enable_sleeptime=True, without_initial_messages=True
     )
-    world.model.respond(answer)
-    await world.run(agent, "I row.")
-    await world.run(agent, "On the river.")
+    services.model.respond(answer)
+    await services.run(agent, "I row.")
+    await services.run(agent, "On the river.")
     request = RunRequest(
         run_id=new_id("run"),
         attempt=0,
@@ -132,19 +132,21 @@ async def archive_through_deaths(world: World, mortal: Mortal, *, after: bool) -
     calls.last = 0
     await Turn(ports, replace(request, attempt=request.attempt + 1), Sink()).run()
 
-    passages = await world.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
+    passages = await services.passages.ListPassages(
+        passage_pb.ListPassagesRequest(agent_id=agent.id)
+    )
     [passage] = [passage.text for passage in passages.passages]
     assert re.fullmatch(r"Attempt x-\S+\.\n\nuser: I row\.\nassistant: Yes\.", passage)
-    window = (await world.window(agent)).messages
+    window = (await services.window(agent)).messages
     # A message, a call and its return are left of the two turns.
     assert [message.sequence for message in window] == [0, 4, 5, 6]
     block = block_pb.GetBlockRequest(agent_id=agent.id, label="human")
-    assert (await world.blocks.GetBlock(block)).block.value == "Rows."
+    assert (await services.blocks.GetBlock(block)).block.value == "Rows."
     return request.attempt - 2
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-calls", "after-calls"])
 async def test_range_is_archived_once_whatever_call_the_process_dies_at(
-    world: World, mortal: Mortal, after: bool
+    services: InnerServices, mortal: Mortal, after: bool
 ) -> None:
-    assert await archive_through_deaths(world, mortal, after=after) >= 8
+    assert await archive_through_deaths(services, mortal, after=after) >= 8

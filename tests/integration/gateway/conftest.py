@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from integration.gateway.scripted_services import World, open_world
+from integration.gateway.scripted_services import ScriptedServices, open_services
 
 
 @pytest_asyncio.fixture(params=["inprocess", "socket"])
-async def world(request: pytest.FixtureRequest, databases: Any) -> AsyncIterator[World]:
-    async for opened in open_world(databases, request.param):
+async def services(
+    request: pytest.FixtureRequest, databases: Any
+) -> AsyncIterator[ScriptedServices]:
+    async for opened in open_services(databases, request.param):
         yield opened
 
 
 @pytest_asyncio.fixture
-async def network_world(databases: Any) -> AsyncIterator[World]:
-    async for opened in open_world(databases, "socket"):
+async def socket_services(databases: Any) -> AsyncIterator[ScriptedServices]:
+    async for opened in open_services(databases, "socket"):
         yield opened

@@ -10,7 +10,7 @@ from typing import Any
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     delta,
     event,
     finished,
@@ -47,7 +47,7 @@ class Members:
         hands: Turns, by name and number, that hand the conversation over: the member, the message.
     """
 
-    world: World
+    services: ScriptedServices
     names: dict[str, str] = field(default_factory=dict)
     spoken: list[str] = field(default_factory=list)
     held: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Members:
     hands: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world.turns.script = self._play
+        self.services.turns.script = self._play
 
     def group(self, *names: str, manager: str = "", **config: Any) -> group_pb.Group:
         """Makes a group of new agents."""
@@ -73,11 +73,11 @@ class Members:
         )
         if manager:
             group.manager_agent.CopyFrom(self._member(manager))
-        self.world.groups.groups[group.id] = group
+        self.services.groups.groups[group.id] = group
         return group
 
     def _member(self, name: str) -> group_pb.GroupMember:
-        agent_id = self.world.new_agent()
+        agent_id = self.services.new_agent()
         self.names[agent_id] = name
         return group_pb.GroupMember(agent_id=agent_id, name=name)
 
@@ -88,7 +88,7 @@ class Members:
                 (message.name, "".join(part.text.text for part in message.parts))
                 for message in request.messages
             ]
-            for request in self.world.turns.requests
+            for request in self.services.turns.requests
             if self.names[request.agent_id] == name
         }
         return list(by_run.values())

@@ -413,7 +413,7 @@ _TIMING = {"LEASE_S": 30, "HEARTBEAT_S": 0.3, "POLL_S": 0.2}
 
 
 @dataclass
-class World:
+class ScriptedServices:
     """The scripted services, and as many gateways in front of them as a test starts."""
 
     transport: str
@@ -570,10 +570,10 @@ def _builder(service: Service) -> Any:
     return build_scripted
 
 
-async def open_world(databases: Any, transport: str) -> AsyncIterator[World]:
+async def open_services(databases: Any, transport: str) -> AsyncIterator[ScriptedServices]:
     urls = await databases.of(MIGRATIONS)
-    world = World(transport, urls, generate_key_pair()[0])
-    async with world.stack:
-        await world.start()
-        yield world
+    services = ScriptedServices(transport, urls, generate_key_pair()[0])
+    async with services.stack:
+        await services.start()
+        yield services
     await drop(databases, urls)

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_services import Gateway, World, collect
+from integration.gateway.scripted_services import Gateway, ScriptedServices, collect
 from integration.gateway.test_proxy import reason
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
@@ -34,7 +34,7 @@ async def project_key(gateway: Gateway, project_id: str, *scopes: str) -> Gatewa
     return replace(gateway, api_key=made.secret)
 
 
-async def organization(world: World, gateway: Gateway, name: str) -> Gateway:
+async def organization(services: ScriptedServices, gateway: Gateway, name: str) -> Gateway:
     """The gateway as another organisation sees it, with a project of its own."""
     made = await gateway.admin.CreateOrganization(
         pb.CreateOrganizationRequest(name=name), metadata=gateway.as_organization
@@ -56,29 +56,33 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     return raised.value.code(), reason(raised.value)
 
 
-async def test_the_first_keys_are_made_once(world: World) -> None:
-    settings = world.settings()
-    assert world.local is not None
-    assert world.organization is not None
-    organization = await ensure_organization_key(settings, known_key=world.organization.secret)
-    assert (organization.secret, organization.created) == (world.organization.secret, False)
-    again = await ensure_local_project(settings, organization.secret, known_key=world.local.secret)
-    assert (again.secret, again.created) == (world.local.secret, False)
+async def test_the_first_keys_are_made_once(services: ScriptedServices) -> None:
+    settings = services.settings()
+    assert services.local is not None
+    assert services.organization is not None
+    organization = await ensure_organization_key(settings, known_key=services.organization.secret)
+    assert (organization.secret, organization.created) == (services.organization.secret, False)
+    again = await ensure_local_project(
+        settings, organization.secret, known_key=services.local.secret
+    )
+    assert (again.secret, again.created) == (services.local.secret, False)
     lost = await ensure_local_project(settings, organization.secret, known_key=None)
     assert lost.created
-    assert lost.project_id == world.local.project_id
-    assert lost.secret != world.local.secret
-    gateway = await world.gateway()
-    for secret in (world.local.secret, lost.secret):
+    assert lost.project_id == services.local.project_id
+    assert lost.secret != services.local.secret
+    gateway = await services.gateway()
+    for secret in (services.local.secret, lost.secret):
         response = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", secret),))
-        assert response.project.id == world.local.project_id
+        assert response.project.id == services.local.project_id
         assert set(response.api_key.scopes) == set(Scope)
-        assert response.organization_id == world.local.organization_id
+        assert response.organization_id == services.local.organization_id
         assert response.server_version
 
 
-async def test_the_first_key_of_an_installation_is_an_organisation_key(world: World) -> None:
-    gateway = await world.gateway()
+async def test_the_first_key_of_an_installation_is_an_organisation_key(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
     who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=gateway.as_organization)
     assert set(who.api_key.scopes) == set(OrganizationScope)
     assert not who.HasField("project")
@@ -87,15 +91,15 @@ async def test_the_first_key_of_an_installation_is_an_organisation_key(world: Wo
 
 
 async def test_a_folder_from_before_there_were_organisation_keys_keeps_its_project_key(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    settings = world.settings()
-    assert world.local is not None
+    settings = services.settings()
+    assert services.local is not None
     # As it was: a key of the project "default" with every scope that there was.
-    connection = await asyncpg.connect(world.urls.service_url)
+    connection = await asyncpg.connect(services.urls.service_url)
     try:
         await connection.execute(
-            "SELECT set_config('strata.organization_id', $1, false)", world.local.organization_id
+            "SELECT set_config('strata.organization_id', $1, false)", services.local.organization_id
         )
         await connection.execute(
             "UPDATE gateway.api_keys SET scopes = '{admin,approve,read,run,write}'"
@@ -103,29 +107,29 @@ async def test_a_folder_from_before_there_were_organisation_keys_keeps_its_proje
     finally:
         await connection.close()
     organization = await ensure_organization_key(settings, known_key=None)
-    assert organization.organization_id == world.local.organization_id
+    assert organization.organization_id == services.local.organization_id
     project = await ensure_local_project(
-        settings, organization.secret, known_key=world.local.secret
+        settings, organization.secret, known_key=services.local.secret
     )
-    assert (project.secret, project.created) == (world.local.secret, False)
+    assert (project.secret, project.created) == (services.local.secret, False)
 
 
-async def test_an_organisation_key_reaches_no_data(world: World) -> None:
-    gateway = await world.gateway()
+async def test_an_organisation_key_reaches_no_data(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     as_organization = replace(gateway, api_key=gateway.organization_key)
-    agent_id = world.new_agent()
+    agent_id = services.new_agent()
     assert await refused(as_organization.start_run(agent_id)) == (
         grpc.StatusCode.PERMISSION_DENIED,
         "SCOPE_MISSING",
     )
-    assert world.turns.requests == []
+    assert services.turns.requests == []
 
 
 @pytest.mark.parametrize("scopes", [("admin",), tuple(Scope)])
 async def test_an_admin_key_of_a_project_administers_no_other(
-    world: World, scopes: tuple[str, ...]
+    services: ScriptedServices, scopes: tuple[str, ...]
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
     ours, theirs = await project(gateway, "ours"), await project(gateway, "theirs")
     us = await project_key(gateway, ours.id, *scopes)
     them = await project_key(gateway, theirs.id, "read")
@@ -163,8 +167,8 @@ async def test_an_admin_key_of_a_project_administers_no_other(
     await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
 
 
-async def test_an_admin_key_administers_the_keys_of_its_project(world: World) -> None:
-    gateway = await world.gateway()
+async def test_an_admin_key_administers_the_keys_of_its_project(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     own = await project(gateway, "own")
     us = await project_key(gateway, own.id, "admin", "read")
     made = await us.admin.CreateApiKey(
@@ -180,8 +184,8 @@ async def test_an_admin_key_administers_the_keys_of_its_project(world: World) ->
     assert revoked.api_key.HasField("revoke_time")
 
 
-async def test_a_key_gives_no_scope_that_it_does_not_have(world: World) -> None:
-    gateway = await world.gateway()
+async def test_a_key_gives_no_scope_that_it_does_not_have(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     own = await project(gateway, "own")
     us = await project_key(gateway, own.id, "admin", "read")
     denied = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
@@ -203,8 +207,8 @@ async def test_a_key_gives_no_scope_that_it_does_not_have(world: World) -> None:
     assert set(read.organization_key.scopes) == {"organization.read"}
 
 
-async def test_organisations_are_created_listed_and_named_once(world: World) -> None:
-    gateway = await world.gateway()
+async def test_organisations_are_created_listed_and_named_once(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     admin, metadata = gateway.admin, gateway.as_organization
     request = pb.CreateOrganizationRequest(name="acme", request_id="r-1")
     first = await admin.CreateOrganization(request, metadata=metadata)
@@ -228,29 +232,29 @@ async def test_organisations_are_created_listed_and_named_once(world: World) -> 
 
 
 async def test_an_organisation_that_a_call_made_can_be_given_a_key_on_the_server(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
     made = await gateway.admin.CreateOrganization(
         pb.CreateOrganizationRequest(name="acme"), metadata=gateway.as_organization
     )
-    key = await ensure_organization_key(world.settings(), organization="acme")
+    key = await ensure_organization_key(services.settings(), organization="acme")
     assert key.organization_id == made.organization.id
     who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", key.secret),))
     assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
 
 
 async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
-    network_world: World, monkeypatch: pytest.MonkeyPatch
+    socket_services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = network_world.settings()
+    settings = socket_services.settings()
     for name in ("database_url", "worker_database_url", "key_pepper"):
         monkeypatch.setenv(f"STRATA_GATEWAY_{name.upper()}", getattr(settings, name))
     ran = await asyncio.to_thread(
         CliRunner().invoke, app, ["bootstrap", "--organization", "acme"], catch_exceptions=False
     )
     assert ran.exit_code == 0, ran.output
-    gateway = await network_world.gateway()
+    gateway = await socket_services.gateway()
     metadata = (("x-api-key", ran.stdout.strip()),)
     who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
@@ -258,8 +262,8 @@ async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
     assert not projects.projects
 
 
-async def test_revoked_organisation_key_is_refused(world: World) -> None:
-    gateway = await world.gateway()
+async def test_revoked_organisation_key_is_refused(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     made = await gateway.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(name="k"), metadata=gateway.as_organization
     )
@@ -279,8 +283,8 @@ async def test_revoked_organisation_key_is_refused(world: World) -> None:
     ) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID")
 
 
-async def test_projects_are_created_listed_and_named_once(world: World) -> None:
-    gateway = await world.gateway()
+async def test_projects_are_created_listed_and_named_once(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     first = await project(gateway, "one", request_id="r-1")
     assert await project(gateway, "one", request_id="r-1") == first
     admin = gateway.admin
@@ -307,11 +311,11 @@ async def test_projects_are_created_listed_and_named_once(world: World) -> None:
     assert first.id != second.id
 
 
-async def test_a_key_reaches_only_its_project(world: World) -> None:
-    gateway = await world.gateway()
+async def test_a_key_reaches_only_its_project(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     other = await project(gateway, "other")
     stranger = await project_key(gateway, other.id, "run", "read")
-    [event, *_] = await collect(gateway.send(world.new_agent()))
+    [event, *_] = await collect(gateway.send(services.new_agent()))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stranger.run(event.run_id)
     assert reason(raised.value) == "RUN_NOT_FOUND"
@@ -323,8 +327,8 @@ async def test_a_key_reaches_only_its_project(world: World) -> None:
     assert reason(raised.value) == "RUN_NOT_FOUND"
 
 
-async def test_the_secret_is_shown_once_and_never_stored(world: World) -> None:
-    gateway = await world.gateway()
+async def test_the_secret_is_shown_once_and_never_stored(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     made = await gateway.admin.CreateApiKey(
         pb.CreateApiKeyRequest(name="k"), metadata=gateway.metadata
     )
@@ -335,10 +339,10 @@ async def test_the_secret_is_shown_once_and_never_stored(world: World) -> None:
     assert made.secret.rpartition(".")[2].encode() not in listed.SerializeToString()
 
 
-async def test_another_organisation_is_out_of_reach(world: World) -> None:
-    gateway = await world.gateway()
-    assert world.local is not None
-    them = await organization(world, gateway, "theirs")
+async def test_another_organisation_is_out_of_reach(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    assert services.local is not None
+    them = await organization(services, gateway, "theirs")
     theirs = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
     # The lesser key of our organisation, which does not administer the installation.
     made = await gateway.admin.CreateOrganizationKey(
@@ -400,9 +404,9 @@ async def test_another_organisation_is_out_of_reach(world: World) -> None:
     )
 
 
-async def test_use_is_summed(world: World) -> None:
-    gateway = await world.gateway()
-    agent, other = world.new_agent(), world.new_agent()
+async def test_use_is_summed(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent, other = services.new_agent(), services.new_agent()
     for runner in (agent, agent, other):
         await collect(gateway.send(runner))
     admin, metadata = gateway.admin, gateway.metadata
@@ -412,15 +416,17 @@ async def test_use_is_summed(world: World) -> None:
     assert (one.run_count, one.completion_tokens) == (1, 3)
 
 
-async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: World) -> None:
-    gateway = await world.gateway()
-    assert world.local is not None
+async def test_the_usage_of_all_projects_is_that_of_the_organisation(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    assert services.local is not None
     other = await project(gateway, "other")
     us = await project_key(gateway, other.id, *Scope)
     for caller in (gateway, us, us):
-        await collect(caller.send(world.new_agent()))
-    them = await organization(world, gateway, "theirs")
-    await collect(them.send(world.new_agent()))
+        await collect(caller.send(services.new_agent()))
+    them = await organization(services, gateway, "theirs")
+    await collect(them.send(services.new_agent()))
     metadata = gateway.as_organization
     named = pb.GetUsageRequest(project_id=other.id)
     assert (await gateway.admin.GetUsage(named, metadata=metadata)).run_count == 2
@@ -432,7 +438,7 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: Worl
         )
         counts |= {project.project.id: project.usage.run_count for project in page.projects}
         token = page.next_page_token
-    assert (counts, token) == ({world.local.project_id: 1, other.id: 2}, "")
+    assert (counts, token) == ({services.local.project_id: 1, other.id: 2}, "")
     whole = await them.admin.ListProjectUsage(
         pb.ListProjectUsageRequest(), metadata=them.as_organization
     )
@@ -463,9 +469,9 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: Worl
     ],
 )
 async def test_wrong_requests_are_refused(
-    network_world: World, method: str, request_: Any, fields: list[str] | None
+    socket_services: ScriptedServices, method: str, request_: Any, fields: list[str] | None
 ) -> None:
-    gateway = await network_world.gateway()
+    gateway = await socket_services.gateway()
     of_project = method in {"RevokeApiKey", "CreateApiKey", "ListApiKeys", "GetUsage"}
     metadata = gateway.metadata if of_project else gateway.as_organization
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -479,8 +485,10 @@ async def test_wrong_requests_are_refused(
         )
 
 
-async def test_unknown_key_is_not_found_and_unbuilt_methods_are_unimplemented(world: World) -> None:
-    gateway = await world.gateway()
+async def test_unknown_key_is_not_found_and_unbuilt_methods_are_unimplemented(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
     admin, metadata = gateway.admin, gateway.metadata
     assert await refused(
         admin.RevokeApiKey(pb.RevokeApiKeyRequest(api_key_id=new_id("key")), metadata=metadata)

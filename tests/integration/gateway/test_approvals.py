@@ -12,7 +12,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     event,
     eventually,
@@ -67,13 +67,15 @@ def respond(gateway: Gateway, approval_id: str, **decision: Any) -> Any:
     )
 
 
-async def open_approval(world: World, gateway: Gateway, **fields: Any) -> tuple[str, str]:
+async def open_approval(
+    services: ScriptedServices, gateway: Gateway, **fields: Any
+) -> tuple[str, str]:
     """An agent, and the approval that it waits for."""
-    agent, approval_id = world.new_agent(), new_id("approval")
-    world.turns.script = asks(approval_id, **fields)
+    agent, approval_id = services.new_agent(), new_id("approval")
+    services.turns.script = asks(approval_id, **fields)
     events = await collect(gateway.send(agent))
     assert kinds(events)[-2:] == ["approval_requested", "run_finished"]
-    world.turns.script = reply("Done.")
+    services.turns.script = reply("Done.")
     return agent, approval_id
 
 
@@ -83,10 +85,10 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
     return raised.value.code(), reason(raised.value)
 
 
-async def test_answer_continues_the_conversation(world: World) -> None:
-    gateway = await world.gateway()
-    world.tools.versions["pay"] = "v1"
-    agent, approval_id = await open_approval(world, gateway)
+async def test_answer_continues_the_conversation(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    agent, approval_id = await open_approval(services, gateway)
     assert await refusal(gateway.send(agent)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_PENDING",
@@ -101,7 +103,7 @@ async def test_answer_continues_the_conversation(world: World) -> None:
     events = await collect(call)
     assert kinds(events)[-1] == "run_finished"
     assert dict(await call.initial_metadata())["x-run-id"] == events[0].run_id
-    turn = world.turns.requests[-1]
+    turn = services.turns.requests[-1]
     assert turn.approval.approval_id == approval_id
     assert turn.approval.decisions[0].approve
     assert not turn.messages
@@ -113,16 +115,16 @@ async def test_answer_continues_the_conversation(world: World) -> None:
 
 
 async def test_call_of_a_changed_tool_can_only_be_denied_and_refused_answers_keep_it_pending(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway = await world.gateway()
-    _, approval_id = await open_approval(world, gateway)
-    asked = len(world.turns.requests)
-    world.tools.versions["pay"] = "v2"
+    gateway = await services.gateway()
+    _, approval_id = await open_approval(services, gateway)
+    asked = len(services.turns.requests)
+    services.tools.versions["pay"] = "v2"
     outdated = (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_OUTDATED")
     wrong = (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
     assert await refusal(respond(gateway, approval_id, approve=True)) == outdated
-    del world.tools.versions["pay"]
+    del services.tools.versions["pay"]
     assert await refusal(respond(gateway, approval_id, approve=True)) == outdated
     other = respond(gateway, approval_id, approve=True, arguments_hash="other")
     assert await refusal(other) == wrong
@@ -132,14 +134,14 @@ async def test_call_of_a_changed_tool_can_only_be_denied_and_refused_answers_kee
         grpc.StatusCode.NOT_FOUND,
         "APPROVAL_NOT_FOUND",
     )
-    assert len(world.turns.requests) == asked
+    assert len(services.turns.requests) == asked
     assert kinds(await collect(respond(gateway, approval_id, reason="No.")))[-1] == "run_finished"
-    assert world.turns.requests[-1].approval.decisions[0].reason == "No."
+    assert services.turns.requests[-1].approval.decisions[0].reason == "No."
 
 
-async def test_a_message_can_take_the_place_of_an_answer(world: World) -> None:
-    gateway = await world.gateway()
-    agent, approval_id = await open_approval(world, gateway)
+async def test_a_message_can_take_the_place_of_an_answer(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent, approval_id = await open_approval(services, gateway)
     events = await collect(gateway.send(agent, "Forget it.", on_approval=pb.ON_APPROVAL_DENY))
     assert kinds(events)[-1] == "run_finished"
     assert await refusal(respond(gateway, approval_id, reason="No.")) == (
@@ -156,13 +158,13 @@ async def read_approval(gateway: Gateway, approval_id: str) -> pb.Approval:
     return approval
 
 
-async def test_approval_by_default_continues_at_its_deadline(world: World) -> None:
-    gateway = await world.gateway()
-    other = await world.gateway()
-    agent, approval_id = world.new_agent(), new_id("approval")
-    world.turns.script = asks(approval_id, approved_in=1)
+async def test_approval_by_default_continues_at_its_deadline(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    other = await services.gateway()
+    agent, approval_id = services.new_agent(), new_id("approval")
+    services.turns.script = asks(approval_id, approved_in=1)
     await collect(gateway.send(agent))
-    world.turns.script = reply("Done.")
+    services.turns.script = reply("Done.")
 
     async def decided() -> bool:
         return bool((await read_approval(other, approval_id)).answer_run_id)
@@ -170,17 +172,17 @@ async def test_approval_by_default_continues_at_its_deadline(world: World) -> No
     await eventually(decided)
     run_id = (await read_approval(gateway, approval_id)).answer_run_id
     assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
-    answers = [request for request in world.turns.requests if request.HasField("approval")]
+    answers = [request for request in services.turns.requests if request.HasField("approval")]
     [mine] = [answer for answer in answers if answer.approval.approval_id == approval_id]
     assert mine.approval.by_default
     assert [(d.tool_call_id, d.approve) for d in mine.approval.decisions] == [("c1", True)]
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
 
 
-async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
-    gateway = await world.gateway()
-    world.tools.versions["pay"] = "v1"
-    agent, approval_id = await open_approval(world, gateway)
+async def test_an_answer_in_vain_can_be_given_again(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    agent, approval_id = await open_approval(services, gateway)
 
     async def no_model(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -191,14 +193,14 @@ async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
         yield event(tool_started=run_event_pb2.ToolStarted(tool_call_id="c1", name="pay"))
         yield finished(run_event_pb2.STOP_REASON_ERROR, steps=0)
 
-    world.turns.script = no_model
+    services.turns.script = no_model
     await collect(respond(gateway, approval_id, approve=True))
     assert not (await read_approval(gateway, approval_id)).decided
     assert await refusal(gateway.send(agent)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_PENDING",
     )
-    world.turns.script = in_a_call
+    services.turns.script = in_a_call
     await collect(respond(gateway, approval_id, approve=True))
     assert (await read_approval(gateway, approval_id)).decided
     assert await refusal(respond(gateway, approval_id, approve=True)) == (
@@ -207,9 +209,9 @@ async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
     )
 
 
-async def test_key_with_the_approve_scope_can_only_decide(world: World) -> None:
-    gateway = await world.gateway()
-    agent, approval_id = await open_approval(world, gateway)
+async def test_key_with_the_approve_scope_can_only_decide(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent, approval_id = await open_approval(services, gateway)
     request = admin_pb.CreateApiKeyRequest(name="approver", scopes=["approve"])
     made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
     approver = replace(gateway, api_key=made.secret)
@@ -236,40 +238,44 @@ async def key_with(gateway: Gateway, *scopes: str) -> tuple[Gateway, str]:
 
 @pytest.mark.parametrize("scopes", [("approve",), ("run", "read"), ("approve", "run", "read")])
 async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of_ours(
-    world: World, scopes: tuple[str, ...]
+    services: ScriptedServices, scopes: tuple[str, ...]
 ) -> None:
-    gateway = await world.gateway()
-    world.tools.versions["pay"] = "v1"
-    _, approval_id = await open_approval(world, gateway)
-    asked = len(world.turns.requests)
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    _, approval_id = await open_approval(services, gateway)
+    asked = len(services.turns.requests)
     lesser, _ = await key_with(gateway, *scopes)
     for decision in ({"client_return": "paid"}, {"client_return": "paid", "approve": True}):
         assert await refusal(respond(lesser, approval_id, **decision)) == (
             grpc.StatusCode.PERMISSION_DENIED,
             "SCOPE_MISSING",
         )
-    assert len(world.turns.requests) == asked
+    assert len(services.turns.requests) == asked
     assert not (await read_approval(gateway, approval_id)).decided
     writer, key_id = await key_with(gateway, *scopes, "write")
     events = await collect(respond(writer, approval_id, client_return="paid"))
     assert kinds(events)[-1] == "run_finished"
-    answer = world.turns.requests[-1].approval
+    answer = services.turns.requests[-1].approval
     assert (answer.decisions[0].client_return, answer.answered_by) == ("paid", key_id)
 
 
-async def test_key_with_the_approve_scope_returns_results_of_client_tools(world: World) -> None:
-    gateway = await world.gateway()
-    _, approval_id = await open_approval(world, gateway, by_client=True)
+async def test_key_with_the_approve_scope_returns_results_of_client_tools(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    _, approval_id = await open_approval(services, gateway, by_client=True)
     approver, key_id = await key_with(gateway, "approve")
     events = await collect(respond(approver, approval_id, client_return="shown"))
     assert kinds(events)[-1] == "run_finished"
-    assert world.turns.requests[-1].approval.answered_by == key_id
+    assert services.turns.requests[-1].approval.answered_by == key_id
 
 
-async def test_the_key_that_answered_is_not_for_the_client_to_say(world: World) -> None:
-    gateway = await world.gateway()
-    world.tools.versions["pay"] = "v1"
-    _, approval_id = await open_approval(world, gateway)
+async def test_the_key_that_answered_is_not_for_the_client_to_say(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    _, approval_id = await open_approval(services, gateway)
     approver, key_id = await key_with(gateway, "approve", "run")
     request = pb.RespondToApprovalRequest(
         request_id="r-1",
@@ -277,7 +283,7 @@ async def test_the_key_that_answered_is_not_for_the_client_to_say(world: World) 
         decisions=[message_pb2.ApprovalDecision(tool_call_id="c1", approve=True)],
     )
     first = await collect(approver.runs.RespondToApproval(request, metadata=approver.metadata))
-    assert world.turns.requests[-1].approval.answered_by == key_id
+    assert services.turns.requests[-1].approval.answered_by == key_id
     # The same request with another key of the project is the same request.
     again = await collect(gateway.runs.RespondToApproval(request, metadata=gateway.metadata))
     assert again[0].run_id == first[0].run_id

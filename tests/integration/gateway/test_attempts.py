@@ -12,7 +12,7 @@ from sqlalchemy import text
 from integration.gateway.scripted_services import (
     REPLY_EVENTS,
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     delta,
     eventually,
@@ -29,7 +29,7 @@ from strata.protocol.errors import Reason, UnavailableError
 
 
 async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -45,10 +45,10 @@ async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
         yield stored("whole reply", "message-2")
         yield finished(steps=2)
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
-    assert [request.attempt for request in world.turns.requests] == [1, 2]
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
+    assert [request.attempt for request in services.turns.requests] == [1, 2]
     assert kinds(events) == [
         "run_started",
         "step_started",
@@ -66,7 +66,7 @@ async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
 
 
 async def test_usage_has_the_reply_that_streamed_when_its_process_died(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     def sent(message_id: str) -> turn_pb.ExecuteRunResponse:
         request = turn_pb.ModelRequestSent(
@@ -91,9 +91,9 @@ async def test_usage_has_the_reply_that_streamed_when_its_process_died(
         end.run_finished.usage.CopyFrom(usage)
         yield end
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
     run = await gateway.run(events[0].run_id)
     assert run.usage == events[-1].run_finished.usage
     # The reply of attempt 1 has 50 tokens of prompt and 10 bytes of text.
@@ -107,9 +107,9 @@ async def test_usage_has_the_reply_that_streamed_when_its_process_died(
 
 
 async def test_end_of_a_run_is_stored_once_the_database_is_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
     store = _servicer(gateway)._store
     finish, away = store.finish, 2
 
@@ -121,12 +121,12 @@ async def test_end_of_a_run_is_stored_once_the_database_is_back(
         return await finish(*args, **names)
 
     monkeypatch.setattr(store, "finish", finish_later)
-    assert kinds(await collect(gateway.send(world.new_agent()))) == REPLY_EVENTS
-    assert len(world.turns.requests) == 1
+    assert kinds(await collect(gateway.send(services.new_agent()))) == REPLY_EVENTS
+    assert len(services.turns.requests) == 1
 
 
 async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_runs(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     gate = asyncio.Event()
 
@@ -137,11 +137,11 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_ru
         yield stored("done")
         yield finished()
 
-    world.turns.script = turn
+    services.turns.script = turn
     # It neither renews its leases nor claims runs by itself.
-    gateway = await world.gateway(lease_s=0.2, heartbeat_s=600, poll_s=600)
-    run = await gateway.start_run(world.new_agent())
-    await eventually(lambda: world.turns.requests)
+    gateway = await services.gateway(lease_s=0.2, heartbeat_s=600, poll_s=600)
+    run = await gateway.start_run(services.new_agent())
+    await eventually(lambda: services.turns.requests)
     servicer = _servicer(gateway)
     dispatcher, store = servicer._dispatcher, servicer._store
     async with store._worker.system_transaction() as connection:
@@ -153,21 +153,23 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_ru
     gate.set()
     events = await collect(gateway.stream(run.id))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
-    assert [request.attempt for request in world.turns.requests] == [1]
+    assert [request.attempt for request in services.turns.requests] == [1]
     assert (await gateway.run(run.id)).attempt == 1
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_run_whose_holders_are_lost_too_often_fails(world: World, cancelled: bool) -> None:
+async def test_run_whose_holders_are_lost_too_often_fails(
+    services: ScriptedServices, cancelled: bool
+) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
         await asyncio.Event().wait()
 
-    world.turns.script = turn
+    services.turns.script = turn
     # The gateway neither renews its leases nor claims runs, as if it were lost.
-    lost = await world.gateway(heartbeat_s=600, poll_s=600)
-    run = await lost.start_run(world.new_agent())
+    lost = await services.gateway(heartbeat_s=600, poll_s=600)
+    run = await lost.start_run(services.new_agent())
     await eventually(lambda: _stored_events(lost, run.id, 2))
     servicer = _servicer(lost)
     async with servicer._store._worker.system_transaction() as connection:
@@ -178,7 +180,7 @@ async def test_run_whose_holders_are_lost_too_often_fails(world: World, cancelle
                 f" state = '{state}'"
             )
         )
-    gateway = await world.gateway()
+    gateway = await services.gateway()
     events = await collect(gateway.stream(run.id))
     end = events[-1].run_finished
     if cancelled:
@@ -186,10 +188,12 @@ async def test_run_whose_holders_are_lost_too_often_fails(world: World, cancelle
     else:
         assert end.error.reason == Reason.INTERNAL
         assert "8 times in a row" in end.error.message
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
 
 
-async def test_step_of_a_run_that_was_taken_over_is_progress_once(world: World) -> None:
+async def test_step_of_a_run_that_was_taken_over_is_progress_once(
+    services: ScriptedServices,
+) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step(1)
@@ -201,9 +205,9 @@ async def test_step_of_a_run_that_was_taken_over_is_progress_once(world: World) 
         await asyncio.Event().wait()
 
     first = asyncio.Event()
-    world.turns.script = turn
-    lost = await world.gateway(heartbeat_s=600, poll_s=600)
-    run = await lost.start_run(world.new_agent())
+    services.turns.script = turn
+    lost = await services.gateway(heartbeat_s=600, poll_s=600)
+    run = await lost.start_run(services.new_agent())
     store = _servicer(lost)._store
 
     async def count() -> int:
@@ -216,7 +220,7 @@ async def test_step_of_a_run_that_was_taken_over_is_progress_once(world: World) 
         await connection.execute(
             text("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
         )
-    await world.gateway()
+    await services.gateway()
     # It was dispatched again and has begun the same step.
     await eventually(lambda: _stored_events(lost, run.id, 5))
     assert await count() == 1
@@ -225,27 +229,29 @@ async def test_step_of_a_run_that_was_taken_over_is_progress_once(world: World) 
     assert await count() == 0
 
 
-async def test_run_whose_stream_ends_without_run_finished_is_dispatched_again(world: World) -> None:
+async def test_run_whose_stream_ends_without_run_finished_is_dispatched_again(
+    services: ScriptedServices,
+) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         if request.attempt == 3:
             yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
     assert kinds(events).count("run_finished") == 1
-    assert [request.attempt for request in world.turns.requests] == [1, 2, 3]
+    assert [request.attempt for request in services.turns.requests] == [1, 2, 3]
 
 
-async def test_run_fails_with_the_reason_of_its_last_attempt(world: World) -> None:
+async def test_run_fails_with_the_reason_of_its_last_attempt(services: ScriptedServices) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         raise OSError("down")
         yield
 
-    world.turns.script = turn
-    gateway = await world.gateway(max_attempts=2)
-    [end] = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway(max_attempts=2)
+    [end] = await collect(gateway.send(services.new_agent()))
     assert end.run_finished.stop_reason == run_event_pb2.STOP_REASON_ERROR
     assert end.run_finished.error.reason == "INTERNAL"
     assert end.run_finished.error.retryable
@@ -254,50 +260,54 @@ async def test_run_fails_with_the_reason_of_its_last_attempt(world: World) -> No
     assert run.error == end.run_finished.error
 
 
-async def test_attempts_that_find_a_service_unavailable_are_not_counted(world: World) -> None:
+async def test_attempts_that_find_a_service_unavailable_are_not_counted(
+    services: ScriptedServices,
+) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         if request.attempt < 5:
             raise UnavailableError("Recall is away.")
         yield started()
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway(max_attempts=2)
-    events = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway(max_attempts=2)
+    events = await collect(gateway.send(services.new_agent()))
     assert kinds(events) == ["run_started", "run_finished"]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    assert len(world.turns.requests) == 5
+    assert len(services.turns.requests) == 5
 
 
 async def test_run_whose_attempts_make_no_progress_fails_after_max_attempts(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
 
-    world.turns.script = turn
-    gateway = await world.gateway(max_attempts=2)
-    events = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway(max_attempts=2)
+    events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_ERROR
-    assert len(world.turns.requests) == 2
+    assert len(services.turns.requests) == 2
 
 
-async def test_same_defect_twice_without_progress_ends_the_run(world: World) -> None:
+async def test_same_defect_twice_without_progress_ends_the_run(services: ScriptedServices) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
         raise RecursionError("a defect")
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
-    assert [request.attempt for request in world.turns.requests] == [1, 2]
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
+    assert [request.attempt for request in services.turns.requests] == [1, 2]
     assert events[-1].run_finished.error.reason == "INTERNAL"
     assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_FAILED
 
 
-async def test_defects_of_a_run_that_makes_progress_are_dispatched_again(world: World) -> None:
+async def test_defects_of_a_run_that_makes_progress_are_dispatched_again(
+    services: ScriptedServices,
+) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         for number in range(1, request.attempt + 1):
@@ -307,10 +317,10 @@ async def test_defects_of_a_run_that_makes_progress_are_dispatched_again(world: 
             raise OSError("a defect")
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
-    assert [request.attempt for request in world.turns.requests] == [1, 2, 3, 4]
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
+    assert [request.attempt for request in services.turns.requests] == [1, 2, 3, 4]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
-from integration.gateway.scripted_services import Gateway, World, eventually
+from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually
 from integration.gateway.test_proxy import reason
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
@@ -65,8 +65,8 @@ def bearer(secret: str) -> tuple[str, str]:
     return ("authorization", f"Bearer {secret}")
 
 
-async def test_no_public_method_answers_without_a_valid_key(world: World) -> None:
-    gateway = await world.gateway()
+async def test_no_public_method_answers_without_a_valid_key(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     wrong = new_secret().text
     right = gateway.api_key
     tampered = right[:-2] + ("AA" if right[-2:] != "AA" else "BB")
@@ -84,14 +84,14 @@ async def test_no_public_method_answers_without_a_valid_key(world: World) -> Non
             error = await status(gateway, method, *metadata)
             assert error is not None, method.full_name
             assert (error.code(), reason(error)) == (UNAUTHENTICATED, expected)
-    assert world.turns.requests == []
-    assert world.agents.calls == []
+    assert services.turns.requests == []
+    assert services.agents.calls == []
 
 
-async def test_internal_token_is_not_accepted_as_a_key(world: World) -> None:
-    gateway = await world.gateway()
-    await anext(aiter(gateway.send(world.new_agent())))
-    [caller] = world.turns.callers
+async def test_internal_token_is_not_accepted_as_a_key(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    await anext(aiter(gateway.send(services.new_agent())))
+    [caller] = services.turns.callers
     for method in METHODS:
         error = await status(gateway, method, bearer(caller.token))
         # Some are for the agents of runs; an empty request is wrong then.
@@ -99,15 +99,15 @@ async def test_internal_token_is_not_accepted_as_a_key(world: World) -> None:
         assert (error is None or error.code() is not UNAUTHENTICATED) == for_runs, method.full_name
 
 
-async def test_only_the_token_of_a_run_lets_an_agent_in(world: World) -> None:
-    gateway = await world.gateway()
-    agent_id = world.new_agent()
+async def test_only_the_token_of_a_run_lets_an_agent_in(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent_id = services.new_agent()
     await anext(aiter(gateway.send(agent_id)))
-    [caller] = world.turns.callers
+    [caller] = services.turns.callers
     others = TokenSigner(generate_key_pair()[0])
-    ours = TokenSigner(world.private_key)
+    ours = TokenSigner(services.private_key)
     who = (caller.organization_id, caller.project_id, caller.principal, caller.scopes)
-    old = TokenSigner(world.private_key, clock=LaterClock(-timedelta(hours=1)))
+    old = TokenSigner(services.private_key, clock=LaterClock(-timedelta(hours=1)))
     refused = [
         ours.mint(*who),
         others.mint(*who, run_id=caller.run_id),
@@ -125,11 +125,13 @@ async def test_only_the_token_of_a_run_lets_an_agent_in(world: World) -> None:
     assert response.agent.id == agent_id
 
 
-async def test_calls_of_agents_count_towards_the_limit_of_the_key(world: World) -> None:
-    gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
-    agent_id = world.new_agent()
+async def test_calls_of_agents_count_towards_the_limit_of_the_key(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway(calls_per_second=0.001, call_burst=3)
+    agent_id = services.new_agent()
     await anext(aiter(gateway.send(agent_id)))
-    [caller] = world.turns.callers
+    [caller] = services.turns.callers
     stub = agent_grpc.AgentServiceStub(gateway.channel)
     request = agent_pb.GetAgentRequest(agent_id=agent_id)
     for _ in range(2):
@@ -139,9 +141,9 @@ async def test_calls_of_agents_count_towards_the_limit_of_the_key(world: World) 
     assert reason(caught.value) == "QUOTA_EXCEEDED"
 
 
-async def test_every_public_method_needs_its_scope(world: World) -> None:
-    await world.serve_absent_services()
-    gateway = await world.gateway()
+async def test_every_public_method_needs_its_scope(services: ScriptedServices) -> None:
+    await services.serve_absent_services()
+    gateway = await services.gateway()
     secrets: dict[str, str] = {scope: (await key(gateway, scope))[0] for scope in Scope}
     for of_organization in OrganizationScope:
         made = await gateway.admin.CreateOrganizationKey(
@@ -199,8 +201,8 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
     assert all(name.rpartition(".")[2].startswith(verbs) for name in readers)
 
 
-async def test_a_key_may_come_in_either_header(world: World) -> None:
-    gateway = await world.gateway()
+async def test_a_key_may_come_in_either_header(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     for metadata in (
         bearer(gateway.api_key),
         ("authorization", f"bearer {gateway.api_key}"),
@@ -210,9 +212,9 @@ async def test_a_key_may_come_in_either_header(world: World) -> None:
         assert response.project.name == "default"
 
 
-async def test_revoked_key_is_refused(world: World) -> None:
-    gateway = await world.gateway(key_cache_s=0.2)
-    other = await world.gateway(key_cache_s=0.2)
+async def test_revoked_key_is_refused(services: ScriptedServices) -> None:
+    gateway = await services.gateway(key_cache_s=0.2)
+    other = await services.gateway(key_cache_s=0.2)
     secret, made = await key(gateway, "read")
     who = pb.WhoAmIRequest()
     await gateway.admin.WhoAmI(who, metadata=(bearer(secret),))
@@ -228,8 +230,8 @@ async def test_revoked_key_is_refused(world: World) -> None:
     await eventually(lambda: refused(other, secret))
 
 
-async def test_a_key_expires(world: World) -> None:
-    gateway = await world.gateway(key_cache_s=600)
+async def test_a_key_expires(services: ScriptedServices) -> None:
+    gateway = await services.gateway(key_cache_s=600)
     soon = pb.CreateApiKeyRequest(name="soon", scopes=["read"])
     soon.expire_time.GetCurrentTime()
     soon.expire_time.seconds += 3600
@@ -263,22 +265,22 @@ async def refused(gateway: Gateway, secret: str) -> bool:
     return False
 
 
-async def test_key_over_its_rate_limit_gets_a_retry_delay(world: World) -> None:
-    gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
+async def test_key_over_its_rate_limit_gets_a_retry_delay(services: ScriptedServices) -> None:
+    gateway = await services.gateway(calls_per_second=0.001, call_burst=3)
     errors = [await status(gateway, METHODS[0], bearer(gateway.api_key)) for _ in range(4)]
     assert [error.code() for error in errors[:3]] == [grpc.StatusCode.INVALID_ARGUMENT] * 3
     assert errors[3].code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert reason(errors[3]) == "QUOTA_EXCEEDED"
 
 
-async def test_a_project_may_have_so_many_open_runs(world: World) -> None:
+async def test_a_project_may_have_so_many_open_runs(services: ScriptedServices) -> None:
     async def endless(_: Any) -> Any:
         await asyncio.Event().wait()
         yield
 
-    world.turns.script = endless
-    gateway = await world.gateway(open_runs_per_project=2)
-    agent = world.new_agent()
+    services.turns.script = endless
+    gateway = await services.gateway(open_runs_per_project=2)
+    agent = services.new_agent()
     await gateway.start_run(agent)
     await gateway.start_run(agent)
     with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -11,7 +11,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     delta,
     event,
@@ -78,10 +78,10 @@ async def explained(gateway: Gateway, run_id: str) -> pb.ExplainRunResponse:
     return answer
 
 
-async def test_run_is_explained_from_its_log(world: World) -> None:
-    world.turns.script = turn_with_a_tool
-    gateway = await world.gateway(model_prices={MODEL: ModelPrice(input=3, output=5)})
-    events = await collect(gateway.send(world.new_agent()))
+async def test_run_is_explained_from_its_log(services: ScriptedServices) -> None:
+    services.turns.script = turn_with_a_tool
+    gateway = await services.gateway(model_prices={MODEL: ModelPrice(input=3, output=5)})
+    events = await collect(gateway.send(services.new_agent()))
     answer = await explained(gateway, events[0].run_id)
     assert answer.run == await gateway.run(events[0].run_id)
     shown = [span for span in answer.spans if span.kind in ("model", "tool")]
@@ -115,10 +115,10 @@ async def test_run_is_explained_from_its_log(world: World) -> None:
     ] * 2
 
 
-async def test_each_attempt_of_a_run_is_explained(world: World) -> None:
-    world.turns.script = turn_with_a_tool
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent(), "die"))
+async def test_each_attempt_of_a_run_is_explained(services: ScriptedServices) -> None:
+    services.turns.script = turn_with_a_tool
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent(), "die"))
     answer = await explained(gateway, events[0].run_id)
     models = [span for span in answer.spans if span.kind == "model"]
     assert [(span.attempt, span.step) for span in models] == [(1, 1), (2, 1), (2, 2)]
@@ -129,7 +129,7 @@ async def test_each_attempt_of_a_run_is_explained(world: World) -> None:
     assert not answer.HasField("cost_micros")
 
 
-async def test_run_that_was_cancelled_in_the_queue_has_no_steps(world: World) -> None:
+async def test_run_that_was_cancelled_in_the_queue_has_no_steps(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
     async def turn(request: Any) -> AsyncIterator[Any]:
@@ -137,9 +137,9 @@ async def test_run_that_was_cancelled_in_the_queue_has_no_steps(world: World) ->
         await go_on.wait()
         yield finished(steps=0)
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway()
+    agent = services.new_agent()
     active = await gateway.start_run(agent)
     waiting = await gateway.start_run(agent)
     await gateway.cancel(waiting.id)
@@ -156,8 +156,8 @@ async def test_run_that_was_cancelled_in_the_queue_has_no_steps(world: World) ->
 
 
 @pytest.mark.parametrize("call", ["ExplainRun", "ListSteps"])
-async def test_wrong_requests_are_refused(world: World, call: str) -> None:
-    gateway = await world.gateway()
+async def test_wrong_requests_are_refused(services: ScriptedServices, call: str) -> None:
+    gateway = await services.gateway()
     method = getattr(gateway.runs, call)
     requests = {"ExplainRun": pb.ExplainRunRequest, "ListSteps": pb.ListStepsRequest}
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from integration.gateway.scripted_services import (
-    World,
+    ScriptedServices,
     collect,
     eventually,
     finished,
@@ -30,12 +30,12 @@ class Held:
         order: The projects, in the order in which their turns began.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, services: ScriptedServices) -> None:
         self.running: Counter[str] = Counter()
         self.order: list[str] = []
-        self._world = world
+        self._world = services
         self._end: dict[str, asyncio.Semaphore] = {}
-        world.turns.script = self.turn
+        services.turns.script = self.turn
 
     async def turn(self, _: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         project_id = self._world.turns.callers[-1].project_id
@@ -56,17 +56,17 @@ class Held:
             semaphore.release()
 
 
-async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) -> None:
-    held = Held(world)
+async def test_a_project_with_many_runs_leaves_slots_to_another(services: ScriptedServices) -> None:
+    held = Held(services)
     # The polls are far apart: a free slot starts the next run without a poll.
-    gateway = await world.gateway(runs_at_once=4, poll_s=60)
+    gateway = await services.gateway(runs_at_once=4, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
     noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]
-    runs = [await noisy.start_run(world.new_agent()) for _ in range(8)]
+    runs = [await noisy.start_run(services.new_agent()) for _ in range(8)]
     await eventually(lambda: held.running[made[0].id] == 3)
     states = Counter([(await noisy.run(run.id)).state for run in runs])
     assert states == {pb.RUN_STATE_RUNNING: 3, pb.RUN_STATE_QUEUED: 5}
-    run = await quiet.start_run(world.new_agent())
+    run = await quiet.start_run(services.new_agent())
     await eventually(lambda: held.running[made[1].id] == 1)
     held.end(made[1].id)
     held.end(made[0].id, 8)
@@ -76,16 +76,16 @@ async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) ->
 
 
 async def test_a_long_conversation_does_not_keep_its_slot_when_another_project_waits(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    held = Held(world)
-    gateway = await world.gateway(runs_at_once=1, poll_s=60)
+    held = Held(services)
+    gateway = await services.gateway(runs_at_once=1, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
     noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]
-    agent = world.new_agent()
+    agent = services.new_agent()
     for _ in range(4):
         await noisy.start_run(agent)
-    await quiet.start_run(world.new_agent())
+    await quiet.start_run(services.new_agent())
     await eventually(lambda: len(held.order) == 1)
     held.end(made[1].id)
     held.end(made[0].id, 4)

@@ -12,7 +12,7 @@ import pytest
 from integration.gateway.members import Members, check_log, send, spoken_texts
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     eventually,
     finished,
@@ -28,9 +28,9 @@ from strata.shared.ids import new_id
 
 
 async def test_each_member_speaks_in_turn_and_reads_the_messages_of_the_others(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     events = await collect(send(gateway, group, "Plan a trip."))
     check_log(events, 4)
@@ -54,14 +54,16 @@ async def test_each_member_speaks_in_turn_and_reads_the_messages_of_the_others(
     end = events[-1].run_finished
     assert (end.usage.total_tokens, end.step_count) == (40, 4)
     assert end.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    asked = [request for request in world.turns.requests if members.names[request.agent_id] == "Bo"]
+    asked = [
+        request for request in services.turns.requests if members.names[request.agent_id] == "Bo"
+    ]
     assert list(asked[0].senders) == ["", group.members[0].agent_id]
     assert asked[0].group_id == group.id
     assert list(asked[0].messages[1].taint) == [message_pb2.PROVENANCE_MCP]
 
 
-async def test_a_run_of_a_group_is_a_run_like_any_other(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_a_run_of_a_group_is_a_run_like_any_other(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     request_id = new_id("request")
     events = await collect(send(gateway, group, request_id=request_id))
@@ -95,17 +97,17 @@ async def test_a_run_of_a_group_is_a_run_like_any_other(world: World) -> None:
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1", "Ada 2"])
 async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
-    network_world: World, held: str
+    socket_services: ScriptedServices, held: str
 ) -> None:
-    world, members = network_world, Members(network_world)
+    services, members = socket_services, Members(socket_services)
     group = members.group("Ada", "Bo", "Cy", max_turns=5)
     members.held[held] = asyncio.Event()
-    first = await world.gateway()
+    first = await services.gateway()
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
     await eventually(lambda: held in members.begun)
     await first.stop()
-    second = await world.gateway()
+    second = await services.gateway()
     members.held[held].set()
     events = await collect(second.stream(run_id))
     check_log(events, 5)
@@ -121,17 +123,17 @@ async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
 
 
 async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_twice(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world, members = network_world, Members(network_world)
+    services, members = socket_services, Members(socket_services)
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     members.held["Bo 1"] = asyncio.Event()
     # It does not renew its leases but continues its runs.
-    hanging = await world.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
+    hanging = await services.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await hanging.runs.StartRun(request, metadata=hanging.metadata)).run.id
     await eventually(lambda: "Bo 1" in members.begun)
-    other = await world.gateway(lease_s=30)
+    other = await services.gateway(lease_s=30)
 
     async def taken_over() -> bool:
         return (await other.run(run_id)).attempt > 1
@@ -145,11 +147,11 @@ async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_t
 
 
 async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
-    play, broken = world.turns.script, []
+    play, broken = services.turns.script, []
 
     async def breaks_once(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         async for happened in play(request):
@@ -158,23 +160,23 @@ async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
                 raise UnavailableError("Gone.")
             yield happened
 
-    world.turns.script = breaks_once
+    services.turns.script = breaks_once
     events = await collect(send(gateway, group))
     assert [text for _, text, _ in spoken_texts(events)] == ["Ada 1", "Bo 1"]
     assert members.turns == {"Ada": 1, "Bo": 1}
 
 
 async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
     async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield finished(run_event_pb2.STOP_REASON_CANCELLED)
 
-    world.turns.on_cancel = stops
+    services.turns.on_cancel = stops
     call = send(gateway, group)
     reading = asyncio.create_task(collect(call))
     await eventually(lambda: "Ada 1" in members.begun)
@@ -190,22 +192,24 @@ async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn
     assert member_run.state == run_pb.RUN_STATE_CANCELLED
 
 
-async def test_a_group_whose_time_is_over_ends_with_its_deadline(world: World) -> None:
-    gateway, members = await world.gateway(run_timeout_s=1.0), Members(world)
+async def test_a_group_whose_time_is_over_ends_with_its_deadline(
+    services: ScriptedServices,
+) -> None:
+    gateway, members = await services.gateway(run_timeout_s=1.0), Members(services)
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
     async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield finished(run_event_pb2.STOP_REASON_CANCELLED)
 
-    world.turns.on_cancel = stops
+    services.turns.on_cancel = stops
     events = await collect(send(gateway, group))
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert members.turns == {"Ada": 1}
 
 
-async def test_a_member_that_fails_ends_the_run_with_its_reason(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_a_member_that_fails_ends_the_run_with_its_reason(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo", "Cy")
     members.reasons["Bo 1"] = run_event_pb2.STOP_REASON_LLM_API_ERROR
     events = await collect(send(gateway, group))
@@ -216,9 +220,9 @@ async def test_a_member_that_fails_ends_the_run_with_its_reason(world: World) ->
 
 
 async def test_a_member_that_waits_for_an_approval_ends_the_run_and_the_group_stays_free(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     members.reasons["Ada 1"] = run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
     events = await collect(send(gateway, group))
@@ -229,9 +233,9 @@ async def test_a_member_that_waits_for_an_approval_ends_the_run_and_the_group_st
 
 
 async def test_second_message_waits_for_the_first_and_continues_after_its_last_speaker(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     members.held["Bo 1"] = asyncio.Event()
     first = asyncio.create_task(collect(send(gateway, group, "First.")))
@@ -248,8 +252,10 @@ async def test_second_message_waits_for_the_first_and_continues_after_its_last_s
     ]
 
 
-async def test_groups_that_wait_for_their_members_leave_slots_to_them(world: World) -> None:
-    gateway, members = await world.gateway(runs_at_once=2), Members(world)
+async def test_groups_that_wait_for_their_members_leave_slots_to_them(
+    services: ScriptedServices,
+) -> None:
+    gateway, members = await services.gateway(runs_at_once=2), Members(services)
     groups = [members.group("Ada", "Bo") for _ in range(4)]
     runs = await asyncio.gather(*(collect(send(gateway, group)) for group in groups))
     for events in runs:
@@ -258,9 +264,9 @@ async def test_groups_that_wait_for_their_members_leave_slots_to_them(world: Wor
 
 @pytest.mark.parametrize("by_name", [False, True])
 async def test_the_manager_agent_picks_the_speakers_and_ends_the_run(
-    world: World, by_name: bool
+    services: ScriptedServices, by_name: bool
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group(
         "Ada",
         "Bo",
@@ -302,9 +308,9 @@ async def test_the_manager_agent_picks_the_speakers_and_ends_the_run(
 
 
 async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     config: dict[str, Any] = {
         "type": group_pb.MANAGER_TYPE_DYNAMIC,
         "termination_token": "DONE!",
@@ -327,16 +333,16 @@ async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
     "kind", [group_pb.MANAGER_TYPE_SLEEPTIME, group_pb.MANAGER_TYPE_VOICE_SLEEPTIME]
 )
 async def test_agent_of_a_pair_answers_and_its_memory_agent_gets_no_message(
-    world: World, kind: Any
+    services: ScriptedServices, kind: Any
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Max-sleeptime", manager="Max", type=kind)
     events = await collect(send(gateway, group, "Go."))
     check_log(events, 1)
     assert spoken_texts(events) == [("Max", "Max 1", 1)]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    assert len(world.turns.requests) == 1
-    assert not world.turns.requests[0].HasField("group_tool")
+    assert len(services.turns.requests) == 1
+    assert not services.turns.requests[0].HasField("group_tool")
     assert members.shown("Max") == [[("", "Go.")]]
 
 
@@ -351,9 +357,9 @@ async def test_agent_of_a_pair_answers_and_its_memory_agent_gets_no_message(
     ],
 )
 async def test_wrong_messages_to_groups_are_refused(
-    world: World, fields: dict[str, Any], code: str, reason: str
+    services: ScriptedServices, fields: dict[str, Any], code: str, reason: str
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada")
     request = run_pb.StartRunRequest(
         **{"group_id": group.id, "messages": [message("Hi")], **fields}
@@ -369,8 +375,8 @@ async def _refused(gateway: Gateway, request: Any, code: str, reason: str) -> No
     assert reason in str(caught.value.trailing_metadata())
 
 
-async def test_groups_that_cannot_answer_return_the_reason(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_groups_that_cannot_answer_return_the_reason(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     for group, code, reason in (
         (members.group(), "FAILED_PRECONDITION", "GROUP_INCOMPLETE"),
         (
@@ -394,15 +400,15 @@ async def test_groups_that_cannot_answer_return_the_reason(world: World) -> None
         await _refused(gateway, request, code, reason)
 
 
-async def test_a_deleted_group_has_its_run_cancelled(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_a_deleted_group_has_its_run_cancelled(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
     async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield finished(run_event_pb2.STOP_REASON_CANCELLED)
 
-    world.turns.on_cancel = stops
+    services.turns.on_cancel = stops
     reading = asyncio.create_task(collect(send(gateway, group)))
     await eventually(lambda: "Ada 1" in members.begun)
     await group_grpc.GroupServiceStub(gateway.channel).DeleteGroup(
@@ -411,8 +417,10 @@ async def test_a_deleted_group_has_its_run_cancelled(world: World) -> None:
     assert (await reading)[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
 
 
-async def test_the_runs_of_members_are_no_open_runs_of_their_own(world: World) -> None:
-    gateway, members = await world.gateway(open_runs_per_project=1), Members(world)
+async def test_the_runs_of_members_are_no_open_runs_of_their_own(
+    services: ScriptedServices,
+) -> None:
+    gateway, members = await services.gateway(open_runs_per_project=1), Members(services)
     group, other = members.group("Ada", "Bo"), members.group("Cy")
     members.held["Bo 1"] = asyncio.Event()
     reading = asyncio.create_task(collect(send(gateway, group)))
@@ -425,9 +433,11 @@ async def test_the_runs_of_members_are_no_open_runs_of_their_own(world: World) -
     check_log(await collect(send(gateway, other)), 1)
 
 
-async def _with_a_busy_member(world: World, **settings: Any) -> tuple[Gateway, Members, Any, Any]:
+async def _with_a_busy_member(
+    services: ScriptedServices, **settings: Any
+) -> tuple[Gateway, Members, Any, Any]:
     """Bo has another active run when the rest of the group run is to be stored in its window."""
-    gateway, members = await world.gateway(**settings), Members(world)
+    gateway, members = await services.gateway(**settings), Members(services)
     group = members.group("Ada", "Bo", "Cy", max_turns=3)
     members.held |= {"Cy 1": asyncio.Event(), "Bo 2": asyncio.Event()}
     reading = asyncio.create_task(collect(send(gateway, group)))
@@ -446,9 +456,9 @@ async def _with_a_busy_member(world: World, **settings: Any) -> tuple[Gateway, M
 
 
 async def test_a_run_that_is_cancelled_while_a_busy_member_has_yet_to_be_shown_the_rest(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members, reading, busy = await _with_a_busy_member(world)
+    gateway, members, reading, busy = await _with_a_busy_member(services)
     listing = run_pb.ListRunsRequest(states=[run_pb.RUN_STATE_RUNNING])
     runs = (await gateway.runs.ListRuns(listing, metadata=gateway.metadata)).runs
     [run_id] = [run.id for run in runs if run.group_id]
@@ -465,9 +475,9 @@ async def test_a_run_that_is_cancelled_while_a_busy_member_has_yet_to_be_shown_t
 
 
 async def test_a_run_whose_time_is_over_while_a_busy_member_has_yet_to_be_shown_the_rest(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    _, members, reading, busy = await _with_a_busy_member(world, run_timeout_s=4.0)
+    _, members, reading, busy = await _with_a_busy_member(services, run_timeout_s=4.0)
     events = await reading
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert [text for _, text, _ in spoken_texts(events)] == ["Ada 1", "Bo 1", "Cy 1"]

@@ -12,7 +12,7 @@ import pytest
 from integration.gateway.members import Members, send, spoken_texts
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     eventually,
     finished,
@@ -70,9 +70,9 @@ async def _runs_of(gateway: Gateway, agent_id: str) -> list[run_pb.Run]:
 
 
 async def test_supervisor_asks_all_members_and_answers_with_their_replies(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     members.gateway = gateway
     group = supervised(members, "Ada", "Bo")
     members.asks["Max"] = ["Where to?", "When?"]
@@ -106,7 +106,7 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
     assert sender
     assert question.endswith("\n\nWhere to?")
     asked = [
-        request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
+        request for request in services.turns.requests if members.names[request.agent_id] == "Ada"
     ]
     assert {request.group_id for request in asked} == {group.id}
     assert {request.sender_agent_id for request in asked} == {group.manager_agent.agent_id}
@@ -119,41 +119,43 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
     assert (run.state, run.usage.total_tokens) == (run_pb.RUN_STATE_COMPLETED, 50)
 
 
-async def test_the_tool_of_a_group_is_offered_in_its_runs_only(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_the_tool_of_a_group_is_offered_in_its_runs_only(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     group = supervised(members, "Ada", "Bo")
     members.gateway = gateway
     await collect(send(gateway, group))
     await collect(gateway.send(group.manager_agent.agent_id))
     first, last = (
-        [request for request in world.turns.requests if members.names[request.agent_id] == "Max"][
-            place
-        ]
+        [
+            request
+            for request in services.turns.requests
+            if members.names[request.agent_id] == "Max"
+        ][place]
         for place in (0, -1)
     )
     assert first.group_tool.name == ASK_MEMBERS
     assert [member.name for member in first.group_tool.members] == ["Ada", "Bo"]
     assert not last.HasField("group_tool")
     asked = [
-        request for request in world.turns.requests if members.names[request.agent_id] == "Ada"
+        request for request in services.turns.requests if members.names[request.agent_id] == "Ada"
     ]
     assert not any(request.HasField("group_tool") for request in asked)
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Max 1"])
 async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
-    network_world: World, held: str
+    socket_services: ScriptedServices, held: str
 ) -> None:
-    world, members = network_world, Members(network_world)
+    services, members = socket_services, Members(socket_services)
     group = supervised(members, "Ada", "Bo")
     members.held[held] = asyncio.Event()
-    first = members.gateway = await world.gateway()
+    first = members.gateway = await services.gateway()
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
     await eventually(lambda: held in members.begun and "Bo 1" in members.spoken)
     if held == "Max 1":
         await eventually(lambda: "Ada 1" in members.spoken and members.answers)
-    members.gateway = await world.gateway()
+    members.gateway = await services.gateway()
     await first.stop()
     members.held[held].set()
     events = await collect(members.gateway.stream(run_id))
@@ -165,9 +167,9 @@ async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
 
 
 async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     members.gateway = gateway
     group = supervised(members, "Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
@@ -175,7 +177,7 @@ async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
     async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield finished(run_event_pb2.STOP_REASON_CANCELLED)
 
-    world.turns.on_cancel = stops
+    services.turns.on_cancel = stops
     reading = asyncio.create_task(collect(send(gateway, group)))
     await eventually(lambda: "Ada 1" in members.begun and "Bo 1" in members.spoken)
     request = run_pb.ListRunsRequest(group_id=group.id)
@@ -189,9 +191,12 @@ async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
 
 
 async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(runs_at_once=1, open_runs_per_project=3), Members(world)
+    gateway, members = (
+        await services.gateway(runs_at_once=1, open_runs_per_project=3),
+        Members(services),
+    )
     members.gateway = gateway
     groups = [supervised(members, "Ada", "Bo") for _ in range(3)]
     for events in await asyncio.gather(*(collect(send(gateway, group)) for group in groups)):
@@ -203,14 +208,14 @@ async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
 
 
 async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
     reading = asyncio.create_task(collect(send(gateway, group)))
     await eventually(lambda: "Ada 1" in members.begun)
-    token = world.turns.callers[-1].token
+    token = services.turns.callers[-1].token
     for group_id in (members.group("Cy").id, new_id("group")):
         request = run_pb.SendMessageRequest(
             group_id=group_id, agent_id=group.members[1].agent_id, messages=[message("Hi")]
@@ -228,9 +233,9 @@ async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
 
 
 async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to_the_other(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway, members = await world.gateway(), Members(world)
+    gateway, members = await services.gateway(), Members(services)
     group = swarm(members, "Ada", "Bo", "Cy")
     members.hands["Ada 1"] = ("Bo", "It is about tents.")
     events = await collect(send(gateway, group, "Help."))
@@ -240,51 +245,53 @@ async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to
     assert shown[:2] == [("", "Help."), ("Ada", "Ada 1")]
     assert shown[2][0] == "Ada"
     assert shown[2][1].endswith("\n\nIt is about tents.")
-    asked = [request for request in world.turns.requests if members.names[request.agent_id] == "Bo"]
+    asked = [
+        request for request in services.turns.requests if members.names[request.agent_id] == "Bo"
+    ]
     assert list(asked[0].senders) == ["", *[group.members[0].agent_id] * 2]
     # All members have read all messages.
     assert members.shown("Cy") == [[("", "Help."), ("Ada", "Ada 1"), ("Bo", "Bo 1")]]
-    assert world.turns.holders[group.id].agent_id == group.members[1].agent_id
+    assert services.turns.holders[group.id].agent_id == group.members[1].agent_id
     assert words(await collect(send(gateway, group, "And?"))) == [("Bo", "Bo 2")]
     # A holder that has left the group gives the conversation to the first member.
     del group.members[1]
     assert words(await collect(send(gateway, group, "Still there?"))) == [("Ada", "Ada 2")]
 
 
-async def test_the_last_turn_of_a_swarm_cannot_hand_over(world: World) -> None:
-    gateway, members = await world.gateway(), Members(world)
+async def test_the_last_turn_of_a_swarm_cannot_hand_over(services: ScriptedServices) -> None:
+    gateway, members = await services.gateway(), Members(services)
     group = swarm(members, "Ada", "Bo", max_turns=3)
     members.hands |= {"Ada 1": ("bo", ""), "Bo 1": ("ADA", ""), "Ada 2": ("Bo", "")}
     events = await collect(send(gateway, group))
     assert words(events) == [("Ada", "Ada 1"), ("Bo", "Bo 1"), ("Ada", "Ada 2")]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    asked = [request for request in world.turns.requests if not request.record_only]
+    asked = [request for request in services.turns.requests if not request.record_only]
     assert [request.group_tool.name for request in asked] == [HAND_OVER, HAND_OVER, ""]
     assert [[member.name for member in request.group_tool.members] for request in asked] == [
         ["Bo"],
         ["Ada"],
         [],
     ]
-    assert world.turns.holders[group.id].agent_id == group.members[0].agent_id
+    assert services.turns.holders[group.id].agent_id == group.members[0].agent_id
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1"])
 async def test_swarm_whose_gateway_is_lost_continues_with_the_same_holders(
-    network_world: World, held: str
+    socket_services: ScriptedServices, held: str
 ) -> None:
-    world, members = network_world, Members(network_world)
+    services, members = socket_services, Members(socket_services)
     group = swarm(members, "Ada", "Bo", "Cy", max_turns=5)
     members.hands |= {"Ada 1": ("Bo", ""), "Bo 1": ("Cy", ""), "Cy 1": ("Ada", "")}
     members.held[held] = asyncio.Event()
-    first = await world.gateway()
+    first = await services.gateway()
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
     await eventually(lambda: held in members.begun)
     await first.stop()
-    second = await world.gateway()
+    second = await services.gateway()
     members.held[held].set()
     events = await collect(second.stream(run_id))
     check_turns(events, 4)
     assert [text for _, text in words(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
     assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}
-    assert world.turns.holders[group.id].agent_id == group.members[0].agent_id
+    assert services.turns.holders[group.id].agent_id == group.members[0].agent_id

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from integration.gateway.scripted_services import Gateway, World, collect, kinds
+from integration.gateway.scripted_services import Gateway, ScriptedServices, collect, kinds
 from integration.gateway.test_admin import project, project_key
 from strata.api.archival.v1 import passage_service_pb2 as passages
 from strata.api.archival.v1 import passage_service_pb2_grpc as passages_grpc
@@ -18,9 +18,11 @@ def upload(gateway: Gateway) -> Any:
     return stub.UploadPassages(metadata=gateway.metadata, timeout=60)
 
 
-async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: World) -> None:
+async def test_idle_uploads_of_one_key_leave_streams_for_another(
+    socket_services: ScriptedServices,
+) -> None:
     # Calls per second are limited by a setting of its own, which is not the subject here.
-    gateway = await network_world.gateway(call_burst=1000, calls_per_second=1000)
+    gateway = await socket_services.gateway(call_burst=1000, calls_per_second=1000)
     made = [await project(gateway, name) for name in ("idle", "busy")]
     scopes = ("run", "read", "write")
     idle, busy = [await project_key(gateway, project.id, *scopes) for project in made]
@@ -41,7 +43,7 @@ async def test_idle_uploads_of_one_key_leave_streams_for_another(network_world: 
     await theirs.write(passages.UploadPassagesRequest(archive_id="archive-2"))
     await theirs.done_writing()
     assert [progress.received_count async for progress in theirs] == [1]
-    events = await collect(busy.send(network_world.new_agent()))
+    events = await collect(busy.send(socket_services.new_agent()))
     assert kinds(events)[-1] == "run_finished"
     for call in calls:
         call.cancel()

@@ -11,7 +11,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     eventually,
     finished,
     reply,
@@ -35,7 +35,7 @@ WAIT = "send_message_to_agent_and_wait_for_reply"
 class Talk:
     """An agent whose turn is running, and another agent whose answers the test scripts."""
 
-    world: World
+    services: ScriptedServices
     gateway: Gateway
     asker: str
     other: str
@@ -63,13 +63,15 @@ class Talk:
 
     def asked(self) -> list[Any]:
         """The dispatches of the other agent's runs."""
-        return [request for request in self.world.turns.requests if request.agent_id == self.other]
+        return [
+            request for request in self.services.turns.requests if request.agent_id == self.other
+        ]
 
 
 @pytest.fixture
-async def talk(world: World) -> AsyncIterator[Talk]:
-    gateway = await world.gateway()
-    talk = Talk(world, gateway, world.new_agent(), world.new_agent(), None)
+async def talk(services: ScriptedServices) -> AsyncIterator[Talk]:
+    gateway = await services.gateway()
+    talk = Talk(services, gateway, services.new_agent(), services.new_agent(), None)
     talk.answers = reply("Well.")
 
     async def script(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -81,9 +83,9 @@ async def talk(world: World) -> AsyncIterator[Talk]:
         await talk.over.wait()
         yield finished()
 
-    world.turns.script = script
+    services.turns.script = script
     await anext(aiter(gateway.send(talk.asker)))
-    [talk.token] = world.turns.callers
+    [talk.token] = services.turns.callers
     yield talk
     talk.over.set()
 
@@ -191,7 +193,7 @@ async def test_two_whose_runs_people_started_do_not_wait_for_each_other(talk: Ta
 
     talk.answers = busy
     await anext(aiter(talk.gateway.send(talk.other)))
-    token = talk.world.turns.callers[-1]
+    token = talk.services.turns.callers[-1]
     other = replace(talk, asker=talk.other, other=talk.asker, token=token)
     waiting = asyncio.ensure_future(other.ask())
 

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from integration.gateway.scripted_services import Gateway, World, eventually
+from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
 from strata.gateway.registry import public_services
@@ -93,20 +93,24 @@ REQUEST_STREAMS = [
 ]
 
 
-async def test_a_unary_call_is_forwarded_with_its_trailing_metadata(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_a_unary_call_is_forwarded_with_its_trailing_metadata(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     call = agents(gateway).DeleteAgent(
         agent_service_pb2.DeleteAgentRequest(agent_id=agent), metadata=gateway.metadata
     )
     await call
     assert ("x-trailing", "kept") in tuple(await call.trailing_metadata())
-    assert agent not in world.agents.agents
+    assert agent not in services.agents.agents
 
 
-async def test_deleting_an_agent_makes_its_next_message_not_found(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_deleting_an_agent_makes_its_next_message_not_found(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     await anext(aiter(gateway.send(agent)))
     await agents(gateway).DeleteAgent(
         agent_service_pb2.DeleteAgentRequest(agent_id=agent), metadata=gateway.metadata
@@ -116,8 +120,8 @@ async def test_deleting_an_agent_makes_its_next_message_not_found(world: World) 
     assert reason(raised.value) == "AGENT_NOT_FOUND"
 
 
-async def test_a_response_stream_is_forwarded(world: World) -> None:
-    gateway = await world.gateway()
+async def test_a_response_stream_is_forwarded(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     call = agents(gateway).ExportAgent(
         agent_service_pb2.ExportAgentRequest(agent_id="500"), metadata=gateway.metadata
     )
@@ -126,9 +130,9 @@ async def test_a_response_stream_is_forwarded(world: World) -> None:
 
 @pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
 async def test_a_request_stream_is_forwarded(
-    world: World, send: Any, descriptor: Any, target: str
+    services: ScriptedServices, send: Any, descriptor: Any, target: str
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
 
     async def names() -> AsyncIterator[str]:
         for _ in range(50):
@@ -139,9 +143,9 @@ async def test_a_request_stream_is_forwarded(
 
 @pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
 async def test_an_error_arrives_as_the_service_sent_it(
-    world: World, send: Any, descriptor: Any, target: str
+    services: ScriptedServices, send: Any, descriptor: Any, target: str
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
 
     async def names() -> AsyncIterator[str]:
         yield "keep"
@@ -155,11 +159,11 @@ async def test_an_error_arrives_as_the_service_sent_it(
 
 @pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
 async def test_an_error_arrives_whole_while_the_client_still_sends(
-    network_world: World, send: Any, descriptor: Any, target: str
+    socket_services: ScriptedServices, send: Any, descriptor: Any, target: str
 ) -> None:
     """Behind is a socket, where a failed write hides the status; before it there is none."""
-    world = network_world
-    signer = TokenSigner(world.private_key)
+    services = socket_services
+    signer = TokenSigner(services.private_key)
     token = signer.mint("organization-1", "project-1", "key-1", {"write"})
 
     async def names() -> AsyncIterator[str]:
@@ -169,8 +173,8 @@ async def test_an_error_arrives_whole_while_the_client_still_sends(
             yield "keep"
 
     factory = ChannelFactory()
-    async with InProcessNetwork(TokenVerifier(public_key_of(world.private_key))) as network:
-        behind = factory.channel(world.targets[target])
+    async with InProcessNetwork(TokenVerifier(public_key_of(services.private_key))) as network:
+        behind = factory.channel(services.targets[target])
         network.register(Service("front", [proxied_service(descriptor, behind)]))
         channel = network.raw_channel("front")
         for _ in range(20):
@@ -191,7 +195,7 @@ def assert_refused(error: grpc.aio.AioRpcError) -> None:
     assert retry.retry_delay.ToMilliseconds() == 2500
 
 
-async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> None:
+async def test_a_client_that_leaves_cancels_the_forwarded_call(services: ScriptedServices) -> None:
     ended = asyncio.Event()
 
     async def endless(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -202,8 +206,8 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> 
         finally:
             ended.set()
 
-    world.agents.on_export = endless
-    gateway = await world.gateway()
+    services.agents.on_export = endless
+    gateway = await services.gateway()
     call = agents(gateway).ExportAgent(
         agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
     )
@@ -212,7 +216,7 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> 
     await asyncio.wait_for(ended.wait(), 60)
 
 
-async def test_a_slow_reader_holds_the_service_back(world: World) -> None:
+async def test_a_slow_reader_holds_the_service_back(services: ScriptedServices) -> None:
     produced = 0
 
     async def fast(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -221,8 +225,8 @@ async def test_a_slow_reader_holds_the_service_back(world: World) -> None:
             yield agent_service_pb2.ExportAgentResponse(chunk=bytes(64 * 1024))
             produced += 1
 
-    world.agents.on_export = fast
-    gateway = await world.gateway()
+    services.agents.on_export = fast
+    gateway = await services.gateway()
     call = agents(gateway).ExportAgent(
         agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
     )
@@ -234,15 +238,15 @@ async def test_a_slow_reader_holds_the_service_back(world: World) -> None:
     call.cancel()
 
 
-async def test_a_deadline_reaches_the_service(world: World) -> None:
+async def test_a_deadline_reaches_the_service(services: ScriptedServices) -> None:
     seen: list[float] = []
 
     async def slow(request: Any, context: Any) -> Any:
         seen.append(context.time_remaining())
         await asyncio.sleep(30)
 
-    world.agents.on_get = slow
-    gateway = await world.gateway()
+    services.agents.on_get = slow
+    gateway = await services.gateway()
     # Less than any service's own cap, and time enough to connect in.
     call = agents(gateway).GetAgent(
         agent_service_pb2.GetAgentRequest(), metadata=gateway.metadata, timeout=20.0
@@ -260,8 +264,10 @@ async def test_a_deadline_reaches_the_service(world: World) -> None:
     assert all(remaining < 1.5 for remaining in seen)
 
 
-async def test_error_for_an_unreachable_service_hides_its_address(world: World) -> None:
-    gateway = await world.gateway()
+async def test_error_for_an_unreachable_service_hides_its_address(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
     call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         # It waits for the service until shortly before this deadline.
@@ -271,8 +277,8 @@ async def test_error_for_an_unreachable_service_hides_its_address(world: World) 
     assert "127.0.0.1" not in (raised.value.details() or "")
 
 
-async def test_methods_that_the_service_lacks_are_unimplemented(world: World) -> None:
-    gateway = await world.gateway()
+async def test_methods_that_the_service_lacks_are_unimplemented(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     call = gateway.channel.unary_unary("/strata.api.agent_loop.v1.AgentService/UpdateAgent")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call(b"", metadata=gateway.metadata)
@@ -281,19 +287,23 @@ async def test_methods_that_the_service_lacks_are_unimplemented(world: World) ->
 
 
 @pytest.mark.parametrize("method", [*INTERNAL, "strata.api.recall.v1.NoService/Nothing", "x"])
-async def test_internal_and_unknown_methods_cannot_be_reached(world: World, method: str) -> None:
-    gateway = await world.gateway()
+async def test_internal_and_unknown_methods_cannot_be_reached(
+    services: ScriptedServices, method: str
+) -> None:
+    gateway = await services.gateway()
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await gateway.channel.unary_unary(f"/{method}")(b"", metadata=gateway.metadata)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert world.turns.requests == []
+    assert services.turns.requests == []
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await gateway.channel.unary_unary(f"/{method}")(b"")
     assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_garbage_and_oversized_requests_are_refused_with_a_reason(world: World) -> None:
-    gateway = await world.gateway()
+async def test_garbage_and_oversized_requests_are_refused_with_a_reason(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
     for path in (
         "/strata.api.gateway.v1.RunService/GetRun",
         "/strata.api.agent_loop.v1.AgentService/GetAgent",
@@ -310,9 +320,9 @@ async def test_garbage_and_oversized_requests_are_refused_with_a_reason(world: W
 
 
 async def test_reflection_lists_every_public_service_and_describes_it(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    gateway = await network_world.gateway()
+    gateway = await socket_services.gateway()
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(gateway.channel)
 
     async def ask(request: Any) -> Any:
@@ -377,8 +387,8 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
         assert raised.value.details() == "enough"
 
 
-async def test_cancelled_forwarded_calls_leave_no_tasks(world: World) -> None:
-    gateway = await world.gateway()
+async def test_cancelled_forwarded_calls_leave_no_tasks(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     tasks = len(asyncio.all_tasks())
     for _ in range(20):
         call = agents(gateway).ExportAgent(

@@ -11,7 +11,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     event,
     finished,
@@ -58,18 +58,18 @@ async def refusal(gateway: Gateway, run_id: str) -> str:
     return f"{raised.value.code().name} {reason(raised.value)}"
 
 
-async def test_agent_loop_gets_the_log_and_later_changes(world: World) -> None:
-    gateway, agent = await world.gateway(), world.new_agent()
-    world.turns.script = turn_of(sent(b"one"))
+async def test_agent_loop_gets_the_log_and_later_changes(services: ScriptedServices) -> None:
+    gateway, agent = await services.gateway(), services.new_agent()
+    services.turns.script = turn_of(sent(b"one"))
     events = await collect(gateway.send(agent, "Hello.", max_steps=7))
     for number in (2, 3):
-        world.turns.script = turn_of(sent(b"%d" % number, f"text {number}"), sent(b"same"))
+        services.turns.script = turn_of(sent(b"%d" % number, f"text {number}"), sent(b"same"))
         await collect(gateway.send(agent))
     assert all(not call.HasField("request") for event in events for call in event.model_calls)
 
     assert await record(gateway, events[0].run_id) == b'{"format": "a test"}'
 
-    first, *others = world.turns.recorded
+    first, *others = services.turns.recorded
     assert first.turn.run_id == events[0].run_id
     assert (first.turn.agent_id, first.turn.max_steps, first.turn.attempts) == (agent, 7, 1)
     log = [request.event for request in others if request.HasField("event")]
@@ -84,21 +84,23 @@ async def test_agent_loop_gets_the_log_and_later_changes(world: World) -> None:
     ]
 
 
-async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(world: World) -> None:
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
+async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
     run_id = events[0].run_id
     strangers = await project(gateway, "strangers")
     stranger = await project_key(gateway, strangers.id, "run", "read")
     assert await refusal(stranger, run_id) == "NOT_FOUND RUN_NOT_FOUND"
-    assert world.local is not None
-    runner = await project_key(gateway, world.local.project_id, "run")
+    assert services.local is not None
+    runner = await project_key(gateway, services.local.project_id, "run")
     assert await refusal(runner, run_id) == "PERMISSION_DENIED SCOPE_MISSING"
     assert await refusal(gateway, "run") == "INVALID_ARGUMENT INVALID_ID"
-    assert world.turns.recorded == []
+    assert services.turns.recorded == []
 
 
-async def test_run_under_way_is_not_recorded(world: World) -> None:
+async def test_run_under_way_is_not_recorded(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
     async def turn(request: Any) -> AsyncIterator[Any]:
@@ -106,17 +108,19 @@ async def test_run_under_way_is_not_recorded(world: World) -> None:
         await go_on.wait()
         yield finished(steps=0)
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    run = await gateway.start_run(world.new_agent())
+    services.turns.script = turn
+    gateway = await services.gateway()
+    run = await gateway.start_run(services.new_agent())
     assert await refusal(gateway, run.id) == "FAILED_PRECONDITION RUN_NOT_RECORDABLE"
     go_on.set()
 
 
-async def test_recordings_of_a_project_are_made_one_after_the_other(world: World) -> None:
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
-    world.turns.may_record.clear()
+async def test_recordings_of_a_project_are_made_one_after_the_other(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
+    services.turns.may_record.clear()
     calls = [asyncio.create_task(record(gateway, events[0].run_id)) for _ in range(10)]
     async with asyncio.timeout(20):
         [refused], waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
@@ -125,6 +129,6 @@ async def test_recordings_of_a_project_are_made_one_after_the_other(world: World
     assert f"{error.code().name} {reason(error)}" == "RESOURCE_EXHAUSTED OVERLOADED"
     # One is made, and eight wait for it.
     assert len(waiting) == 9
-    world.turns.may_record.set()
+    services.turns.may_record.set()
     assert await asyncio.gather(*waiting) == [b'{"format": "a test"}'] * 9
-    assert world.turns.most_recording == 1
+    assert services.turns.most_recording == 1

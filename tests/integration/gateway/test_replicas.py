@@ -16,7 +16,7 @@ import pytest
 import strata
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     delta,
     eventually,
@@ -55,11 +55,11 @@ class Gate:
         yield finished()
 
 
-async def test_a_run_is_followed_from_another_gateway(world: World) -> None:
+async def test_a_run_is_followed_from_another_gateway(services: ScriptedServices) -> None:
     gate = Gate()
-    world.turns.script = gate.turn
-    first, second = await world.gateway(), await world.gateway()
-    run = await first.start_run(world.new_agent())
+    services.turns.script = gate.turn
+    first, second = await services.gateway(), await services.gateway()
+    run = await first.start_run(services.new_agent())
     follower = asyncio.create_task(collect(second.stream(run.id)))
     await asyncio.sleep(0.2)
     gate.open.set()
@@ -72,21 +72,23 @@ async def test_a_run_is_followed_from_another_gateway(world: World) -> None:
     assert (await second.run(run.id)).state == pb.RUN_STATE_COMPLETED
 
 
-async def holder_and_other(world: World, stack: AsyncExitStack) -> tuple[Gateway, Gateway]:
+async def holder_and_other(
+    services: ScriptedServices, stack: AsyncExitStack
+) -> tuple[Gateway, Gateway]:
     """A gateway that others reach, and another one."""
     port = stack.enter_context(ReservedPort()).number
-    holder = await world.gateway(port=port, reuse_port=True, advertised_host="127.0.0.1")
-    return holder, await world.gateway(poll_s=60)
+    holder = await services.gateway(port=port, reuse_port=True, advertised_host="127.0.0.1")
+    return holder, await services.gateway(poll_s=60)
 
 
 async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world, gate = network_world, Gate()
-    world.turns.script = gate.turn
+    services, gate = socket_services, Gate()
+    services.turns.script = gate.turn
     async with AsyncExitStack() as stack:
-        holder, other = await holder_and_other(world, stack)
-        held = holder.send(world.new_agent())
+        holder, other = await holder_and_other(services, stack)
+        held = holder.send(services.new_agent())
         seen = []
         async for response in held:
             seen.append(response.event)
@@ -106,15 +108,15 @@ async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
 
 
 async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_sent_to(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world, gate = network_world, Gate()
-    world.turns.script = gate.turn
+    services, gate = socket_services, Gate()
+    services.turns.script = gate.turn
     async with AsyncExitStack() as stack:
-        holder, other = await holder_and_other(world, stack)
-        agent = world.new_agent()
+        holder, other = await holder_and_other(services, stack)
+        agent = services.new_agent()
         active = await holder.start_run(agent)
-        await eventually(lambda: world.turns.requests)
+        await eventually(lambda: services.turns.requests)
         has_text = asyncio.Event()
 
         async def second(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -125,7 +127,7 @@ async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_se
             yield stored("now", "message-2")
             yield finished()
 
-        world.turns.script = second
+        services.turns.script = second
         waiting = asyncio.create_task(first_text(other.send(agent), has_text))
         await eventually(lambda: _count(holder, agent, 2))
         gate.open.set()
@@ -150,16 +152,16 @@ async def first_text(call: Any, has_text: asyncio.Event) -> str:
 
 
 async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world, gate = network_world, Gate()
-    world.turns.script = gate.turn
+    services, gate = socket_services, Gate()
+    services.turns.script = gate.turn
     # Nothing listens there.
-    holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
-    other = await world.gateway(poll_s=60)
-    run = await holder.start_run(world.new_agent())
+    holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
+    other = await services.gateway(poll_s=60)
+    run = await holder.start_run(services.new_agent())
     following = asyncio.create_task(collect(other.stream(run.id)))
-    await eventually(lambda: world.turns.requests)
+    await eventually(lambda: services.turns.requests)
     gate.open.set()
     assert kinds(await following) == [
         "run_started",
@@ -170,14 +172,14 @@ async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
 
 
 async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
-    network_world: World, monkeypatch: pytest.MonkeyPatch
+    socket_services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, gate = network_world, Gate()
-    world.turns.script = gate.turn
+    services, gate = socket_services, Gate()
+    services.turns.script = gate.turn
     monkeypatch.setattr(run_follower, "_PEER_PAUSE_S", 600.0)
     # Nothing listens there.
-    holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
-    other = await world.gateway(poll_s=60)
+    holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
+    other = await services.gateway(poll_s=60)
     servicer: Any = other.service.services[0].servicer
     peers = servicer._follower._peers
     asked, ask = [], peers.follow
@@ -187,7 +189,7 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
         return ask(*args, **names)
 
     monkeypatch.setattr(peers, "follow", count)
-    run = await holder.start_run(world.new_agent())
+    run = await holder.start_run(services.new_agent())
     following = asyncio.create_task(collect(other.stream(run.id)))
     await eventually(lambda: asked)
     # Whoever asked again at once would do so many times.
@@ -197,8 +199,10 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
     assert len(asked) == 1
 
 
-async def test_clients_find_no_method_to_follow_runs_as_gateways_do(world: World) -> None:
-    gateway = await world.gateway()
+async def test_clients_find_no_method_to_follow_runs_as_gateways_do(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
     stub = follow_grpc.RunFollowServiceStub(gateway.channel)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async for _ in stub.FollowRun(follow_pb.FollowRunRequest(), metadata=gateway.metadata):
@@ -211,33 +215,36 @@ def _free_port() -> int:
         return port.number
 
 
-async def test_a_run_is_cancelled_from_another_gateway(world: World) -> None:
+async def test_a_run_is_cancelled_from_another_gateway(services: ScriptedServices) -> None:
     gate = Gate()
-    world.turns.script = gate.turn
-    first, second = await world.gateway(), await world.gateway()
-    call = first.send(world.new_agent())
+    services.turns.script = gate.turn
+    first, second = await services.gateway(), await services.gateway()
+    call = first.send(services.new_agent())
     run_id = (await anext(aiter(call))).event.run_id
     assert (await second.cancel(run_id)).state == pb.RUN_STATE_CANCELLING
     events = await collect(call)
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
-    await eventually(lambda: world.turns.cancelled)
-    assert world.turns.cancelled == [run_id]
-    assert world.turns.lost == []
+    await eventually(lambda: services.turns.cancelled)
+    assert services.turns.cancelled == [run_id]
+    assert services.turns.lost == []
 
 
-async def test_a_request_id_is_known_to_every_gateway(world: World) -> None:
-    first, second = await world.gateway(), await world.gateway()
-    agent = world.new_agent()
+async def test_a_request_id_is_known_to_every_gateway(services: ScriptedServices) -> None:
+    first, second = await services.gateway(), await services.gateway()
+    agent = services.new_agent()
     before = await collect(first.send(agent, request_id="r-1", stream_tokens=False))
     assert await collect(second.send(agent, request_id="r-1")) == before
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
 
 
-async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
+async def test_a_gateway_that_stops_hands_its_runs_over(services: ScriptedServices) -> None:
     gate = Gate()
-    world.turns.script = gate.turn
-    first, second = await world.gateway(lease_s=60, grace_s=0), await world.gateway(lease_s=60)
-    run = await first.start_run(world.new_agent())
+    services.turns.script = gate.turn
+    first, second = (
+        await services.gateway(lease_s=60, grace_s=0),
+        await services.gateway(lease_s=60),
+    )
+    run = await first.start_run(services.new_agent())
     follower = asyncio.create_task(collect(second.stream(run.id)))
     # It stops in the middle of the step, not before it has heard of it.
     heard = first.stream(run.id)
@@ -248,7 +255,7 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     await first.stop()
     events = await follower
     # The lease of a minute was released, so the claim did not wait for its end.
-    assert [request.attempt for request in world.turns.requests] == [1, 2]
+    assert [request.attempt for request in services.turns.requests] == [1, 2]
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
     assert kinds(events).count("run_finished") == 1
     assert "step_restarted" in kinds(events)
@@ -256,33 +263,33 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     assert sequences == list(range(1, len(events) + 1))
 
 
-async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(world: World) -> None:
+async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(services: ScriptedServices) -> None:
     gate = Gate()
-    world.turns.script = gate.turn
+    services.turns.script = gate.turn
     # Never renews: as a process that stands still would.
-    frozen = await world.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
-    agent = world.new_agent()
+    frozen = await services.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
+    agent = services.new_agent()
     call = frozen.send(agent)
     first = (await anext(aiter(call))).event
-    other = await world.gateway()
+    other = await services.gateway()
     assert kinds(await collect(other.stream(first.run_id)))[-1] == "run_finished"
     gate.open.set()
     # Its own follower gets the end that the other gateway stored, and only that.
     rest = await collect(call)
     assert kinds(rest).count("run_finished") == 1
-    assert [request.attempt for request in world.turns.requests] == [1, 2]
+    assert [request.attempt for request in services.turns.requests] == [1, 2]
     stored_events = await collect(other.stream(first.run_id))
     assert kinds(stored_events).count("run_finished") == 1
     assert kinds(stored_events).count("message_stored") == 1
 
 
-async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> None:
-    world = network_world
+async def test_runs_of_a_killed_gateway_are_taken_over(socket_services: ScriptedServices) -> None:
+    services = socket_services
     gate = Gate()
-    world.turns.script = gate.turn
-    process, address = await start_process(world, lease_s=5)
+    services.turns.script = gate.turn
+    process, address = await start_process(services, lease_s=5)
     try:
-        survivor = await world.gateway()
+        survivor = await services.gateway()
         async with grpc.aio.insecure_channel(address) as channel:
             doomed = Gateway(
                 survivor.service,
@@ -291,7 +298,7 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
                 survivor.organization_key,
                 survivor.stop,
             )
-            agent = world.new_agent()
+            agent = services.new_agent()
             active = await doomed.start_run(agent)
             waiting = await doomed.start_run(agent)
             seen = []
@@ -317,7 +324,7 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
         assert (run.state, run.attempt) == (pb.RUN_STATE_COMPLETED, 2)
         gate.open.set()
         assert kinds(await collect(survivor.stream(waiting.id)))[-1] == "run_finished"
-        assert [request.run_id for request in world.turns.requests] == [
+        assert [request.run_id for request in services.turns.requests] == [
             active.id,
             active.id,
             waiting.id,
@@ -328,26 +335,28 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
             await process.wait()
 
 
-async def test_a_gateway_process_ends_cleanly_on_sigterm(network_world: World) -> None:
-    world = network_world
-    world.turns.script = Gate().turn
-    process, address = await start_process(world, lease_s=60)
-    survivor = await world.gateway(lease_s=60)
+async def test_a_gateway_process_ends_cleanly_on_sigterm(socket_services: ScriptedServices) -> None:
+    services = socket_services
+    services.turns.script = Gate().turn
+    process, address = await start_process(services, lease_s=60)
+    survivor = await services.gateway(lease_s=60)
     async with grpc.aio.insecure_channel(address) as channel:
         stopped = Gateway(
             survivor.service, channel, survivor.api_key, survivor.organization_key, survivor.stop
         )
-        run = await stopped.start_run(world.new_agent())
-        await eventually(lambda: world.turns.requests)
+        run = await stopped.start_run(services.new_agent())
+        await eventually(lambda: services.turns.requests)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
     assert kinds(await collect(survivor.stream(run.id)))[-1] == "run_finished"
 
 
-async def start_process(world: World, **changes: Any) -> tuple[asyncio.subprocess.Process, str]:
+async def start_process(
+    services: ScriptedServices, **changes: Any
+) -> tuple[asyncio.subprocess.Process, str]:
     """Starts a gateway as a process of its own, as `strata-gateway` does."""
     constants = take_timing(changes)
-    settings = world.settings(**changes)
+    settings = services.settings(**changes)
     environment = {
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join(_ROOTS),
@@ -360,7 +369,7 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
         "STRATA_GATEWAY_GRACE_S": "0.2",
         **{
             f"STRATA_GATEWAY_TARGETS__{service.upper()}": target
-            for service, target in world.targets.items()
+            for service, target in services.targets.items()
         },
     }
     process = await asyncio.create_subprocess_exec(
@@ -379,13 +388,13 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
 
 
 async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world, gate = network_world, Gate()
-    world.turns.script = gate.turn
+    services, gate = socket_services, Gate()
+    services.turns.script = gate.turn
     async with AsyncExitStack() as stack:
-        holder, other = await holder_and_other(world, stack)
-        run = await holder.start_run(world.new_agent())
+        holder, other = await holder_and_other(services, stack)
+        run = await holder.start_run(services.new_agent())
         reached = {gateway: asyncio.Event() for gateway in (holder.address, other.address)}
 
         async def follow(gateway: Gateway, after: int) -> list[int]:

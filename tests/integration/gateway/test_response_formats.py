@@ -8,7 +8,14 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members
-from integration.gateway.scripted_services import World, collect, eventually, kinds, message, reply
+from integration.gateway.scripted_services import (
+    ScriptedServices,
+    collect,
+    eventually,
+    kinds,
+    message,
+    reply,
+)
 from integration.gateway.test_approvals import asks, read_approval, respond
 from integration.gateway.test_schedules import Schedules
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -31,28 +38,30 @@ async def violations(call: Any) -> list[str]:
     return [violation.field for violation in from_rpc_error(raised.value).violations]
 
 
-async def test_every_attempt_of_a_run_has_the_format_of_its_message(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_every_attempt_of_a_run_has_the_format_of_its_message(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     await collect(gateway.send(agent, response_format=WEATHER))
     await collect(gateway.send(agent))
-    mine = [request for request in world.turns.requests if request.agent_id == agent]
+    mine = [request for request in services.turns.requests if request.agent_id == agent]
     assert mine[0].response_format == WEATHER
     assert not mine[1].HasField("response_format")
 
 
 @pytest.mark.parametrize("by_default", [False, True], ids=["answered", "by default"])
 async def test_run_that_continues_after_an_approval_keeps_the_format(
-    world: World, by_default: bool
+    services: ScriptedServices, by_default: bool
 ) -> None:
-    gateway = await world.gateway()
-    world.tools.versions["pay"] = "v1"
-    agent, approval_id = world.new_agent(), new_id("approval")
-    world.turns.script = asks(approval_id, approved_in=1 if by_default else 0)
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    agent, approval_id = services.new_agent(), new_id("approval")
+    services.turns.script = asks(approval_id, approved_in=1 if by_default else 0)
     await collect(gateway.send(agent, response_format=WEATHER))
     assert (await read_approval(gateway, approval_id)).request.response_format == WEATHER
     again = new_id("approval")
-    world.turns.script = asks(again)
+    services.turns.script = asks(again)
     if by_default:
 
         async def decided() -> bool:
@@ -63,15 +72,17 @@ async def test_run_that_continues_after_an_approval_keeps_the_format(
         assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
     else:
         await collect(respond(gateway, approval_id, approve=True))
-    world.turns.script = reply("Done.")
+    services.turns.script = reply("Done.")
     await collect(respond(gateway, again, approve=True))
-    answers = [r for r in world.turns.requests if r.agent_id == agent and r.HasField("approval")]
+    answers = [r for r in services.turns.requests if r.agent_id == agent and r.HasField("approval")]
     assert [answer.response_format for answer in answers] == [WEATHER, WEATHER]
 
 
-async def test_hostile_format_of_a_message_is_refused_by_field(network_world: World) -> None:
-    gateway = await network_world.gateway()
-    agent = network_world.new_agent()
+async def test_hostile_format_of_a_message_is_refused_by_field(
+    socket_services: ScriptedServices,
+) -> None:
+    gateway = await socket_services.gateway()
+    agent = socket_services.new_agent()
     hostile = format_pb.ResponseFormat(
         json_schema=format_pb.JsonSchemaFormat(name="a", schema_json='{"$ref": "http://x"}')
     )
@@ -85,10 +96,10 @@ async def test_hostile_format_of_a_message_is_refused_by_field(network_world: Wo
 
 
 async def test_message_to_a_group_takes_no_format_and_managers_answer_in_text(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
-    gateway = await world.gateway()
-    members = Members(world)
+    gateway = await services.gateway()
+    members = Members(services)
     group = members.group("Ada", "Bo", manager="Max", type=group_pb.MANAGER_TYPE_DYNAMIC)
     members.says["Max"] = lambda: "Ada"
     request = pb.SendMessageRequest(group_id=group.id, messages=[message("Hi")])
@@ -99,16 +110,16 @@ async def test_message_to_a_group_takes_no_format_and_managers_answer_in_text(
     await collect(gateway.runs.SendMessage(request, metadata=gateway.metadata, timeout=60))
     formats = {
         members.names.get(turn.agent_id, ""): turn.response_format.WhichOneof("format")
-        for turn in world.turns.requests
+        for turn in services.turns.requests
         if turn.group_id == group.id
     }
     assert formats["Max"] == "text"
     assert formats["Ada"] is None
 
 
-async def test_schedule_keeps_its_format(network_world: World) -> None:
-    schedules = Schedules(await network_world.gateway())
-    made = await schedules.create(network_world.new_agent(), response_format=WEATHER)
+async def test_schedule_keeps_its_format(socket_services: ScriptedServices) -> None:
+    schedules = Schedules(await socket_services.gateway())
+    made = await schedules.create(socket_services.new_agent(), response_format=WEATHER)
     assert made.response_format == WEATHER
     assert (await schedules.update(made.id, max_steps=3)).response_format == WEATHER
     changed = await schedules.update(made.id, response_format=OBJECT)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from integration.gateway.scripted_services import (
-    World,
+    ScriptedServices,
     collect,
     delta,
     event,
@@ -27,16 +27,20 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 STORED_SEQUENCES = [1, 2, 3, 4]
 
 
-async def test_resumed_stream_has_only_the_events_after_the_given_one(world: World) -> None:
-    gateway = await world.gateway()
-    await collect(gateway.send(world.new_agent()))
-    run_id = world.turns.requests[0].run_id
+async def test_resumed_stream_has_only_the_events_after_the_given_one(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    await collect(gateway.send(services.new_agent()))
+    run_id = services.turns.requests[0].run_id
     for after in range(5):
         events = await collect(gateway.stream(run_id, after))
         assert [event.sequence for event in events] == STORED_SEQUENCES[after:]
 
 
-async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(world: World) -> None:
+async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(
+    services: ScriptedServices,
+) -> None:
     gate = asyncio.Event()
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -50,13 +54,13 @@ async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(worl
         yield stored("Hello!")
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    first = gateway.send(world.new_agent())
+    services.turns.script = turn
+    gateway = await services.gateway()
+    first = gateway.send(services.new_agent())
     async for response in first:
         if response.event.text_delta.text == "lo":
             break
-    run_id = world.turns.requests[0].run_id
+    run_id = services.turns.requests[0].run_id
     joined = gateway.stream(run_id, after=2)
     reader = aiter(joined)
     snapshot = (await anext(reader)).event
@@ -76,7 +80,7 @@ async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(worl
     assert kinds([response.event async for response in first])[-1] == "run_finished"
 
 
-async def test_a_client_that_leaves_does_not_stop_the_run(world: World) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_run(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -85,32 +89,34 @@ async def test_a_client_that_leaves_does_not_stop_the_run(world: World) -> None:
         yield stored("done")
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    call = gateway.send(world.new_agent())
+    services.turns.script = turn
+    gateway = await services.gateway()
+    call = gateway.send(services.new_agent())
     await anext(aiter(call))
     call.cancel()
     await asyncio.sleep(0.1)
     gate.set()
-    run_id = world.turns.requests[0].run_id
+    run_id = services.turns.requests[0].run_id
     assert kinds(await collect(gateway.stream(run_id, 1))) == ["message_stored", "run_finished"]
-    assert world.turns.cancelled == world.turns.lost == []
+    assert services.turns.cancelled == services.turns.lost == []
     assert (await gateway.run(run_id)).state == pb.RUN_STATE_COMPLETED
 
 
-async def test_a_repeated_request_id_replays_and_never_runs_twice(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_a_repeated_request_id_replays_and_never_runs_twice(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     first = await collect(gateway.send(agent, request_id="r-1"))
     again = await collect(gateway.send(agent, request_id="r-1"))
     assert [event for event in first if event.WhichOneof("event") != "text_delta"] == again
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await collect(gateway.send(agent, "something else", request_id="r-1"))
     assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
-async def test_a_repeated_request_id_follows_the_run_under_way(world: World) -> None:
+async def test_a_repeated_request_id_follows_the_run_under_way(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -118,19 +124,19 @@ async def test_a_repeated_request_id_follows_the_run_under_way(world: World) -> 
         await gate.wait()
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway()
+    agent = services.new_agent()
     first = gateway.send(agent, request_id="r-1")
     await anext(aiter(first))
     second = gateway.send(agent, request_id="r-1")
     assert (await anext(aiter(second))).event.HasField("run_started")
     gate.set()
     assert kinds(await collect(second)) == ["run_finished"]
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
 
 
-async def test_slow_client_gets_every_stored_event(world: World) -> None:
+async def test_slow_client_gets_every_stored_event(services: ScriptedServices) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
@@ -139,9 +145,9 @@ async def test_slow_client_gets_every_stored_event(world: World) -> None:
         yield stored("all")
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    call = gateway.send(world.new_agent())
+    services.turns.script = turn
+    gateway = await services.gateway()
+    call = gateway.send(services.new_agent())
     reader = aiter(call)
     first = (await anext(reader)).event
     await eventually(lambda: _ended(gateway, first.run_id))

@@ -12,7 +12,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     REPLY_EVENTS,
-    World,
+    ScriptedServices,
     collect,
     delta,
     eventually,
@@ -36,26 +36,26 @@ def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.gateway.main.DispatchTerms", terms)
 
 
-async def test_a_running_turn_is_cancelled(world: World) -> None:
+async def test_a_running_turn_is_cancelled(services: ScriptedServices) -> None:
     async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         await asyncio.Event().wait()
 
-    world.turns.script = endless
-    gateway = await world.gateway()
-    call = gateway.send(world.new_agent())
+    services.turns.script = endless
+    gateway = await services.gateway()
+    call = gateway.send(services.new_agent())
     await anext(aiter(call))
-    run_id = world.turns.requests[0].run_id
+    run_id = services.turns.requests[0].run_id
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLING
     rest = await collect(call)
     assert [event.run_finished.stop_reason for event in rest] == [
         run_event_pb2.STOP_REASON_CANCELLED
     ]
-    await eventually(lambda: world.turns.cancelled == [run_id])
+    await eventually(lambda: services.turns.cancelled == [run_id])
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLED
 
 
-async def test_a_waiting_run_is_cancelled_at_once(world: World) -> None:
+async def test_a_waiting_run_is_cancelled_at_once(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -63,9 +63,9 @@ async def test_a_waiting_run_is_cancelled_at_once(world: World) -> None:
         await gate.wait()
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway()
+    agent = services.new_agent()
     first = await gateway.start_run(agent)
     waiting = await gateway.start_run(agent)
     assert waiting.state == pb.RUN_STATE_QUEUED
@@ -75,10 +75,10 @@ async def test_a_waiting_run_is_cancelled_at_once(world: World) -> None:
     assert kinds(await follower) == ["run_finished"]
     gate.set()
     assert kinds(await collect(gateway.stream(first.id)))[-1] == "run_finished"
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
 
 
-async def test_cancelled_turn_reports_what_it_still_stored(world: World) -> None:
+async def test_cancelled_turn_reports_what_it_still_stored(services: ScriptedServices) -> None:
     async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
@@ -88,9 +88,9 @@ async def test_cancelled_turn_reports_what_it_still_stored(world: World) -> None
         yield stored("cut off")
         yield finished(run_event_pb2.STOP_REASON_CANCELLED)
 
-    world.turns.script, world.turns.on_cancel = endless, settled
-    gateway = await world.gateway()
-    call = gateway.send(world.new_agent())
+    services.turns.script, services.turns.on_cancel = endless, settled
+    gateway = await services.gateway()
+    call = gateway.send(services.new_agent())
     events = []
     async for response in call:
         events.append(response.event)
@@ -99,12 +99,12 @@ async def test_cancelled_turn_reports_what_it_still_stored(world: World) -> None
     assert kinds(events)[2:] == ["message_stored", "run_finished"]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_CANCELLED
-    assert len(world.turns.requests) == 1
+    assert len(services.turns.requests) == 1
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "failed", "deadline"])
 async def test_text_of_a_run_that_ends_before_it_is_stored_is_withdrawn_for_every_client(
-    world: World, ending: str, short_settling: None
+    services: ScriptedServices, ending: str, short_settling: None
 ) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -116,11 +116,11 @@ async def test_text_of_a_run_that_ends_before_it_is_stored_is_withdrawn_for_ever
             yield finished(run_event_pb2.STOP_REASON_ERROR)
         await asyncio.Event().wait()
 
-    gateway = await world.gateway(run_timeout_s=6.0 if ending == "deadline" else 60.0)
-    assert kinds(await collect(gateway.send(world.new_agent()))) == REPLY_EVENTS
-    world.turns.script = turn
+    gateway = await services.gateway(run_timeout_s=6.0 if ending == "deadline" else 60.0)
+    assert kinds(await collect(gateway.send(services.new_agent()))) == REPLY_EVENTS
+    services.turns.script = turn
     events = []
-    async for response in gateway.send(world.new_agent()):
+    async for response in gateway.send(services.new_agent()):
         events.append(response.event)
         if ending == "cancelled" and response.event.HasField("text_delta"):
             await gateway.cancel(response.event.run_id)
@@ -132,21 +132,23 @@ async def test_text_of_a_run_that_ends_before_it_is_stored_is_withdrawn_for_ever
     assert again == [event for event in events if event.sequence]
 
 
-async def test_a_run_has_a_deadline(world: World, short_settling: None) -> None:
+async def test_a_run_has_a_deadline(services: ScriptedServices, short_settling: None) -> None:
     async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         await asyncio.Event().wait()
 
-    gateway = await world.gateway(run_timeout_s=6.0)
+    gateway = await services.gateway(run_timeout_s=6.0)
     # The time of a run begins before there is a connection; one is made beforehand.
-    assert kinds(await collect(gateway.send(world.new_agent()))) == REPLY_EVENTS
-    world.turns.script = endless
-    events = await collect(gateway.send(world.new_agent()))
+    assert kinds(await collect(gateway.send(services.new_agent()))) == REPLY_EVENTS
+    services.turns.script = endless
+    events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
-    await eventually(lambda: len(world.turns.lost) == 1)
+    await eventually(lambda: len(services.turns.lost) == 1)
 
 
-async def test_turn_that_ends_at_its_deadline_reports_what_it_stored(world: World) -> None:
+async def test_turn_that_ends_at_its_deadline_reports_what_it_stored(
+    services: ScriptedServices,
+) -> None:
     """The agent loop has time to report them: the messages of the run are in its log."""
 
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -156,14 +158,16 @@ async def test_turn_that_ends_at_its_deadline_reports_what_it_stored(world: Worl
         yield stored("cut off")
         yield finished(run_event_pb2.STOP_REASON_ERROR)
 
-    gateway = await world.gateway(run_timeout_s=2.0)
-    world.turns.script = turn
-    events = await collect(gateway.send(world.new_agent()))
+    gateway = await services.gateway(run_timeout_s=2.0)
+    services.turns.script = turn
+    events = await collect(gateway.send(services.new_agent()))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
     assert events[-1].run_finished.usage.total_tokens == 10
 
 
-async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(world: World) -> None:
+async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
+    services: ScriptedServices,
+) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         if request.attempt == 1:
             yield started()
@@ -176,15 +180,15 @@ async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(world: 
         yield stored("cut off")
         yield finished(run_event_pb2.STOP_REASON_ERROR)
 
-    gateway = await world.gateway(run_timeout_s=2.0)
-    world.turns.script, world.turns.on_cancel = turn, settled
-    events = await collect(gateway.send(world.new_agent()))
+    gateway = await services.gateway(run_timeout_s=2.0)
+    services.turns.script, services.turns.on_cancel = turn, settled
+    events = await collect(gateway.send(services.new_agent()))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
-    assert [request.cancel for request in world.turns.requests].count(True) == 1
+    assert [request.cancel for request in services.turns.requests].count(True) == 1
 
 
 async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_away(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         if request.attempt == 1:
@@ -192,25 +196,25 @@ async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_away(
             yield step()
         raise UnavailableError("The agent loop is away.")
 
-    gateway = await world.gateway(run_timeout_s=2.0)
-    world.turns.script = turn
-    events = await collect(gateway.send(world.new_agent()))
+    gateway = await services.gateway(run_timeout_s=2.0)
+    services.turns.script = turn
+    events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.error.reason == Reason.DEPENDENCY_UNAVAILABLE
-    assert [request.cancel for request in world.turns.requests].count(True) == 1
+    assert [request.cancel for request in services.turns.requests].count(True) == 1
 
 
 async def test_agent_that_was_deleted_fails_the_run_and_leaves_the_cache(
-    world: World,
+    services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         raise NotFoundError("gone", reason=Reason.AGENT_NOT_FOUND)
         yield
 
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    gateway = await services.gateway()
+    agent = services.new_agent()
     await collect(gateway.send(agent))
-    world.agents.agents.clear()
-    world.turns.script = turn
+    services.agents.agents.clear()
+    services.turns.script = turn
     [end] = await collect(gateway.send(agent))
     assert end.run_finished.error.reason == "AGENT_NOT_FOUND"
     assert not end.run_finished.error.retryable
@@ -219,18 +223,20 @@ async def test_agent_that_was_deleted_fails_the_run_and_leaves_the_cache(
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_deleting_an_agent_cancels_its_active_and_queued_runs(world: World) -> None:
+async def test_deleting_an_agent_cancels_its_active_and_queued_runs(
+    services: ScriptedServices,
+) -> None:
     async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
         await asyncio.Event().wait()
 
-    gateway = await world.gateway()
-    agent, other = world.new_agent(), world.new_agent()
-    world.turns.script = endless
+    gateway = await services.gateway()
+    agent, other = services.new_agent(), services.new_agent()
+    services.turns.script = endless
     runs = [await gateway.start_run(agent) for _ in range(3)]
     kept = await gateway.start_run(other)
-    await eventually(lambda: len(world.turns.requests) == 2)
+    await eventually(lambda: len(services.turns.requests) == 2)
 
     agents = agent_service_pb2_grpc.AgentServiceStub(gateway.channel)
     await agents.DeleteAgent(
@@ -248,7 +254,7 @@ async def test_deleting_an_agent_cancels_its_active_and_queued_runs(world: World
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_agent_that_vanishes_during_a_run_cancels_it(world: World) -> None:
+async def test_agent_that_vanishes_during_a_run_cancels_it(services: ScriptedServices) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         if request.attempt == 1:
             yield started()
@@ -256,8 +262,8 @@ async def test_agent_that_vanishes_during_a_run_cancels_it(world: World) -> None
             raise OSError("the process dies")
         raise NotFoundError("gone", reason=Reason.AGENT_NOT_FOUND)
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent()))
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_CANCELLED

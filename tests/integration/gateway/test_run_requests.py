@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from google.rpc import error_details_pb2
 
-from integration.gateway.scripted_services import Gateway, World, collect, message
+from integration.gateway.scripted_services import Gateway, ScriptedServices, collect, message
 from integration.gateway.test_proxy import reason, status_of
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
@@ -75,10 +75,10 @@ def wrong_requests() -> list[tuple[str, dict[str, Any], str]]:
     ids=[case[0] for case in wrong_requests()],
 )
 async def test_wrong_messages_are_refused_by_field(
-    network_world: World, fields: dict[str, Any], field: str
+    socket_services: ScriptedServices, fields: dict[str, Any], field: str
 ) -> None:
-    gateway = await network_world.gateway()
-    agent = network_world.new_agent()
+    gateway = await socket_services.gateway()
+    agent = socket_services.new_agent()
     base = {"agent_id": agent, "messages": [message("Hi")], **fields}
     for call in (
         collect(gateway.runs.SendMessage(pb.SendMessageRequest(**base), metadata=gateway.metadata)),
@@ -95,9 +95,9 @@ async def test_wrong_messages_are_refused_by_field(
     assert await listed(gateway) == []
 
 
-async def test_ids_are_checked_and_unknown_ones_not_found(world: World) -> None:
-    gateway = await world.gateway()
-    known = world.new_agent()
+async def test_ids_are_checked_and_unknown_ones_not_found(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    known = services.new_agent()
     other = new_id("conversation")
     for agent, conversation, code, why in (
         ("", "", grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ID"),
@@ -110,13 +110,13 @@ async def test_ids_are_checked_and_unknown_ones_not_found(world: World) -> None:
             await collect(gateway.send(agent, conversation_id=conversation))
         assert (raised.value.code(), reason(raised.value)) == (code, why)
     assert await listed(gateway) == []
-    world.agents.conversations.add(other)
+    services.agents.conversations.add(other)
     await collect(gateway.send(known, conversation_id=other))
-    assert world.turns.requests[0].conversation_id == other
+    assert services.turns.requests[0].conversation_id == other
 
 
-async def test_runs_that_do_not_exist_are_not_found(world: World) -> None:
-    gateway = await world.gateway()
+async def test_runs_that_do_not_exist_are_not_found(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
     for run_id, why in ((new_id("run"), "RUN_NOT_FOUND"), ("run-1", "INVALID_ID")):
         for call in (
             gateway.run(run_id),
@@ -131,15 +131,15 @@ async def test_runs_that_do_not_exist_are_not_found(world: World) -> None:
     assert reason(raised.value) == "INVALID_FIELD"
 
 
-async def test_runs_are_listed_by_page(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_runs_are_listed_by_page(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     made = []
     for _ in range(3):
         run = await gateway.start_run(agent)
         await collect(gateway.stream(run.id))
         made.append(run.id)
-    await collect(gateway.send(world.new_agent()))
+    await collect(gateway.send(services.new_agent()))
     ids: list[str] = []
     token = ""
     while True:
@@ -168,9 +168,9 @@ async def test_runs_are_listed_by_page(world: World) -> None:
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_many_concurrent_clients_get_every_event(world: World) -> None:
-    gateway = await world.gateway()
-    agents = [world.new_agent() for _ in range(10)]
+async def test_many_concurrent_clients_get_every_event(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agents = [services.new_agent() for _ in range(10)]
 
     async def talk(agent: str) -> None:
         for number in range(5):
@@ -178,14 +178,14 @@ async def test_many_concurrent_clients_get_every_event(world: World) -> None:
             assert events[-1].HasField("run_finished")
 
     await asyncio.gather(*map(talk, agents))
-    assert len(world.turns.requests) == 50
+    assert len(services.turns.requests) == 50
     runs = await listed(gateway)
     assert len(runs) == 50
     assert {run.state for run in runs} == {pb.RUN_STATE_COMPLETED}
     for agent in agents:
         texts = [
             request.messages[0].parts[0].text.text
-            for request in world.turns.requests
+            for request in services.turns.requests
             if request.agent_id == agent
         ]
         assert texts == ["0", "1", "2", "3", "4"]
@@ -196,9 +196,11 @@ async def listed(gateway: Gateway, **fields: Any) -> list[pb.Run]:
     return list((await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs)
 
 
-async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(world: World) -> None:
-    gateway = await world.gateway()
-    agent_id = world.new_agent()
+async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent_id = services.new_agent()
     start = {"seconds": int(time.time()) + 3600}
     run = await gateway.start_run(agent_id, request_id="later", start_time=start)
     assert run.state == pb.RUN_STATE_QUEUED
@@ -226,10 +228,10 @@ async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(world: 
     ],
 )
 async def test_a_start_time_that_cannot_be_kept_is_refused(
-    network_world: World, fields: dict[str, Any], violation: str
+    socket_services: ScriptedServices, fields: dict[str, Any], violation: str
 ) -> None:
-    gateway = await network_world.gateway()
+    gateway = await socket_services.gateway()
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await gateway.start_run(network_world.new_agent(), **fields)
+        await gateway.start_run(socket_services.new_agent(), **fields)
     error = from_rpc_error(raised.value)
     assert (error.status, error.violations[0].field) == ("INVALID_ARGUMENT", violation)

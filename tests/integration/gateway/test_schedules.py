@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_services import Gateway, World, eventually, message
+from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually, message
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_replicas import start_process
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -60,9 +60,9 @@ class Schedules:
         return await self._stub.ListScheduleTicks(request, **self._call)
 
 
-async def make_due(world: World) -> None:
+async def make_due(services: ScriptedServices) -> None:
     """Sets all schedules back to the tick of this year: they are due."""
-    connection = await asyncpg.connect(world.urls.admin_url)
+    connection = await asyncpg.connect(services.urls.admin_url)
     try:
         await connection.execute(
             "UPDATE gateway.schedules SET next_time = next_time - interval '1 year'"
@@ -83,12 +83,14 @@ async def refused(call: Any) -> tuple[str, str, list[str]]:
     return error.status, error.reason.value, [violation.field for violation in error.violations]
 
 
-async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(world: World) -> None:
-    first, second = await world.gateway(), await world.gateway()
+async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(
+    services: ScriptedServices,
+) -> None:
+    first, second = await services.gateway(), await services.gateway()
     schedules = Schedules(first)
-    schedule = await schedules.create(world.new_agent())
+    schedule = await schedules.create(services.new_agent())
     assert schedule.state == pb.SCHEDULE_STATE_ACTIVE
-    await make_due(world)
+    await make_due(services)
 
     async def started() -> bool:
         return bool((await schedules.get(schedule.id)).last_run_id)
@@ -98,24 +100,24 @@ async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(world: Wo
     await eventually(lambda: completed(second, run_id))
     run = await second.run(run_id)
     assert run.kind == run_pb.RUN_KIND_BACKGROUND
-    [request] = world.turns.requests
+    [request] = services.turns.requests
     assert [part.text.text for part in request.messages[0].parts] == ["Good morning"]
     [tick] = (await schedules.ticks(schedule.id)).ticks
     assert (tick.run_id, tick.outcome) == (run_id, pb.TICK_OUTCOME_STARTED)
     # It acts with the scopes of the key that made the schedule.
-    assert set(world.turns.callers[0].scopes) >= {"run"}
+    assert set(services.turns.callers[0].scopes) >= {"run"}
 
 
 async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    world = network_world
-    survivor = await world.gateway()
+    services = socket_services
+    survivor = await services.gateway()
     schedules = Schedules(survivor)
-    made = [await schedules.create(world.new_agent()) for _ in range(12)]
-    process, _ = await start_process(world, lease_s=2, poll_s=0.05)
+    made = [await schedules.create(services.new_agent()) for _ in range(12)]
+    process, _ = await start_process(services, lease_s=2, poll_s=0.05)
     try:
-        await make_due(world)
+        await make_due(services)
 
         async def some_started() -> bool:
             listing = await schedules.list(page_size=100)
@@ -142,13 +144,13 @@ async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
         )
         assert [run.id for run in runs.runs] == [tick.run_id]
     # A turn may be dispatched again; no agent has a second run.
-    assert len(Counter(request.run_id for request in world.turns.requests)) == len(made)
+    assert len(Counter(request.run_id for request in services.turns.requests)) == len(made)
 
 
-async def test_a_deleted_agent_disables_its_schedules(network_world: World) -> None:
-    gateway = await network_world.gateway()
+async def test_a_deleted_agent_disables_its_schedules(socket_services: ScriptedServices) -> None:
+    gateway = await socket_services.gateway()
     schedules = Schedules(gateway)
-    agent_id = network_world.new_agent()
+    agent_id = socket_services.new_agent()
     schedule = await schedules.create(agent_id)
     agents = agent_grpc.AgentServiceStub(gateway.channel)
     request = agent_pb.DeleteAgentRequest(agent_id=agent_id)
@@ -181,16 +183,16 @@ async def test_a_deleted_agent_disables_its_schedules(network_world: World) -> N
     ],
 )
 async def test_a_wrong_field_is_named(
-    network_world: World, fields: dict[str, Any], violation: str
+    socket_services: ScriptedServices, fields: dict[str, Any], violation: str
 ) -> None:
-    schedules = Schedules(await network_world.gateway())
-    refusal = await refused(schedules.create(network_world.new_agent(), **fields))
+    schedules = Schedules(await socket_services.gateway())
+    refusal = await refused(schedules.create(socket_services.new_agent(), **fields))
     assert refusal == ("INVALID_ARGUMENT", "INVALID_FIELD", [violation])
     assert not (await schedules.list()).schedules
 
 
-async def test_a_schedule_of_an_unknown_agent_is_refused(network_world: World) -> None:
-    schedules = Schedules(await network_world.gateway())
+async def test_a_schedule_of_an_unknown_agent_is_refused(socket_services: ScriptedServices) -> None:
+    schedules = Schedules(await socket_services.gateway())
     assert (await refused(schedules.create(new_id("agent"))))[:2] == (
         "NOT_FOUND",
         "AGENT_NOT_FOUND",
@@ -198,10 +200,10 @@ async def test_a_schedule_of_an_unknown_agent_is_refused(network_world: World) -
 
 
 async def test_schedules_are_listed_in_pages_and_changed_field_by_field(
-    network_world: World,
+    socket_services: ScriptedServices,
 ) -> None:
-    schedules = Schedules(await network_world.gateway())
-    agents = [network_world.new_agent() for _ in range(3)]
+    schedules = Schedules(await socket_services.gateway())
+    agents = [socket_services.new_agent() for _ in range(3)]
     made = [await schedules.create(agent, time_zone="Europe/Berlin") for agent in agents]
     first = await schedules.list(page_size=2)
     rest = await schedules.list(page_size=2, page_token=first.next_page_token)
@@ -227,12 +229,12 @@ async def test_schedules_are_listed_in_pages_and_changed_field_by_field(
 
 
 async def test_the_command_line_creates_shows_pauses_and_deletes_schedules(
-    network_world: World, monkeypatch: pytest.MonkeyPatch
+    socket_services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = await network_world.gateway()
+    gateway = await socket_services.gateway()
     monkeypatch.setenv("STRATA_ADDRESS", gateway.address)
     monkeypatch.setenv("STRATA_API_KEY", gateway.api_key)
-    agent_id = network_world.new_agent()
+    agent_id = socket_services.new_agent()
 
     async def strata(*arguments: str, code: int = 0) -> str:
         result = await asyncio.to_thread(CliRunner().invoke, app, ["schedules", *arguments])
@@ -260,13 +262,13 @@ async def test_the_command_line_creates_shows_pauses_and_deletes_schedules(
 
 @pytest.mark.parametrize("pause", [False, True])
 async def test_revoking_a_key_lists_its_schedules_and_can_pause_them(
-    world: World, pause: bool
+    services: ScriptedServices, pause: bool
 ) -> None:
-    gateway = await world.gateway()
+    gateway = await services.gateway()
     own = await project(gateway, f"own {pause}")
     admin = await project_key(gateway, own.id, "admin", "read", "run")
     other = await project_key(gateway, own.id, "read", "run")
-    agent = world.new_agent()
+    agent = services.new_agent()
     kept = await Schedules(admin).create(agent)
     of_other = await Schedules(other).create(agent)
     start_time = {"seconds": int(time.time()) + 3600}

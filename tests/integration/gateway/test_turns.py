@@ -11,7 +11,7 @@ import pytest
 
 from integration.gateway.scripted_services import (
     REPLY_EVENTS,
-    World,
+    ScriptedServices,
     collect,
     delta,
     eventually,
@@ -29,14 +29,14 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 STORED_SEQUENCES = [1, 2, 3, 4]
 
 
-async def test_turn_is_relayed_and_stored(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_turn_is_relayed_and_stored(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     call = gateway.send(agent, max_steps=9)
     events = await collect(call)
     assert kinds(events) == REPLY_EVENTS
     assert [event.sequence for event in events] == [1, 2, 0, 0, 3, 4]
-    [request] = world.turns.requests
+    [request] = services.turns.requests
     assert (request.attempt, request.agent_id, request.max_steps) == (1, agent, 9)
     assert request.conversation_id == agent.replace("agent-", "conversation-")
     assert request.messages[0].parts[0].text.text == "Hi"
@@ -55,25 +55,25 @@ async def test_turn_is_relayed_and_stored(world: World) -> None:
     assert again[-1] == events[-1]
 
 
-async def test_the_turn_acts_with_a_token_of_the_run(world: World) -> None:
-    gateway = await world.gateway()
-    await collect(gateway.send(world.new_agent()))
-    [caller] = world.turns.callers
-    assert caller.run_id == world.turns.requests[0].run_id
-    assert world.local is not None
-    assert caller.project_id == world.local.project_id
+async def test_the_turn_acts_with_a_token_of_the_run(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    await collect(gateway.send(services.new_agent()))
+    [caller] = services.turns.callers
+    assert caller.run_id == services.turns.requests[0].run_id
+    assert services.local is not None
+    assert caller.project_id == services.local.project_id
     assert "run" in caller.scopes
 
 
-async def test_stream_without_tokens_has_no_text_deltas(world: World) -> None:
-    gateway = await world.gateway()
-    events = await collect(gateway.send(world.new_agent(), stream_tokens=False))
+async def test_stream_without_tokens_has_no_text_deltas(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent(), stream_tokens=False))
     assert "text_delta" not in kinds(events)
     assert kinds(events)[-1] == "run_finished"
 
 
 async def test_a_plain_turn_costs_three_statements_and_three_commits(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start with its lease, the first step that is shown, its end with its last message."""
     wait_for_following_events(monkeypatch)
@@ -92,9 +92,9 @@ async def test_a_plain_turn_costs_three_statements_and_three_commits(
             if response.event.HasField("text_delta"):
                 shown.set()
 
-    world.turns.script = turn
-    gateway = await world.gateway(poll_s=30, heartbeat_s=30)
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway(poll_s=30, heartbeat_s=30)
+    agent = services.new_agent()
     await send()
     shown.clear()
     servicer: Any = gateway.service.services[0].servicer
@@ -104,19 +104,23 @@ async def test_a_plain_turn_costs_three_statements_and_three_commits(
         await send()
     after = (database.statistics.statements, database.statistics.commits)
     assert (after[0] - before[0], after[1] - before[1]) == (3, 3), texts
-    assert world.agents.calls == ["GetAgent"]
+    assert services.agents.calls == ["GetAgent"]
 
 
-async def test_no_task_reads_the_requests_of_a_turn_after_its_end(world: World) -> None:
-    gateway = await world.gateway()
-    agent = world.new_agent()
+async def test_no_task_reads_the_requests_of_a_turn_after_its_end(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    agent = services.new_agent()
     assert kinds(await collect(gateway.send(agent))) == REPLY_EVENTS
     await eventually(
         lambda: not [task for task in asyncio.all_tasks() if "request_iterator" in repr(task)]
     )
 
 
-async def test_messages_of_a_busy_conversation_run_one_after_the_other(world: World) -> None:
+async def test_messages_of_a_busy_conversation_run_one_after_the_other(
+    services: ScriptedServices,
+) -> None:
     running: list[str] = []
     most = 0
     all_sent = asyncio.Event()
@@ -131,28 +135,30 @@ async def test_messages_of_a_busy_conversation_run_one_after_the_other(world: Wo
         running.remove(request.run_id)
         yield finished()
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway()
+    agent = services.new_agent()
     runs = [await gateway.start_run(agent, max_steps=number + 1) for number in range(4)]
     assert [run.state for run in runs[1:]] == [pb.RUN_STATE_QUEUED] * 3
     all_sent.set()
     for events in await asyncio.gather(*(collect(gateway.stream(run.id)) for run in runs)):
         assert kinds(events) == ["run_started", "run_finished"]
     assert most == 1
-    assert [request.run_id for request in world.turns.requests] == [run.id for run in runs]
+    assert [request.run_id for request in services.turns.requests] == [run.id for run in runs]
 
 
-async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -> None:
+async def test_a_busy_conversation_can_be_refused_or_interrupted(
+    services: ScriptedServices,
+) -> None:
     async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()
         yield stored("half")
         await asyncio.Event().wait()
 
-    world.turns.script = endless
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = endless
+    gateway = await services.gateway()
+    agent = services.new_agent()
     first = gateway.send(agent)
     async for response in first:
         if response.event.HasField("message_stored"):
@@ -161,7 +167,7 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -
         await collect(gateway.send(agent, on_busy=pb.ON_BUSY_REJECT))
     assert raised.value.code() is grpc.StatusCode.ABORTED
 
-    world.turns.script = reply("second")
+    services.turns.script = reply("second")
     second = await collect(gateway.send(agent, on_busy=pb.ON_BUSY_INTERRUPT))
     # A run that was queued can be over before anybody follows it: deltas are not stored.
     assert [kind for kind in kinds(second) if kind != "text_delta"] == [
@@ -173,13 +179,15 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -
     assert rest[-1].run_finished.usage.total_tokens == 10
     assert rest[-1].run_finished.step_count == 1
     assert list(rest[-1].run_finished.taint) == [message_pb2.PROVENANCE_MCP]
-    await eventually(lambda: world.turns.cancelled)
-    assert world.turns.cancelled == [world.turns.requests[0].run_id]
+    await eventually(lambda: services.turns.cancelled)
+    assert services.turns.cancelled == [services.turns.requests[0].run_id]
 
 
-async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(network_world: World) -> None:
+async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(
+    socket_services: ScriptedServices,
+) -> None:
     """The agent loop would log it as CANCELLED."""
-    world = network_world
+    services = socket_services
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -189,23 +197,23 @@ async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(network_world
         ended.append(True)
 
     ended: list[bool] = []
-    world.turns.script = turn
-    gateway = await world.gateway()
+    services.turns.script = turn
+    gateway = await services.gateway()
     for _ in range(3):
-        await collect(gateway.send(world.new_agent()))
+        await collect(gateway.send(services.new_agent()))
     await eventually(lambda: len(ended) == 3)
-    assert world.turns.lost == []
+    assert services.turns.lost == []
 
 
-async def test_next_message_is_answered_after_a_failed_run(world: World) -> None:
+async def test_next_message_is_answered_after_a_failed_run(services: ScriptedServices) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield finished(run_event_pb2.STOP_REASON_LLM_API_ERROR)
 
-    world.turns.script = turn
-    gateway = await world.gateway()
-    agent = world.new_agent()
+    services.turns.script = turn
+    gateway = await services.gateway()
+    agent = services.new_agent()
     events = await collect(gateway.send(agent))
     assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_FAILED
-    world.turns.script = reply("fine")
+    services.turns.script = reply("fine")
     assert kinds(await collect(gateway.send(agent))) == REPLY_EVENTS

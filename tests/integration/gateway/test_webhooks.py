@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from integration.gateway.scripted_services import (
     Gateway,
-    World,
+    ScriptedServices,
     collect,
     eventually,
     finished,
@@ -47,7 +47,7 @@ async def receiver() -> AsyncIterator[RawServer]:
         yield server
 
 
-async def gateway_of(world: World, *receivers: RawServer, **changes: Any) -> Gateway:
+async def gateway_of(services: ScriptedServices, *receivers: RawServer, **changes: Any) -> Gateway:
     """A gateway whose webhooks may reach the receivers."""
     settings: dict[str, Any] = {
         "master_keys": (MASTER_KEY,),
@@ -56,7 +56,7 @@ async def gateway_of(world: World, *receivers: RawServer, **changes: Any) -> Gat
         "webhook_timeout_s": 5,
         **changes,
     }
-    return await world.gateway(**settings)
+    return await services.gateway(**settings)
 
 
 class Webhooks:
@@ -101,8 +101,8 @@ def header(head: str, name: str) -> str:
     return match[1]
 
 
-async def execute(world: World, *statements: str) -> None:
-    connection = await asyncpg.connect(world.urls.admin_url)
+async def execute(services: ScriptedServices, *statements: str) -> None:
+    connection = await asyncpg.connect(services.urls.admin_url)
     try:
         for statement in statements:
             await connection.execute(statement)
@@ -111,13 +111,13 @@ async def execute(world: World, *statements: str) -> None:
 
 
 async def test_the_end_of_a_run_is_delivered_once_and_signed(
-    world: World, receiver: RawServer
+    services: ScriptedServices, receiver: RawServer
 ) -> None:
-    first = await gateway_of(world, receiver)
-    second = await gateway_of(world, receiver)
+    first = await gateway_of(services, receiver)
+    second = await gateway_of(services, receiver)
     created = await Webhooks(first).create(receiver.url("/hook"))
     assert created.secret.startswith("whsec_")
-    events = await collect(second.send(world.new_agent()))
+    events = await collect(second.send(services.new_agent()))
     [delivery] = await Webhooks(second).reach(pb.DELIVERY_STATE_DELIVERED)
     run = await first.run(events[0].run_id)
     assert (delivery.run_id, delivery.event) == (run.id, "run.completed")
@@ -138,12 +138,12 @@ async def test_the_end_of_a_run_is_delivered_once_and_signed(
 
 
 async def test_a_webhook_gets_the_events_the_agent_and_the_run_that_it_names(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    world = network_world
-    gateway = await gateway_of(world, receiver)
+    services = socket_services
+    gateway = await gateway_of(services, receiver)
     webhooks = Webhooks(gateway)
-    agent, other = world.new_agent(), world.new_agent()
+    agent, other = services.new_agent(), services.new_agent()
     later = await gateway.start_run(other, start_time={"seconds": 4_000_000})
     await eventually(lambda: ended(gateway, later.id))
     waiting = await gateway.start_run(other, start_time={"seconds": int(time.time()) + 3600})
@@ -160,7 +160,7 @@ async def test_a_webhook_gets_the_events_the_agent_and_the_run_that_it_names(
         yield started()
         yield finished(run_event_pb2.STOP_REASON_ERROR)
 
-    world.turns.script = failing
+    services.turns.script = failing
     await collect(gateway.send(other))
     done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 4)
     assert sorted((delivery.webhook_id, delivery.event) for delivery in done) == sorted(
@@ -179,14 +179,14 @@ async def ended(gateway: Gateway, run_id: str) -> bool:
 
 
 async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_up(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    world = network_world
+    services = socket_services
     receiver.answers["/hook"] = BROKEN
-    gateway = await gateway_of(world, receiver)
+    gateway = await gateway_of(services, receiver)
     webhooks = Webhooks(gateway)
     await webhooks.create(receiver.url("/hook"))
-    await collect(gateway.send(world.new_agent()))
+    await collect(gateway.send(services.new_agent()))
 
     async def tried() -> bool:
         [delivery] = await webhooks.deliveries()
@@ -199,7 +199,7 @@ async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_
     assert delivery.next_time.seconds > delivery.last_attempt_time.seconds
     # The pauses grow; the last attempt ends it.
     due = "UPDATE gateway.webhook_deliveries SET next_time = now()"
-    await execute(world, f"{due}, tries = {len(RETRIES_S)} WHERE state = 'PENDING'")
+    await execute(services, f"{due}, tries = {len(RETRIES_S)} WHERE state = 'PENDING'")
     [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
     assert failed.attempts == 2
     assert failed.last_error == "The receiver answered 500 Internal Server Error."
@@ -212,14 +212,14 @@ async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_
 
 
 async def test_a_redirect_is_a_failure_and_is_not_followed(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     receiver.answers["/hook"] = redirect(receiver.url("/elsewhere"), 307)
     receiver.answers["/elsewhere"] = ok(b"")
-    gateway = await gateway_of(network_world, receiver)
+    gateway = await gateway_of(socket_services, receiver)
     webhooks = Webhooks(gateway)
     await webhooks.create(receiver.url("/hook"))
-    await collect(gateway.send(network_world.new_agent()))
+    await collect(gateway.send(socket_services.new_agent()))
 
     async def tried() -> bool:
         [delivery] = await webhooks.deliveries()
@@ -230,16 +230,16 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(
 
 
 async def test_receiver_that_answers_gone_disables_its_webhook(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     receiver.answers["/hook"] = GONE
-    gateway = await gateway_of(network_world, receiver)
+    gateway = await gateway_of(socket_services, receiver)
     webhooks = Webhooks(gateway)
     await webhooks.create(receiver.url("/hook"))
-    await collect(gateway.send(network_world.new_agent()))
+    await collect(gateway.send(socket_services.new_agent()))
     [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
     assert [webhook.enabled for webhook in await webhooks.all()] == [False]
-    await collect(gateway.send(network_world.new_agent()))
+    await collect(gateway.send(socket_services.new_agent()))
     assert len(await webhooks.deliveries()) == 1
     # Asking for the delivery again enables it.
     receiver.answers["/hook"] = ok(b"")
@@ -265,8 +265,10 @@ async def test_receiver_that_answers_gone_disables_its_webhook(
         "",
     ],
 )
-async def test_a_url_that_may_not_be_reached_is_refused(network_world: World, url: str) -> None:
-    gateway = await network_world.gateway(master_keys=(MASTER_KEY,))
+async def test_a_url_that_may_not_be_reached_is_refused(
+    socket_services: ScriptedServices, url: str
+) -> None:
+    gateway = await socket_services.gateway(master_keys=(MASTER_KEY,))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await Webhooks(gateway).create(url)
     error = from_rpc_error(raised.value)
@@ -274,14 +276,14 @@ async def test_a_url_that_may_not_be_reached_is_refused(network_world: World, ur
 
 
 async def test_an_address_that_has_become_private_is_not_reached(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    maker = await gateway_of(network_world, receiver, poll_s=60)
+    maker = await gateway_of(socket_services, receiver, poll_s=60)
     await Webhooks(maker).create(receiver.url("/hook"))
-    await collect(maker.send(network_world.new_agent()))
+    await collect(maker.send(socket_services.new_agent()))
     await maker.stop()
     # Another gateway, whose operator allows no private network.
-    strict = await gateway_of(network_world, receiver, webhook_private_networks=())
+    strict = await gateway_of(socket_services, receiver, webhook_private_networks=())
 
     async def tried() -> bool:
         [delivery] = await Webhooks(strict).deliveries()
@@ -301,19 +303,19 @@ async def test_an_address_that_has_become_private_is_not_reached(
     ],
 )
 async def test_a_wrong_field_is_named(
-    network_world: World, receiver: RawServer, fields: dict[str, Any], violation: str
+    socket_services: ScriptedServices, receiver: RawServer, fields: dict[str, Any], violation: str
 ) -> None:
-    gateway = await gateway_of(network_world, receiver)
+    gateway = await gateway_of(socket_services, receiver)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await Webhooks(gateway).create(receiver.url("/hook"), **fields)
     assert from_rpc_error(raised.value).violations[0].field == violation
 
 
 async def test_webhook_of_a_missing_target_or_without_a_master_key_is_refused(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    webhooks = Webhooks(await gateway_of(network_world, receiver))
-    without_key = Webhooks(await gateway_of(network_world, receiver, master_keys=()))
+    webhooks = Webhooks(await gateway_of(socket_services, receiver))
+    without_key = Webhooks(await gateway_of(socket_services, receiver, master_keys=()))
     for calls, fields, expected in (
         (webhooks, {"agent_id": new_id("agent")}, "AGENT_NOT_FOUND"),
         (webhooks, {"run_id": new_id("run")}, "RUN_NOT_FOUND"),
@@ -325,13 +327,13 @@ async def test_webhook_of_a_missing_target_or_without_a_master_key_is_refused(
 
 
 async def test_a_repeated_request_gives_the_webhook_without_its_secret(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    webhooks = Webhooks(await gateway_of(network_world, receiver))
+    webhooks = Webhooks(await gateway_of(socket_services, receiver))
     first = await webhooks.create(receiver.url("/hook"), request_id="r")
     again = await webhooks.create(receiver.url("/hook"), request_id="r")
     assert (again.webhook.id, again.secret) == (first.webhook.id, "")
-    connection = await asyncpg.connect(network_world.urls.admin_url)
+    connection = await asyncpg.connect(socket_services.urls.admin_url)
     sealed = await connection.fetchval("SELECT sealed_secret FROM gateway.webhooks")
     await connection.close()
     key = base64.b64decode(first.secret.removeprefix("whsec_"))
@@ -340,22 +342,22 @@ async def test_a_repeated_request_gives_the_webhook_without_its_secret(
 
 
 async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    world = network_world
+    services = socket_services
 
     async def never(_: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
     receiver.answers["/slow"] = never
-    gateway = await gateway_of(world, receiver, webhook_timeout_s=60)
+    gateway = await gateway_of(services, receiver, webhook_timeout_s=60)
     await Webhooks(gateway).create(receiver.url("/slow"))
     for _ in range(12):
-        await collect(gateway.send(world.new_agent()))
+        await collect(gateway.send(services.new_agent()))
     await eventually(lambda: len(receiver.heads) == 8)
     # Another project has a receiver that is quick.
     await execute(
-        world,
+        services,
         "INSERT INTO gateway.webhooks SELECT 'project-other', id, request_id, request_hash,"
         f" '{receiver.url('/hook')}', events, agent_id, run_id, sealed_secret"
         " FROM gateway.webhooks",
@@ -365,7 +367,7 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
     )
 
     async def tried() -> bool:
-        connection = await asyncpg.connect(world.urls.admin_url)
+        connection = await asyncpg.connect(services.urls.admin_url)
         try:
             return bool(
                 await connection.fetchval(
@@ -381,9 +383,9 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
 
 
 async def test_a_delivery_of_a_gateway_that_died_is_made_by_another(
-    network_world: World, receiver: RawServer
+    socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
-    world = network_world
+    services = socket_services
     hanging = asyncio.Event()
 
     async def never(_: asyncio.StreamWriter) -> None:
@@ -391,25 +393,25 @@ async def test_a_delivery_of_a_gateway_that_died_is_made_by_another(
         await asyncio.Event().wait()
 
     receiver.answers["/hook"] = never
-    first = await gateway_of(world, receiver, webhook_timeout_s=60)
+    first = await gateway_of(services, receiver, webhook_timeout_s=60)
     await Webhooks(first).create(receiver.url("/hook"))
-    await collect(first.send(world.new_agent()))
+    await collect(first.send(services.new_agent()))
     await hanging.wait()
     await first.stop()
     receiver.answers["/hook"] = ok(b"")
-    second = await gateway_of(world, receiver)
+    second = await gateway_of(services, receiver)
     [delivery] = await Webhooks(second).deliveries()
     # As long as it may be under way it is not sent a second time.
     assert (delivery.state, delivery.attempts) == (pb.DELIVERY_STATE_PENDING, 1)
-    await execute(world, "UPDATE gateway.webhook_deliveries SET next_time = now()")
+    await execute(services, "UPDATE gateway.webhook_deliveries SET next_time = now()")
     [done] = await Webhooks(second).reach(pb.DELIVERY_STATE_DELIVERED)
     assert (done.id, done.attempts) == (delivery.id, 2)
 
 
 async def test_the_command_line_creates_lists_and_redelivers(
-    network_world: World, receiver: RawServer, monkeypatch: pytest.MonkeyPatch
+    socket_services: ScriptedServices, receiver: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = await gateway_of(network_world, receiver)
+    gateway = await gateway_of(socket_services, receiver)
     monkeypatch.setenv("STRATA_ADDRESS", gateway.address)
     monkeypatch.setenv("STRATA_API_KEY", gateway.api_key)
 
@@ -422,7 +424,7 @@ async def test_the_command_line_creates_lists_and_redelivers(
     assert created["secret"].startswith("whsec_")
     assert created["webhook"]["id"] in await strata("list")
     assert created["secret"] not in await strata("list", "--json")
-    await collect(gateway.send(network_world.new_agent()))
+    await collect(gateway.send(socket_services.new_agent()))
     [delivery] = await Webhooks(gateway).reach(pb.DELIVERY_STATE_DELIVERED)
     assert delivery.id in await strata("deliveries", "--state", "delivered")
     assert delivery.id in await strata("redeliver", delivery.id)

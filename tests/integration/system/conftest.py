@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from whole_system import Shape, World, forget, open_world
+from whole_system import Shape, System, forget, open_system
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape), name="system")
-async def _system(
+@pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape))
+async def running_system(
     request: pytest.FixtureRequest, databases: Any, vectors: Any
-) -> AsyncIterator[World]:
-    async with open_world(databases, vectors, request.param) as world:
-        yield world
+) -> AsyncIterator[System]:
+    async with open_system(databases, vectors, request.param) as system:
+        yield system
 
 
 @pytest.fixture
-def world(system: World) -> Iterator[World]:
+def system(running_system: System) -> Iterator[System]:
     """The running system; the model must have been asked nothing that a provider refuses."""
-    forget(system.model)
-    yield system
-    assert system.model.violations == []
+    forget(running_system.model)
+    yield running_system
+    assert running_system.model.violations == []

@@ -11,37 +11,37 @@ from integration.system.test_approvals import GATE, INSERT, asked_in
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-from whole_system import World, roles
+from whole_system import System, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(world: World) -> None:
+async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(system: System) -> None:
     rule = tool_pb2.ToolRule(
         type=GATE.type,
         tool_name=GATE.tool_name,
         timeout_s=1,
         default_decision=tool_pb2.DEFAULT_DECISION_APPROVE,
     )
-    agent = await world.make_agent(tool_rules=[rule])
+    agent = await system.make_agent(tool_rules=[rule])
     assert agent.tool_rules == [rule]
-    world.model.script(call("memory_insert", INSERT), say("Noted."))
-    asked = asked_in(await world.send(agent, "I like rowing."))
+    system.model.script(call("memory_insert", INSERT), say("Noted."))
+    asked = asked_in(await system.send(agent, "I like rowing."))
     assert asked.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
     wanted = run_pb.GetApprovalRequest(approval_id=asked.approval_id)
     async with asyncio.timeout(60):
-        while not (approval := (await world.runs.GetApproval(wanted)).approval).answer_run_id:
+        while not (approval := (await system.runs.GetApproval(wanted)).approval).answer_run_id:
             await asyncio.sleep(0.05)
     assert approval.request == asked
-    ran = await world.follow(approval.answer_run_id)
+    ran = await system.follow(approval.answer_run_id)
     assert ran.text == "Noted."
-    assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
-    log = await world.log(agent)
+    assert (await system.block(agent, "human")).value.count("Likes rowing.") == 1
+    log = await system.log(agent)
     assert roles(log)[1:] == ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert log[3].parts[0].approval_response.by_default
 
 
-async def test_a_default_that_approves_needs_a_rule_that_fits(world: World) -> None:
+async def test_a_default_that_approves_needs_a_rule_that_fits(system: System) -> None:
     rule = tool_pb2.ToolRule(
         type=GATE.type,
         tool_name=GATE.tool_name,
@@ -49,6 +49,6 @@ async def test_a_default_that_approves_needs_a_rule_that_fits(world: World) -> N
         default_decision=tool_pb2.DEFAULT_DECISION_APPROVE,
     )
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.make_agent(tool_rules=[rule])
+        await system.make_agent(tool_rules=[rule])
     [violation] = raised.value.violations
     assert violation.field == "tool_rules[0].default_decision"

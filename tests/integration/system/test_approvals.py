@@ -15,7 +15,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from whole_system import Ran, Stream, World, roles, user
+from whole_system import Ran, Stream, System, roles, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,11 +31,11 @@ def asks(text: str = "May I?") -> Reply:
     return Reply(text=text, reasoning="hm", calls=calls)
 
 
-async def respond(world: World, asked: message_pb2.ApprovalRequestPart, **fields: Any) -> Ran:
+async def respond(system: System, asked: message_pb2.ApprovalRequestPart, **fields: Any) -> Ran:
     [gated] = asked.tool_calls
     decision = message_pb2.ApprovalDecision(tool_call_id=gated.tool_call_id, **fields)
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
-    return await Stream(world.runs.RespondToApproval(request)).rest()
+    return await Stream(system.runs.RespondToApproval(request)).rest()
 
 
 def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
@@ -47,33 +47,33 @@ def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
 
 
 @pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
-async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, model: str) -> None:
-    agent = await world.make_agent(model, tool_rules=[GATE])
-    world.model.script(asks(), say("Noted."), asks("Again?"), say("As you like."))
-    ran = await world.send(agent, "I like rowing.")
+async def test_an_approved_call_runs_and_a_denied_one_does_not(system: System, model: str) -> None:
+    agent = await system.make_agent(model, tool_rules=[GATE])
+    system.model.script(asks(), say("Noted."), asks("Again?"), say("As you like."))
+    ran = await system.send(agent, "I like rowing.")
     asked = asked_in(ran)
     assert [tool_call.name for tool_call in asked.tool_calls] == ["memory_insert"]
     assert [waiting_call.name for waiting_call in asked.waiting_calls] == ["conversation_search"]
     assert all(bound.tool_version and bound.arguments_hash for bound in asked.bindings)
-    assert ran.finished.usage.total_tokens == (await world.run(ran.run_id)).usage.total_tokens > 0
-    assert roles(await world.log(agent)) == ["system", "user", "approval"]
+    assert ran.finished.usage.total_tokens == (await system.run(ran.run_id)).usage.total_tokens > 0
+    assert roles(await system.log(agent)) == ["system", "user", "approval"]
 
     with pytest.raises(FailedPreconditionError) as raised:
-        await world.send(agent, "Well?")
+        await system.send(agent, "Well?")
     assert raised.value.reason is Reason.APPROVAL_PENDING
     assert raised.value.metadata["approval_id"] == asked.approval_id
 
-    assert (await respond(world, asked, approve=True)).text == "Noted."
-    assert "Likes rowing." in (await world.block(agent, "human")).value
+    assert (await respond(system, asked, approve=True)).text == "Noted."
+    assert "Likes rowing." in (await system.block(agent, "human")).value
     listing = run_pb.ListApprovalsRequest(agent_id=agent.id)
-    assert not (await world.runs.ListApprovals(listing)).approvals
-    asked = asked_in(await world.send(agent, "I still do."))
-    [listed] = (await world.runs.ListApprovals(listing)).approvals
+    assert not (await system.runs.ListApprovals(listing)).approvals
+    asked = asked_in(await system.send(agent, "I still do."))
+    [listed] = (await system.runs.ListApprovals(listing)).approvals
     assert listed.request == asked
-    denied = await respond(world, asked, reason="You know it.")
+    denied = await respond(system, asked, reason="You know it.")
     assert denied.text == "As you like."
 
-    log = await world.log(agent)
+    log = await system.log(agent)
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert roles(log) == ["system", *turn, *turn]
     tool_returns = [part.tool_return for part in log[-2].parts]
@@ -82,93 +82,93 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, mod
         "memory_insert",
     ]
     assert "User reason: You know it." in tool_returns[1].content
-    assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
+    assert (await system.block(agent, "human")).value.count("Likes rowing.") == 1
 
 
-async def test_an_approval_is_for_the_tool_as_it_was(world: World) -> None:
+async def test_an_approval_is_for_the_tool_as_it_was(system: System) -> None:
     name = f"pay_{new_id('x')[-8:].replace('-', '')}"
 
     async def put(text: str) -> None:
         source = f'def {name}() -> str:\n    """Pays."""\n    return "{text}"\n'
         request = tool_pb.UpsertToolRequest(source_code=source, default_requires_approval=True)
-        await world.tools.UpsertTool(request)
+        await system.tools.UpsertTool(request)
 
     await put("paid")
-    agent = await world.make_agent(tools=[name])
-    world.model.script(call(name), say("Done."))
-    asked = asked_in(await world.send(agent, "Pay."))
+    agent = await system.make_agent(tools=[name])
+    system.model.script(call(name), say("Done."))
+    asked = asked_in(await system.send(agent, "Pay."))
     await put("paid twice")
     with pytest.raises(FailedPreconditionError) as raised:
-        await respond(world, asked, approve=True)
+        await respond(system, asked, approve=True)
     assert raised.value.reason is Reason.APPROVAL_OUTDATED
     assert raised.value.metadata["name"] == name
     await put("paid")
-    ran = await respond(world, asked, approve=True)
+    ran = await respond(system, asked, approve=True)
     assert ran.text == "Done."
     tool_message = next(m for m in ran.messages if m.role == message_pb2.ROLE_TOOL)
     assert '"paid"' in tool_message.parts[0].tool_return.content
 
 
-async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(world: World) -> None:
-    agent = await world.make_agent(tool_rules=[GATE])
+async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(system: System) -> None:
+    agent = await system.make_agent(tool_rules=[GATE])
     replies = iter([asks()])
-    world.model.respond(lambda _: next(replies, say("Hello.")))
-    asked = asked_in(await world.send(agent, "I like rowing."))
+    system.model.respond(lambda _: next(replies, say("Hello.")))
+    asked = asked_in(await system.send(agent, "I like rowing."))
 
-    fork = await world.agents.ForkConversation(
+    fork = await system.agents.ForkConversation(
         agent_pb.ForkConversationRequest(conversation_id=agent.default_conversation_id)
     )
-    ran = await world.send(agent, "Here?", conversation_id=fork.conversation.id)
+    ran = await system.send(agent, "Here?", conversation_id=fork.conversation.id)
     assert ran.text == "Hello."
     compacting = agent_pb.CompactConversationRequest(agent_id=agent.id)
-    await world.agents.CompactConversation(compacting)
-    await world.agents.UpdateAgent(
+    await system.agents.CompactConversation(compacting)
+    await system.agents.UpdateAgent(
         agent_pb.UpdateAgentRequest(
             agent_id=agent.id,
             tools=agent_pb.NameList(names=["conversation_search"]),
             set_tool_rules=True,
         )
     )
-    ran = await respond(world, asked, approve=True)
+    ran = await respond(system, asked, approve=True)
     assert ran.text == "Hello."
-    assert (await world.block(agent, "human")).value == ""
-    assert (await world.send(agent, "And here?")).text == "Hello."
+    assert (await system.block(agent, "human")).value == ""
+    assert (await system.send(agent, "And here?")).text == "Hello."
 
 
-async def test_messages_wait_behind_a_request_and_may_take_its_place(world: World) -> None:
-    agent = await world.make_agent(tool_rules=[GATE])
+async def test_messages_wait_behind_a_request_and_may_take_its_place(system: System) -> None:
+    agent = await system.make_agent(tool_rules=[GATE])
     go_on = asyncio.Event()
-    world.model.script(
+    system.model.script(
         Reply(text="May I? " * 20, calls=asks().calls, held=go_on),
         say("Fine."),
         say("Third."),
     )
-    first = world.begin(agent, "I like rowing.")
+    first = system.begin(agent, "I like rowing.")
     await first.until("text_delta")
-    queued = await world.runs.StartRun(
+    queued = await system.runs.StartRun(
         run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Third?")])
     )
     go_on.set()
     asked_in(await first.rest())
-    assert (await world.run(queued.run.id)).state == run_pb.RUN_STATE_QUEUED
-    second = world.begin(agent, "Never mind.", on_approval=run_pb.ON_APPROVAL_DENY)
-    texts = {(await second.rest()).text, (await world.follow(queued.run.id)).text}
+    assert (await system.run(queued.run.id)).state == run_pb.RUN_STATE_QUEUED
+    second = system.begin(agent, "Never mind.", on_approval=run_pb.ON_APPROVAL_DENY)
+    texts = {(await second.rest()).text, (await system.follow(queued.run.id)).text}
     assert texts == {"Fine.", "Third."}
-    assert (await world.block(agent, "human")).value == ""
+    assert (await system.block(agent, "human")).value == ""
 
 
-async def test_an_answer_for_an_agent_that_is_gone_says_so(world: World) -> None:
-    agent = await world.make_agent(tool_rules=[GATE])
-    world.model.script(call("memory_insert", INSERT))
-    asked = asked_in(await world.send(agent, "I like rowing."))
+async def test_an_answer_for_an_agent_that_is_gone_says_so(system: System) -> None:
+    agent = await system.make_agent(tool_rules=[GATE])
+    system.model.script(call("memory_insert", INSERT))
+    asked = asked_in(await system.send(agent, "I like rowing."))
     pending = run_pb.ListApprovalsRequest(agent_id=agent.id)
-    assert len((await world.runs.ListApprovals(pending)).approvals) == 1
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
-    assert (await world.runs.ListApprovals(pending)).approvals == []
+    assert len((await system.runs.ListApprovals(pending)).approvals) == 1
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    assert (await system.runs.ListApprovals(pending)).approvals == []
     with pytest.raises(NotFoundError) as raised:
-        await respond(world, asked, approve=True)
+        await respond(system, asked, approve=True)
     assert raised.value.reason is Reason.AGENT_NOT_FOUND
     asked.approval_id = new_id("approval")
     with pytest.raises(NotFoundError) as raised:
-        await respond(world, asked)
+        await respond(system, asked)
     assert raised.value.reason is Reason.APPROVAL_NOT_FOUND

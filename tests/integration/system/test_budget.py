@@ -13,7 +13,7 @@ from doubles.script import Call, Reply, say
 from metering import Cost, wait_for_following_events
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from whole_system import Ran, World, roles
+from whole_system import Ran, System, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,9 +54,9 @@ def internal_calls(steps: int, *, memory_changed: bool) -> int:
     return 4 + 2 * steps + memory_changed
 
 
-async def grow(world: World, agent: agent_pb.Agent, count: int) -> None:
+async def grow(system: System, agent: agent_pb.Agent, count: int) -> None:
     """Gives a conversation a past that is no longer in its window."""
-    connection = await asyncpg.connect(world.urls["recall"].admin_url)
+    connection = await asyncpg.connect(system.urls["recall"].admin_url)
     try:
         await connection.execute(_COPY, agent.default_conversation_id, count)
         await connection.execute(_COUNT, agent.default_conversation_id, count)
@@ -65,12 +65,12 @@ async def grow(world: World, agent: agent_pb.Agent, count: int) -> None:
         await connection.close()
 
 
-async def plain_turn(world: World, agent: agent_pb.Agent) -> Cost:
+async def plain_turn(system: System, agent: agent_pb.Agent) -> Cost:
     """A reply without calls that goes on when its step is shown, which was stored by then."""
     shown = asyncio.Event()
-    world.model.script(Reply("Good to hear, indeed.", piece=1, held=shown))
-    async with world.measure() as cost:
-        stream = world.begin(agent, "I am well.")
+    system.model.script(Reply("Good to hear, indeed.", piece=1, held=shown))
+    async with system.measure() as cost:
+        stream = system.begin(agent, "I am well.")
         await stream.until("step_started")
         shown.set()
         ran = await stream.rest()
@@ -78,9 +78,9 @@ async def plain_turn(world: World, agent: agent_pb.Agent) -> Cost:
     return cost
 
 
-async def tool_turn(world: World, agent: agent_pb.Agent, fact: str) -> tuple[Cost, Ran]:
+async def tool_turn(system: System, agent: agent_pb.Agent, fact: str) -> tuple[Cost, Ran]:
     """Three calls in one reply, one of which changes the memory in view."""
-    world.model.script(
+    system.model.script(
         Reply(
             calls=(
                 Call("memory_insert", {"label": "human", "new_str": f"Likes {fact}."}),
@@ -90,8 +90,8 @@ async def tool_turn(world: World, agent: agent_pb.Agent, fact: str) -> tuple[Cos
         ),
         say("Noted."),
     )
-    async with world.measure() as cost:
-        ran = await world.send(agent, f"I like {fact}.")
+    async with system.measure() as cost:
+        ran = await system.send(agent, f"I like {fact}.")
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert roles(ran.messages) == ["assistant", "tool", "assistant"]
     returns = [json.loads(part.tool_return.content) for part in ran.messages[1].parts]
@@ -104,11 +104,11 @@ def log_writes(cost: Cost) -> int:
     return sum("SET last_sequence" in sql for _, sql in cost.statements)
 
 
-async def test_plain_turn_is_within_budget(world: World) -> None:
-    agent = await world.make_agent()
-    await plain_turn(world, agent)
+async def test_plain_turn_is_within_budget(system: System) -> None:
+    agent = await system.make_agent()
+    await plain_turn(system, agent)
 
-    cost = await plain_turn(world, agent)
+    cost = await plain_turn(system, agent)
 
     assert cost.sql <= SQL_PLAIN, cost
     assert cost.internal.total() <= internal_calls(1, memory_changed=False), cost
@@ -120,11 +120,11 @@ async def test_plain_turn_is_within_budget(world: World) -> None:
     assert cost.commits == Counter({"gateway": 3, "recall": 2}), cost
 
 
-async def test_turn_with_three_calls_in_one_reply_is_within_budget(world: World) -> None:
-    agent = await world.make_agent()
-    await tool_turn(world, agent, "rowing")
+async def test_turn_with_three_calls_in_one_reply_is_within_budget(system: System) -> None:
+    agent = await system.make_agent()
+    await tool_turn(system, agent, "rowing")
 
-    cost, _ = await tool_turn(world, agent, "sailing")
+    cost, _ = await tool_turn(system, agent, "sailing")
 
     assert cost.sql <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
     assert cost.internal.total() <= internal_calls(2, memory_changed=True), cost
@@ -137,11 +137,11 @@ async def test_turn_with_three_calls_in_one_reply_is_within_budget(world: World)
     assert cost.commits["gateway"] == 2 + log_writes(cost), cost
 
 
-async def test_commits_of_a_tool_turn_are_within_budget(world: World) -> None:
-    agent = await world.make_agent()
-    await tool_turn(world, agent, "rowing")
+async def test_commits_of_a_tool_turn_are_within_budget(system: System) -> None:
+    agent = await system.make_agent()
+    await tool_turn(system, agent, "rowing")
 
-    cost, _ = await tool_turn(world, agent, "sailing")
+    cost, _ = await tool_turn(system, agent, "sailing")
 
     # What a tool writes is its own affair, as are the calls that it makes.
     of_tools = cost.commits["core-memory"] + cost.commits["archival"]
@@ -152,46 +152,46 @@ async def test_commits_of_a_tool_turn_are_within_budget(world: World) -> None:
     assert shown <= LOG_WRITES_OF_CALLS, cost
 
 
-async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(world: World) -> None:
-    agent = await world.make_agent()
-    await grow(world, agent, 10)
+async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(system: System) -> None:
+    agent = await system.make_agent()
+    await grow(system, agent, 10)
     # The first ones open connections and make the agent's archive.
-    await tool_turn(world, agent, "reading")
-    plain_young = await plain_turn(world, agent)
-    tool_young, _ = await tool_turn(world, agent, "rowing")
+    await tool_turn(system, agent, "reading")
+    plain_young = await plain_turn(system, agent)
+    tool_young, _ = await tool_turn(system, agent, "rowing")
 
-    await grow(world, agent, 10_000)
-    plain_old = await plain_turn(world, agent)
-    tool_old, _ = await tool_turn(world, agent, "sailing")
+    await grow(system, agent, 10_000)
+    plain_old = await plain_turn(system, agent)
+    tool_old, _ = await tool_turn(system, agent, "sailing")
 
     assert plain_old.shape() == plain_young.shape(), f"{plain_young}\n{plain_old}"
     # How many events fall into one batch is a matter of milliseconds.
     assert without_log(tool_old) == without_log(tool_young), f"{tool_young}\n{tool_old}"
 
 
-async def test_counts_in_the_prompt_are_true_with_a_long_history(world: World) -> None:
-    agent = await world.make_agent()
-    await grow(world, agent, 10_000)
+async def test_counts_in_the_prompt_are_true_with_a_long_history(system: System) -> None:
+    agent = await system.make_agent()
+    await grow(system, agent, 10_000)
 
-    await tool_turn(world, agent, "rowing")
+    await tool_turn(system, agent, "rowing")
 
-    stored = await world.system_message(agent)
+    stored = await system.system_message(agent)
     assert "- 10000 previous messages between you and the user are stored in recall" in stored
-    await plain_turn(world, agent)
-    stored = await world.system_message(agent)
+    await plain_turn(system, agent)
+    stored = await system.system_message(agent)
     assert "- 1 total memories you created are stored in archival memory" in stored
-    assert len(world.model.requests[-1].body["messages"]) < 10
+    assert len(system.model.requests[-1].body["messages"]) < 10
 
 
-async def test_reading_the_prompt_does_not_depend_on_the_history(world: World) -> None:
+async def test_reading_the_prompt_does_not_depend_on_the_history(system: System) -> None:
     """The model sees the window, however much lies before it."""
-    young, old = await world.make_agent(), await world.make_agent()
-    await grow(world, old, 10_000)
+    young, old = await system.make_agent(), await system.make_agent()
+    await grow(system, old, 10_000)
 
-    await plain_turn(world, young)
-    await plain_turn(world, old)
+    await plain_turn(system, young)
+    await plain_turn(system, old)
 
-    first, second = (request.body["messages"][1:] for request in world.model.requests)
+    first, second = (request.body["messages"][1:] for request in system.model.requests)
     assert first == second
 
 

@@ -13,7 +13,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-from whole_system import Ran, Stream, World, roles
+from whole_system import Ran, Stream, System, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,7 +24,7 @@ SCHEMA = {
 }
 
 
-async def show_map(world: World, name: str, **fields: Any) -> tool_api.Tool:
+async def show_map(system: System, name: str, **fields: Any) -> tool_api.Tool:
     request = tool_api.UpsertToolRequest(
         type=tool_pb2.TOOL_TYPE_CLIENT,
         name=name,
@@ -32,11 +32,11 @@ async def show_map(world: World, name: str, **fields: Any) -> tool_api.Tool:
         parameters_json=json.dumps(SCHEMA),
         **fields,
     )
-    return (await world.tools.UpsertTool(request)).tool
+    return (await system.tools.UpsertTool(request)).tool
 
 
 async def answer(
-    world: World, asked: message_pb2.ApprovalRequestPart, *decisions: dict[str, Any]
+    system: System, asked: message_pb2.ApprovalRequestPart, *decisions: dict[str, Any]
 ) -> Ran:
     """Answers; a decision is about the call of its place."""
     answers = [
@@ -44,7 +44,7 @@ async def answer(
         for call, fields in zip(asked.tool_calls, decisions, strict=True)
     ]
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=answers)
-    return await Stream(world.runs.RespondToApproval(request)).rest()
+    return await Stream(system.runs.RespondToApproval(request)).rest()
 
 
 def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
@@ -65,25 +65,25 @@ def returns(ran: Ran) -> list[message_pb2.ToolReturnPart]:
 
 
 @pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
-async def test_the_client_makes_the_call_and_the_agent_goes_on(world: World, model: str) -> None:
+async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, model: str) -> None:
     name = f"show_map_{model[:6]}"
-    await show_map(world, name)
-    agent = await world.make_agent(model, tools=[name])
+    await show_map(system, name)
+    agent = await system.make_agent(model, tools=[name])
     calls = (
         Call("conversation_search", {"query": "Rome"}),
         Call(name, {"place": "Rome", "zoom": "3"}),
     )
-    world.model.script(Reply(calls=calls), say("There it is."))
-    asked = asked_in(await world.send(agent, "Show me Rome."))
+    system.model.script(Reply(calls=calls), say("There it is."))
+    asked = asked_in(await system.send(agent, "Show me Rome."))
 
     [shows] = asked.tool_calls
     assert (shows.name, json.loads(shows.arguments)) == (name, {"place": "Rome", "zoom": 3})
     assert [bound.by_client for bound in asked.bindings] == [False, True]
-    listed = await world.runs.ListApprovals(run_pb.ListApprovalsRequest(agent_id=agent.id))
+    listed = await system.runs.ListApprovals(run_pb.ListApprovalsRequest(agent_id=agent.id))
     assert [approval.request for approval in listed.approvals] == [asked]
 
     ran = await answer(
-        world, asked, {"client_return": "Shown.", "client_taint": ["PROVENANCE_WEB"]}
+        system, asked, {"client_return": "Shown.", "client_taint": ["PROVENANCE_WEB"]}
     )
     assert ran.text == "There it is."
     searched, shown = returns(ran)
@@ -91,7 +91,7 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(world: World, mod
     assert json.loads(shown.content)["message"] == "Shown."
     assert shown.provenance == message_pb2.PROVENANCE_TOOL
     assert list(shown.taint) == [message_pb2.PROVENANCE_WEB]
-    log = await world.log(agent)
+    log = await system.log(agent)
     assert roles(log)[1:] == ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert log[2].parts[-1].approval_request == asked
     [stored] = log[3].parts[0].approval_response.decisions
@@ -101,32 +101,32 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(world: World, mod
     )
 
 
-async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(world: World) -> None:
-    await show_map(world, "show_map")
-    agent = await world.make_agent(tools=["show_map"])
-    world.model.script(call("show_map", {"place": "Oslo"}), say("I see."))
-    asked = asked_in(await world.send(agent, "Show me Oslo."))
+async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(system: System) -> None:
+    await show_map(system, "show_map")
+    agent = await system.make_agent(tools=["show_map"])
+    system.model.script(call("show_map", {"place": "Oslo"}), say("I see."))
+    asked = asked_in(await system.send(agent, "Show me Oslo."))
     for wrong, field in (
         ({"approve": True}, "decisions[0].client_return"),
         ({"client_taint": ["PROVENANCE_WEB"]}, "decisions[0].client_taint"),
         ({"client_return": "x", "client_taint": ["PROVENANCE_USER"]}, "decisions[0].client_taint"),
     ):
         with pytest.raises(InvalidArgumentError) as raised:
-            await answer(world, asked, wrong)
+            await answer(system, asked, wrong)
         assert [violation.field for violation in raised.value.violations] == [field]
     with pytest.raises(FailedPreconditionError) as busy:
-        await world.send(agent, "Hello?")
+        await system.send(agent, "Hello?")
     assert busy.value.reason is Reason.APPROVAL_PENDING
-    ran = await answer(world, asked, {"client_return": "No map here.", "client_status": 2})
+    ran = await answer(system, asked, {"client_return": "No map here.", "client_status": 2})
     assert returns(ran)[0].status == message_pb2.TOOL_STATUS_FAILED
     assert ran.text == "I see."
 
 
-async def test_an_agent_that_is_asked_by_another_one_tells_that_it_waits(world: World) -> None:
-    await show_map(world, "show_map")
-    other = await world.make_agent(tools=["show_map"])
-    agent = await world.make_agent(tools=["send_message_to_agent_and_wait_for_reply"])
-    world.model.script(
+async def test_an_agent_that_is_asked_by_another_one_tells_that_it_waits(system: System) -> None:
+    await show_map(system, "show_map")
+    other = await system.make_agent(tools=["show_map"])
+    agent = await system.make_agent(tools=["send_message_to_agent_and_wait_for_reply"])
+    system.model.script(
         call(
             "send_message_to_agent_and_wait_for_reply",
             {"other_agent_id": other.id, "message": "Show Rome."},
@@ -134,13 +134,13 @@ async def test_an_agent_that_is_asked_by_another_one_tells_that_it_waits(world: 
         call("show_map", {"place": "Rome"}),
         say("It waits."),
     )
-    ran = await world.send(agent, "Ask it.")
+    ran = await system.send(agent, "Ask it.")
     assert '"status": "waiting"' in returns(ran)[0].content
     assert ran.text == "It waits."
 
 
-async def test_a_clients_tool_is_described_by_a_schema_or_by_source(world: World) -> None:
-    tool = await show_map(world, "show_map", effect=tool_pb2.TOOL_EFFECT_READ_ONLY)
+async def test_a_clients_tool_is_described_by_a_schema_or_by_source(system: System) -> None:
+    tool = await show_map(system, "show_map", effect=tool_pb2.TOOL_EFFECT_READ_ONLY)
     source = (
         "import tkinter\n\n\n"
         "def pick(title: str, many: bool = False) -> str:\n"
@@ -148,17 +148,17 @@ async def test_a_clients_tool_is_described_by_a_schema_or_by_source(world: World
         "    return tkinter.filedialog()\n"
     )
     upsert = tool_api.UpsertToolRequest(source_code=source, type=tool_pb2.TOOL_TYPE_CLIENT)
-    picked = (await world.tools.UpsertTool(upsert)).tool
+    picked = (await system.tools.UpsertTool(upsert)).tool
     assert tool.type == picked.type == tool_pb2.TOOL_TYPE_CLIENT
     assert (picked.name, picked.description) == ("pick", "Lets the user pick a file.")
     assert picked.source_code == ""
     schema = json.loads(picked.parameters_json)
     assert schema["required"] == ["title"]
     assert schema["properties"]["title"]["description"] == "What for."
-    response = await world.tools.GetTool(tool_api.GetToolRequest(name="pick"))
+    response = await system.tools.GetTool(tool_api.GetToolRequest(name="pick"))
     assert response.tool == picked
     with pytest.raises(InvalidArgumentError, match="or the client's"):
-        await world.tools.RunTool(tool_api.RunToolRequest(tool_id=picked.id))
+        await system.tools.RunTool(tool_api.RunToolRequest(tool_id=picked.id))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ async def test_a_clients_tool_is_described_by_a_schema_or_by_source(world: World
     ],
 )
 async def test_what_the_client_cannot_have_is_refused(
-    world: World, fields: dict[str, Any], wrong: list[str]
+    system: System, fields: dict[str, Any], wrong: list[str]
 ) -> None:
     schema = {"name": "shown", "description": "Shows.", "parameters_json": '{"properties": {}}'}
     if "source_code" in fields:
         schema = {}
     request = tool_api.UpsertToolRequest(**{"type": "TOOL_TYPE_CLIENT", **schema, **fields})
     with pytest.raises(InvalidArgumentError) as raised:
-        await world.tools.UpsertTool(request)
+        await system.tools.UpsertTool(request)
     assert [violation.field for violation in raised.value.violations] == wrong

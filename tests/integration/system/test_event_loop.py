@@ -15,7 +15,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from whole_system import Shape, World, eventually, open_world
+from whole_system import Shape, System, eventually, open_system
 
 LONGEST_MS = 20.0
 DIM = 384
@@ -38,16 +38,16 @@ def some_text(draw: random.Random, words: int) -> str:
 
 @pytest.fixture
 async def small_world(databases: Any, vectors: Any) -> Any:
-    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
-        world.model.respond(lambda _: say("Yes."))
+    async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
+        system.model.respond(lambda _: say("Yes."))
         # What is loaded in the background after the start, the SDKs of the models, is there then.
         for model in ("openai/test-model", "anthropic/test-model"):
-            await world.send(await world.make_agent(model), "Are you there?")
-        yield world
+            await system.send(await system.make_agent(model), "Are you there?")
+        yield system
 
 
-async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> None:
-    world = small_world
+async def test_large_batches_of_passages_hold_nothing_up(small_world: System) -> None:
+    system = small_world
     draw = random.Random(1)
 
     def batch_of(archive: Any) -> list[passage_pb.NewPassage]:
@@ -61,41 +61,41 @@ async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> 
             for _ in range(700)
         ]
 
-    created = await world.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Large"))
+    created = await system.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Large"))
     archive = created.archive
     batches = [batch_of(archive) for _ in range(2)]
 
     async def insert_and_search() -> None:
-        await upload_passages(world.passages, *batches, archive_id=archive.id)
+        await upload_passages(system.passages, *batches, archive_id=archive.id)
         # A long passage, without a vector of its own.
         passage = passage_pb.NewPassage(text=some_text(draw, 3_000))
         request = passage_pb.InsertPassageRequest(archive_id=archive.id, passage=passage)
-        await world.passages.InsertPassage(request)
+        await system.passages.InsertPassage(request)
 
         async def are_indexed() -> bool:
             asked = archive_pb.GetArchiveRequest(archive_id=archive.id)
-            await world.passages.SearchPassages(
+            await system.passages.SearchPassages(
                 passage_pb.SearchPassagesRequest(
                     archive_ids=[archive.id], query=some_text(draw, 6), top_k=50, explain=True
                 )
             )
             await asyncio.sleep(0.5)
-            return not (await world.archives.GetArchive(asked)).archive.unindexed_count
+            return not (await system.archives.GetArchive(asked)).archive.unindexed_count
 
         await eventually(are_indexed, 120)
-        await world.passages.ListPassages(
+        await system.passages.ListPassages(
             passage_pb.ListPassagesRequest(archive_id=archive.id, page_size=500)
         )
 
     await assert_never_held(insert_and_search, LONGEST_MS)
 
 
-async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
-    world = small_world
+async def test_long_conversations_hold_nothing_up(small_world: System) -> None:
+    system = small_world
     draw = random.Random(2)
 
     async def search(agent: Any) -> bool:
-        response = await world.messages.SearchMessages(
+        response = await system.messages.SearchMessages(
             message_pb.SearchMessagesRequest(
                 agent_id=agent.id,
                 query=f"{some_text(draw, 8)} last March",
@@ -107,21 +107,21 @@ async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
         return bool(response.hits)
 
     # A statement is compiled when it is first used.
-    first = await world.make_agent("openai/test-model")
+    first = await system.make_agent("openai/test-model")
     for _ in range(3):
-        await world.send(first, some_text(draw, 20))
+        await system.send(first, some_text(draw, 20))
         await search(first)
 
     async def talk() -> None:
-        agent = await world.make_agent("openai/test-model")
+        agent = await system.make_agent("openai/test-model")
         for number in range(12):
             texts = [some_text(draw, 2_000) for _ in range(4)]
-            await world.send(agent, *texts)
+            await system.send(agent, *texts)
             assert await search(agent), number
-        await world.agents.CompactConversation(
+        await system.agents.CompactConversation(
             agent_pb.CompactConversationRequest(agent_id=agent.id)
         )
-        await asyncio.gather(*(world.log(agent) for _ in range(3)))
+        await asyncio.gather(*(system.log(agent) for _ in range(3)))
 
     await assert_never_held(talk, LONGEST_MS)
 

@@ -10,7 +10,7 @@ import pytest
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.shared.ids import new_id
-from whole_system import World, eventually
+from whole_system import System, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,9 +36,9 @@ async def ready(files: pb_grpc.FileServiceStub, file_id: str) -> pb.File:
     return last
 
 
-async def test_a_file_is_found_by_meaning_until_it_is_deleted(world: World) -> None:
-    files = pb_grpc.FileServiceStub(world.channel)
-    agent = await world.make_agent()
+async def test_a_file_is_found_by_meaning_until_it_is_deleted(system: System) -> None:
+    files = pb_grpc.FileServiceStub(system.channel)
+    agent = await system.make_agent()
     name = f"house {new_id('x')[-6:]}"
     folder = (await files.CreateFolder(pb.CreateFolderRequest(name=name))).folder
     attach = pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id)
@@ -71,8 +71,8 @@ async def test_a_file_is_found_by_meaning_until_it_is_deleted(world: World) -> N
 
     await files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
     assert not (await search("When is the heating maintained?")).hits
-    core_memory = await asyncpg.connect(world.urls["core_memory"].admin_url)
-    archival = await asyncpg.connect(world.urls["archival"].admin_url)
+    core_memory = await asyncpg.connect(system.urls["core_memory"].admin_url)
+    archival = await asyncpg.connect(system.urls["archival"].admin_url)
     try:
         # The index is told behind the answer, and forgets.
         await eventually(lambda: _is_told(core_memory, file.id))

@@ -15,7 +15,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id, new_id
-from whole_system import World, eventually, roles, text_of, user
+from whole_system import System, eventually, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,125 +51,125 @@ def _last_user(call: ModelCall) -> str:
 
 
 @pytest.fixture
-def memory(world: World) -> Memory:
+def memory(system: System) -> Memory:
     memory = Memory()
-    world.model.respond(memory)
+    system.model.respond(memory)
     return memory
 
 
-async def status(world: World, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
+async def status(system: System, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
     request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    [conversation] = (await world.runs.GetMemoryStatus(request)).conversations
+    [conversation] = (await system.runs.GetMemoryStatus(request)).conversations
     assert isinstance(conversation, run_pb.MemoryStatus)
     return conversation
 
 
-async def memory_runs(world: World, agent: agent_pb.Agent) -> list[run_pb.Run]:
+async def memory_runs(system: System, agent: agent_pb.Agent) -> list[run_pb.Run]:
     """The runs of its memory agent, oldest first."""
     request = run_pb.ListRunsRequest(agent_id=agent.memory_agent_id)
-    return list(reversed((await world.runs.ListRuns(request)).runs))
+    return list(reversed((await system.runs.ListRuns(request)).runs))
 
 
-async def transcripts(world: World, agent: agent_pb.Agent) -> list[str]:
+async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
     """What its memory agent was sent, without the reminder."""
     memory_agent = agent_pb.Agent(
         default_conversation_id=default_conversation_id(agent.memory_agent_id)
     )
-    sent = [text_of(m) for m in await world.log(memory_agent) if roles([m]) == ["user"]]
+    sent = [text_of(m) for m in await system.log(memory_agent) if roles([m]) == ["user"]]
     head = f"{REMINDER}\n\nMessages:\n"
     assert all(text.startswith(head) for text in sent)
     return [text.removeprefix(head) for text in sent]
 
 
-async def is_quiet(world: World, agent: agent_pb.Agent) -> bool:
-    return not (await status(world, agent)).run_open
+async def is_quiet(system: System, agent: agent_pb.Agent) -> bool:
+    return not (await status(system, agent)).run_open
 
 
 async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True)
+    agent = await system.make_agent(enable_sleeptime=True)
     memory.answers = [
         Reply(calls=(Call("memory_insert", {"label": "human", "new_str": "Name: Ada"}),)),
     ]
-    ran = await world.send(agent, "I am Ada.")
-    await eventually(lambda: is_quiet(world, agent))
+    ran = await system.send(agent, "I am Ada.")
+    await eventually(lambda: is_quiet(system, agent))
 
-    assert await transcripts(world, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
-    assert "Name: Ada" in (await world.block(agent, "human")).value
-    [run] = await memory_runs(world, agent)
+    assert await transcripts(system, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
+    assert "Name: Ada" in (await system.block(agent, "human")).value
+    [run] = await memory_runs(system, agent)
     assert (run.kind, run.state) == (run_pb.RUN_KIND_SLEEPTIME, run_pb.RUN_STATE_COMPLETED)
     assert run.parent_run_id == ran.run_id
     # The history names the memory agent, and one call takes back all that the run wrote.
-    block = await world.block(agent, "human")
-    listed = await world.blocks.ListBlockVersions(
+    block = await system.block(agent, "human")
+    listed = await system.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
     )
     origins = [(version.origin.kind, version.origin.run_id) for version in listed.versions]
     assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
-    await world.blocks.RevertBlock(
+    await system.blocks.RevertBlock(
         block_pb.RevertBlockRequest(agent_id=agent.memory_agent_id, run_id=run.id)
     )
-    assert "Ada" not in (await world.block(agent, "human")).value
-    state = await status(world, agent)
+    assert "Ada" not in (await system.block(agent, "human")).value
+    state = await status(system, agent)
     assert (state.pending_messages, state.failures, state.turns_counter) == (0, 0, 0)
     assert state.last_processed_message_id == ran.messages[-1].id
 
 
 async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_by_the_latter(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
     manager = group_pb.ManagerConfig(
         type=group_pb.MANAGER_TYPE_SLEEPTIME, manager_agent_id=agent.id
     )
     request = group_pb.CreateGroupRequest(manager=manager)
-    group = (await world.groups.CreateGroup(request)).group
+    group = (await system.groups.CreateGroup(request)).group
     assert [member.agent_id for member in group.members] == [agent.memory_agent_id]
-    started = await world.runs.StartRun(
+    started = await system.runs.StartRun(
         run_pb.StartRunRequest(group_id=group.id, messages=[user("I am Ada.")])
     )
     following = run_pb.StreamRunRequest(run_id=started.run.id)
-    events = [response.event async for response in world.runs.StreamRun(following)]
+    events = [response.event async for response in system.runs.StreamRun(following)]
     [turn] = [event.member for event in events if event.HasField("turn_finished")]
     assert turn.agent_id == agent.id
     assert {e.member.agent_id for e in events if e.HasField("message_stored")} == {agent.id}
-    await eventually(lambda: is_quiet(world, agent))
+    await eventually(lambda: is_quiet(system, agent))
 
-    assert await transcripts(world, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
+    assert await transcripts(system, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
     # It follows the turn of the agent, and is no part of the run of the group.
-    [run] = await memory_runs(world, agent)
+    [run] = await memory_runs(system, agent)
     assert (run.kind, run.parent_run_id) == (run_pb.RUN_KIND_SLEEPTIME, turn.run_id)
     [own] = [e.run_finished for e in events if e.HasField("run_finished")]
     assert own.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 
 async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=2)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=2)
     for number in range(4):
-        await world.send(agent, f"m{number}")
-        await eventually(lambda: is_quiet(world, agent))
+        await system.send(agent, f"m{number}")
+        await eventually(lambda: is_quiet(system, agent))
 
-    assert await transcripts(world, agent) == [
+    assert await transcripts(system, agent) == [
         "user: m0\nassistant: reply to m0",
         "user: m1\nassistant: reply to m1\nuser: m2\nassistant: reply to m2",
     ]
-    assert (await status(world, agent)).pending_messages == 2
+    assert (await status(system, agent)).pending_messages == 2
 
 
 async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
     memory.held.clear()
     for number in range(4):
-        await world.send(agent, f"m{number}")
+        await system.send(agent, f"m{number}")
     memory.held.set()
-    await eventually(lambda: is_quiet(world, agent))
+    await eventually(lambda: is_quiet(system, agent))
 
-    read = await transcripts(world, agent)
+    read = await transcripts(system, agent)
     # The end of the last turn is noted a moment after it was seen: the next run may have begun.
     assert len(read) in {2, 3}
     lines = [re.findall(r"user: (m\d)", transcript) for transcript in read]
@@ -178,64 +178,64 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
 
 
 async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_several_runs(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
     model = agent_pb.ModelConfig(handle=agent.model.handle, context_window=8000)
     update = agent_pb.UpdateAgentRequest(agent_id=agent.memory_agent_id, model=model)
-    await world.agents.UpdateAgent(update)
-    await world.send(agent, "m0")
-    await eventually(lambda: is_quiet(world, agent))
+    await system.agents.UpdateAgent(update)
+    await system.send(agent, "m0")
+    await eventually(lambda: is_quiet(system, agent))
     texts = [f"m{number} {'word ' * 700}end of m{number}" for number in range(1, 7)]
     for text in texts:
-        await world.send(agent, text)
+        await system.send(agent, text)
 
-    await world.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
-    await eventually(lambda: is_read(world, agent))
+    await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
+    await eventually(lambda: is_read(system, agent))
 
-    read = await transcripts(world, agent)
+    read = await transcripts(system, agent)
     assert len(read) > 3
     lines = [line for text in read for line in text.splitlines() if line.startswith("user: ")]
     # Each message is shown whole, and in one of the runs.
     assert lines == ["user: m0", *(f"user: {text}" for text in texts)]
     assert "left out" not in "".join(read)
-    runs = await memory_runs(world, agent)
+    runs = await memory_runs(system, agent)
     assert {run.state for run in runs} == {run_pb.RUN_STATE_COMPLETED}
-    state = await status(world, agent)
-    assert state.last_processed_message_id == (await world.log(agent))[-1].id
+    state = await status(system, agent)
+    assert state.last_processed_message_id == (await system.log(agent))[-1].id
 
 
-async def is_read(world: World, agent: agent_pb.Agent) -> bool:
-    state = await status(world, agent)
+async def is_read(system: System, agent: agent_pb.Agent) -> bool:
+    state = await status(system, agent)
     return not state.run_open and not state.pending_messages
 
 
 async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
     memory.answers = [Fault(400, "invalid_request_error", "broken")]
-    await world.send(agent, "m0")
+    await system.send(agent, "m0")
 
     async def has_failed() -> bool:
-        return (await status(world, agent)).failures == 1
+        return (await status(system, agent)).failures == 1
 
     await eventually(has_failed)
-    failed = await status(world, agent)
+    failed = await status(system, agent)
     assert failed.run_open
     assert failed.last_error
-    run = await world.run(failed.run_id)
+    run = await system.run(failed.run_id)
     assert run.state == run_pb.RUN_STATE_QUEUED
     assert failed.next_run_time.ToDatetime() > run.create_time.ToDatetime()
     # A turn is not held up, and somebody who asks for it gets a run at once.
-    await world.send(agent, "m1")
-    await world.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
-    await eventually(lambda: is_quiet(world, agent))
-    assert (await status(world, agent)).failures == 0
-    runs = await memory_runs(world, agent)
+    await system.send(agent, "m1")
+    await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
+    await eventually(lambda: is_quiet(system, agent))
+    assert (await status(system, agent)).failures == 0
+    runs = await memory_runs(system, agent)
     ended = [run_pb.RunState.Name(run.state) for run in runs]
     assert ended == ["RUN_STATE_FAILED", "RUN_STATE_COMPLETED", "RUN_STATE_COMPLETED"]
-    read = await transcripts(world, agent)
+    read = await transcripts(system, agent)
     # The failed run and the one that repeats it read the same; the third reads the rest.
     assert read == [
         "user: m0\nassistant: reply to m0",
@@ -245,52 +245,52 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
 
 
 async def test_a_run_is_started_by_hand_if_there_is_something_to_read(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
     start = run_pb.StartMemoryRunRequest(agent_id=agent.id)
-    assert not (await world.runs.StartMemoryRun(start)).HasField("run")
-    await world.send(agent, "m0")
-    await eventually(lambda: is_quiet(world, agent))
-    await world.send(agent, "m1")
+    assert not (await system.runs.StartMemoryRun(start)).HasField("run")
+    await system.send(agent, "m0")
+    await eventually(lambda: is_quiet(system, agent))
+    await system.send(agent, "m1")
 
-    run = (await world.runs.StartMemoryRun(start)).run
+    run = (await system.runs.StartMemoryRun(start)).run
     assert (run.agent_id, run.kind) == (agent.memory_agent_id, run_pb.RUN_KIND_SLEEPTIME)
-    await world.follow(run.id)
-    assert (await transcripts(world, agent))[-1] == "user: m1\nassistant: reply to m1"
-    assert not (await world.runs.StartMemoryRun(start)).HasField("run")
+    await system.follow(run.id)
+    assert (await transcripts(system, agent))[-1] == "user: m1\nassistant: reply to m1"
+    assert not (await system.runs.StartMemoryRun(start)).HasField("run")
 
 
 async def test_deleting_an_agent_cancels_the_work_of_its_memory_agent(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True)
+    agent = await system.make_agent(enable_sleeptime=True)
     memory.held.clear()
-    await world.send(agent, "m0")
-    [run] = await memory_runs(world, agent)
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    await system.send(agent, "m0")
+    [run] = await memory_runs(system, agent)
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     memory.held.set()
 
     async def is_over() -> bool:
-        return (await world.run(run.id)).state == run_pb.RUN_STATE_CANCELLED
+        return (await system.run(run.id)).state == run_pb.RUN_STATE_CANCELLED
 
     await eventually(is_over)
     request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    assert not (await world.runs.GetMemoryStatus(request)).conversations
+    assert not (await system.runs.GetMemoryStatus(request)).conversations
 
 
 async def test_a_person_who_talks_to_the_memory_agent_does_not_wait_for_its_queue(
-    world: World, memory: Memory
+    system: System, memory: Memory
 ) -> None:
-    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
     memory.answers = [Fault(400, "invalid_request_error", "broken")]
-    await world.send(agent, "m0")
+    await system.send(agent, "m0")
 
     async def waits() -> bool:
-        return (await status(world, agent)).failures == 1
+        return (await status(system, agent)).failures == 1
 
     await eventually(waits)
     direct = agent_pb.Agent(id=agent.memory_agent_id)
-    ran = await world.send(direct, "What do you know?", request_id=new_id("x"))
+    ran = await system.send(direct, "What do you know?", request_id=new_id("x"))
     assert ran.finished.step_count == 1
-    assert (await status(world, agent)).run_open
+    assert (await status(system, agent)).run_open

@@ -14,7 +14,7 @@ from strata.agent_loop.replay.replay import replay
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import NotFoundError, Reason
-from whole_system import World
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,13 +33,13 @@ async def assert_same(recording: Recording, steps: int) -> None:
     assert (replayed.steps, replayed.unknown) == (steps, ())
 
 
-async def test_run_that_changes_memory_and_fails_over_is_replayed(world: World) -> None:
-    agent = await world.make_agent()
+async def test_run_that_changes_memory_and_fails_over_is_replayed(system: System) -> None:
+    agent = await system.make_agent()
     config = agent_pb.ModelConfig(handle=OPENAI, fallback_models=[ANTHROPIC])
-    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=config))
-    world.model.script(say("Hello."))
-    await world.send(agent, "Hi.")
-    world.model.script(
+    await system.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=config))
+    system.model.script(say("Hello."))
+    await system.send(agent, "Hi.")
+    system.model.script(
         Reply(
             calls=(
                 Call("memory_insert", {"label": "human", "new_str": "Ada"}),
@@ -50,11 +50,11 @@ async def test_run_that_changes_memory_and_fails_over_is_replayed(world: World) 
         call("archival_memory_insert", {"content": "Ada likes tea."}),
         say("Noted."),
     )
-    ran = await world.send(agent, "I am Ada.")
-    world.model.script(call("memory_insert", {"label": "human", "new_str": "Tea"}), say("Yes."))
-    await world.send(agent, "And I like tea.")
+    ran = await system.send(agent, "I am Ada.")
+    system.model.script(call("memory_insert", {"label": "human", "new_str": "Tea"}), say("Yes."))
+    await system.send(agent, "And I like tea.")
 
-    data = await record(world, ran.run_id)
+    data = await record(system, ran.run_id)
 
     recording = recording_from_json(data)
     assert [len(step.messages) for step in recording.steps] == [2, 2, 1]
@@ -63,36 +63,36 @@ async def test_run_that_changes_memory_and_fails_over_is_replayed(world: World) 
     assert [
         event.model_calls[0].HasField("request") for event in ran.events if event.model_calls
     ] == [False for event in ran.events if event.model_calls]
-    for private in (world.key, world.model.openai_url, world.model.anthropic_url):
+    for private in (system.key, system.model.openai_url, system.model.anthropic_url):
         assert private.encode() not in data
     document = json.loads(data)
     assert "metadata" not in document["agent"]
     assert not any("key" in name for model in document["models"] for name in model)
 
 
-async def test_run_of_the_v2_loop_is_replayed(world: World) -> None:
-    agent = await world.make_agent(type=agent_pb.AGENT_TYPE_MEMGPT_V2)
+async def test_run_of_the_v2_loop_is_replayed(system: System) -> None:
+    agent = await system.make_agent(type=agent_pb.AGENT_TYPE_MEMGPT_V2)
     config = agent_pb.ModelConfig(handle=ANTHROPIC, put_inner_thoughts_in_kwargs=True)
-    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=config))
+    await system.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=config))
     edit = {"label": "human", "new_str": "Ada", "thinking": "A name.", "request_heartbeat": True}
     wrong = {**edit, "label": "nobody"}
-    world.model.script(
+    system.model.script(
         call("memory_insert", edit),
         call("memory_insert", wrong),
         call("send_message", {"thinking": "Done.", "message": "Noted."}),
     )
-    ran = await world.send(agent, "I am Ada.")
+    ran = await system.send(agent, "I am Ada.")
 
-    recording = recording_from_json(await record(world, ran.run_id))
+    recording = recording_from_json(await record(system, ran.run_id))
 
     await assert_same(recording, 3)
 
 
-async def test_run_of_a_deleted_agent_is_not_recorded(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Hello."))
-    ran = await world.send(agent, "Hi.")
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+async def test_run_of_a_deleted_agent_is_not_recorded(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."))
+    ran = await system.send(agent, "Hi.")
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     with pytest.raises(NotFoundError) as raised:
-        await record(world, ran.run_id)
+        await record(system, ran.run_id)
     assert raised.value.reason is Reason.AGENT_NOT_FOUND

@@ -18,14 +18,14 @@ from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, ServiceChannels
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
-from whole_system import Shape, World
+from whole_system import Shape, System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def delete_old(world: World) -> None:
+async def delete_old(system: System) -> None:
     """Does what the worker of the gateway does, once and now."""
-    settings = world.gateway_settings
+    settings = system.gateway_settings
     async with AsyncExitStack() as stack:
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
@@ -40,8 +40,8 @@ async def delete_old(world: World) -> None:
         await RetentionWorker(store, messages.days, SystemClock(), terms).delete_old()
 
 
-async def make_older(world: World, run_id: str, days: int) -> None:
-    connection = await asyncpg.connect(world.urls["gateway"].admin_url)
+async def make_older(system: System, run_id: str, days: int) -> None:
+    connection = await asyncpg.connect(system.urls["gateway"].admin_url)
     try:
         await connection.execute(
             "UPDATE gateway.runs SET finish_time = finish_time - $2 * interval '1 day'"
@@ -54,25 +54,25 @@ async def make_older(world: World, run_id: str, days: int) -> None:
 
 
 async def test_events_go_when_the_messages_of_the_project_are_old_enough_to_go(
-    world: World,
+    system: System,
 ) -> None:
-    if world.shape is Shape.IN_PROCESS:
+    if system.shape is Shape.IN_PROCESS:
         pytest.skip("recall is asked over its address")
-    agent = await world.make_agent()
-    world.model.script(say("Hello."), say("Hello again."))
-    old_id, recent_id = [(await world.send(agent, "Hello.")).run_id for _ in range(2)]
-    await make_older(world, old_id, 8)
-    await delete_old(world)
-    explained = await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
+    agent = await system.make_agent()
+    system.model.script(say("Hello."), say("Hello again."))
+    old_id, recent_id = [(await system.send(agent, "Hello.")).run_id for _ in range(2)]
+    await make_older(system, old_id, 8)
+    await delete_old(system)
+    explained = await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
     assert explained.spans
-    await world.messages.SetRetention(message_pb.SetRetentionRequest(days=7))
+    await system.messages.SetRetention(message_pb.SetRetentionRequest(days=7))
     try:
-        await delete_old(world)
+        await delete_old(system)
     finally:
-        await world.messages.SetRetention(message_pb.SetRetentionRequest(days=0))
+        await system.messages.SetRetention(message_pb.SetRetentionRequest(days=0))
     with pytest.raises(NotFoundError) as error:
-        await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
+        await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=old_id))
     assert error.value.reason is Reason.RUN_EVENTS_DELETED
-    await world.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=recent_id))
-    run = (await world.runs.GetRun(run_pb.GetRunRequest(run_id=old_id))).run
+    await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=recent_id))
+    run = (await system.runs.GetRun(run_pb.GetRunRequest(run_id=old_id))).run
     assert run.state == run_pb.RUN_STATE_COMPLETED

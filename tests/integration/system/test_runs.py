@@ -12,7 +12,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
-from whole_system import Stream, World, roles, text_of, user
+from whole_system import Stream, System, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,14 +28,14 @@ def endlessly() -> Reply:
     return slowly(LONG * 40)
 
 
-async def answer_of(world: World, agent: agent_pb.Agent, text: str) -> str:
+async def answer_of(system: System, agent: agent_pb.Agent, text: str) -> str:
     """The agent still works: sends a message and returns the answer."""
-    world.model.script(say(f"You said: {text}"))
-    return (await world.send(agent, text)).text
+    system.model.script(say(f"You said: {text}"))
+    return (await system.send(agent, text)).text
 
 
-async def test_message_is_stored_before_the_model_is_called(world: World) -> None:
-    agent = await world.make_agent()
+async def test_message_is_stored_before_the_model_is_called(system: System) -> None:
+    agent = await system.make_agent()
     asked: list[datetime] = []
 
     def responder(_: ModelCall) -> Step:
@@ -43,169 +43,169 @@ async def test_message_is_stored_before_the_model_is_called(world: World) -> Non
         # Not one event before the test has looked.
         return Reply(text="Never said.", pause=60.0)
 
-    world.model.respond(responder)
-    call = world.begin(agent, "Remember me.")
-    await world.model.received.wait()
+    system.model.respond(responder)
+    call = system.begin(agent, "Remember me.")
+    await system.model.received.wait()
 
-    log = await world.log(agent)
+    log = await system.log(agent)
     assert roles(log) == ["system", "user"]
     assert text_of(log[1]) == "Remember me."
     assert log[1].create_time.ToDatetime(tzinfo=UTC) <= asked[0]
 
     await call.until("run_started")
-    await world.cancel(call.run_id)
+    await system.cancel(call.run_id)
     ran = await call.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
-    assert roles(await world.log(agent)) == ["system", "user"]
+    assert roles(await system.log(agent)) == ["system", "user"]
 
 
-async def test_conversation_has_one_active_run(world: World) -> None:
-    agent = await world.make_agent()
+async def test_conversation_has_one_active_run(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on), say("Second answer."))
-    first = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on), say("Second answer."))
+    first = system.begin(agent, "First.")
     await first.until("text_delta")
 
-    second = await world.runs.StartRun(
+    second = await system.runs.StartRun(
         run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
     )
     assert second.run.state == run_pb.RUN_STATE_QUEUED
-    assert len(world.model.requests) == 1
-    assert roles(await world.log(agent)) == ["system", "user"]
+    assert len(system.model.requests) == 1
+    assert roles(await system.log(agent)) == ["system", "user"]
 
     go_on.set()
     ran = await first.rest()
-    following = await world.follow(second.run.id)
+    following = await system.follow(second.run.id)
 
     assert ran.text == LONG
     assert following.text == "Second answer."
-    assert [text_of(m) for m in (await world.log(agent))[1:]] == [
+    assert [text_of(m) for m in (await system.log(agent))[1:]] == [
         "First.",
         LONG,
         "Second.",
         "Second answer.",
     ]
-    finish, start = await world.run(ran.run_id), await world.run(second.run.id)
+    finish, start = await system.run(ran.run_id), await system.run(second.run.id)
     assert finish.finish_time.ToDatetime() <= start.start_time.ToDatetime()
 
 
-async def test_busy_conversation_refuses_when_asked_to(world: World) -> None:
-    agent = await world.make_agent()
+async def test_busy_conversation_refuses_when_asked_to(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    first = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on))
+    first = system.begin(agent, "First.")
     await first.until("text_delta")
 
     with pytest.raises(AbortedError) as caught:
-        await world.send(agent, "Second.", on_busy=run_pb.ON_BUSY_REJECT)
+        await system.send(agent, "Second.", on_busy=run_pb.ON_BUSY_REJECT)
 
     go_on.set()
     assert caught.value.reason is Reason.CONVERSATION_BUSY
     assert (await first.rest()).text == LONG
-    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+    assert roles(await system.log(agent)) == ["system", "user", "assistant"]
 
 
-async def test_interrupting_message_cancels_and_goes_on(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(endlessly(), say("Gladly."))
-    first = world.begin(agent, "Tell me all.")
+async def test_interrupting_message_cancels_and_goes_on(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(endlessly(), say("Gladly."))
+    first = system.begin(agent, "Tell me all.")
     await first.until("text_delta")
 
-    second = await world.send(agent, "No, be brief.", on_busy=run_pb.ON_BUSY_INTERRUPT)
+    second = await system.send(agent, "No, be brief.", on_busy=run_pb.ON_BUSY_INTERRUPT)
 
     ran = await first.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
     assert second.text == "Gladly."
-    assert roles(await world.log(agent)) == ["system", "user", "user", "assistant"]
+    assert roles(await system.log(agent)) == ["system", "user", "user", "assistant"]
 
 
-async def test_other_conversations_of_the_agent_run_meanwhile(world: World) -> None:
-    agent = await world.make_agent()
-    created = await world.agents.CreateConversation(
+async def test_other_conversations_of_the_agent_run_meanwhile(system: System) -> None:
+    agent = await system.make_agent()
+    created = await system.agents.CreateConversation(
         agent_pb.CreateConversationRequest(agent_id=agent.id, title="Another")
     )
     other = created.conversation.id
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on), say("Meanwhile."))
-    first = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on), say("Meanwhile."))
+    first = system.begin(agent, "First.")
     await first.until("text_delta")
 
-    meanwhile = await world.send(agent, "Second.", conversation_id=other)
+    meanwhile = await system.send(agent, "Second.", conversation_id=other)
 
     assert meanwhile.text == "Meanwhile."
-    assert (await world.run(first.run_id)).state == run_pb.RUN_STATE_RUNNING
+    assert (await system.run(first.run_id)).state == run_pb.RUN_STATE_RUNNING
     go_on.set()
     assert (await first.rest()).text == LONG
-    assert roles(await world.log(agent, other)) == ["system", "user", "assistant"]
+    assert roles(await system.log(agent, other)) == ["system", "user", "assistant"]
 
 
 async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
-    world: World,
+    system: System,
 ) -> None:
-    agent = await world.make_agent()
-    world.model.script(endlessly())
-    call = world.begin(agent, "Tell me all.")
+    agent = await system.make_agent()
+    system.model.script(endlessly())
+    call = system.begin(agent, "Tell me all.")
     await call.until("text_delta")
 
-    await world.cancel(call.run_id)
+    await system.cancel(call.run_id)
 
     ran = await call.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
-    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
-    await asyncio.wait_for(world.model.abandoned.wait(), 30)
-    assert roles(await world.log(agent)) == ["system", "user"]
-    assert await answer_of(world, agent, "Never mind.") == "You said: Never mind."
+    assert (await system.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
+    await asyncio.wait_for(system.model.abandoned.wait(), 30)
+    assert roles(await system.log(agent)) == ["system", "user"]
+    assert await answer_of(system, agent, "Never mind.") == "You said: Never mind."
 
 
-async def test_cancelling_what_is_over_changes_nothing(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Done."))
-    ran = await world.send(agent, "Hi.")
+async def test_cancelling_what_is_over_changes_nothing(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Done."))
+    ran = await system.send(agent, "Hi.")
 
-    await world.cancel(ran.run_id)
+    await system.cancel(ran.run_id)
 
-    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_COMPLETED
-    assert (await world.follow(ran.run_id)).finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert (await system.run(ran.run_id)).state == run_pb.RUN_STATE_COMPLETED
+    assert (await system.follow(ran.run_id)).finished.stop_reason == event_pb.STOP_REASON_END_TURN
 
 
-async def test_queued_run_can_be_cancelled(world: World) -> None:
-    agent = await world.make_agent()
+async def test_queued_run_can_be_cancelled(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    first = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on))
+    first = system.begin(agent, "First.")
     await first.until("text_delta")
-    second = await world.runs.StartRun(
+    second = await system.runs.StartRun(
         run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
     )
 
-    await world.cancel(second.run.id)
+    await system.cancel(second.run.id)
 
-    assert (await world.follow(second.run.id)).finished.stop_reason == (
+    assert (await system.follow(second.run.id)).finished.stop_reason == (
         event_pb.STOP_REASON_CANCELLED
     )
     go_on.set()
     assert (await first.rest()).text == LONG
-    assert len(world.model.requests) == 1
+    assert len(system.model.requests) == 1
 
 
-async def test_client_that_goes_away_does_not_stop_the_run(world: World) -> None:
-    agent = await world.make_agent()
+async def test_client_that_goes_away_does_not_stop_the_run(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    call = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on))
+    call = system.begin(agent, "First.")
     await call.until("text_delta")
     call.leave()
     go_on.set()
 
-    ran = await world.follow(call.run_id)
+    ran = await system.follow(call.run_id)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    assert text_of((await world.log(agent))[-1]) == LONG
+    assert text_of((await system.log(agent))[-1]) == LONG
 
 
-async def test_events_can_be_read_again_after_any_sequence(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(
+async def test_events_can_be_read_again_after_any_sequence(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(
         Reply(
             text="Let me note that.",
             calls=(
@@ -215,27 +215,27 @@ async def test_events_can_be_read_again_after_any_sequence(world: World) -> None
         ),
         say("Noted."),
     )
-    ran = await world.send(agent, "I am Ada.")
+    ran = await system.send(agent, "I am Ada.")
     kept = ran.stored_events
     sequences = [event.sequence for event in kept]
     assert sequences == list(range(1, len(kept) + 1))
 
     for after in (0, 1, len(kept) // 2, len(kept) - 1):
-        again = await world.follow(ran.run_id, after)
+        again = await system.follow(ran.run_id, after)
         assert again.events == kept[after:]
-    assert (await world.follow(ran.run_id, len(kept))).events == []
+    assert (await system.follow(ran.run_id, len(kept))).events == []
 
 
-async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(world: World) -> None:
-    agent = await world.make_agent()
+async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    call = world.begin(agent, "Tell me all.")
+    system.model.script(slowly(held=go_on))
+    call = system.begin(agent, "Tell me all.")
     await call.until("text_delta")
     seen = max(event.sequence for event in call.events)
 
     request = run_pb.StreamRunRequest(run_id=call.run_id, after_sequence=seen)
-    follower = Stream(world.runs.StreamRun(request))
+    follower = Stream(system.runs.StreamRun(request))
     await follower.until("text_snapshot")
     go_on.set()
     late = await follower.rest()
@@ -250,29 +250,29 @@ async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(world: Wo
     assert ran.streamed == LONG
 
 
-async def test_repeated_request_id_gives_the_first_run(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Once."))
-    first = await world.send(agent, "Hi.", request_id="request-1")
+async def test_repeated_request_id_gives_the_first_run(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Once."))
+    first = await system.send(agent, "Hi.", request_id="request-1")
 
-    again = await world.send(agent, "Hi.", request_id="request-1")
+    again = await system.send(agent, "Hi.", request_id="request-1")
 
     assert again.stored_events == first.stored_events
-    assert len(world.model.requests) == 1
-    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+    assert len(system.model.requests) == 1
+    assert roles(await system.log(agent)) == ["system", "user", "assistant"]
     with pytest.raises(AlreadyExistsError) as caught:
-        await world.send(agent, "Something else.", request_id="request-1")
+        await system.send(agent, "Something else.", request_id="request-1")
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_request_id_repeated_during_the_run_follows_it(world: World) -> None:
-    agent = await world.make_agent()
+async def test_request_id_repeated_during_the_run_follows_it(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    call = world.begin(agent, "Tell me.", request_id="request-2")
+    system.model.script(slowly(held=go_on))
+    call = system.begin(agent, "Tell me.", request_id="request-2")
     await call.until("text_delta")
 
-    second = world.begin(agent, "Tell me.", request_id="request-2")
+    second = system.begin(agent, "Tell me.", request_id="request-2")
     await second.until("step_started")
     go_on.set()
     again = await second.rest()
@@ -280,32 +280,32 @@ async def test_request_id_repeated_during_the_run_follows_it(world: World) -> No
     ran = await call.rest()
     assert again.stored_events == ran.stored_events
     assert again.text == ran.text == LONG
-    assert len(world.model.requests) == 1
+    assert len(system.model.requests) == 1
 
 
-async def test_many_messages_at_once_are_answered_one_after_the_other(world: World) -> None:
-    agent = await world.make_agent()
+async def test_many_messages_at_once_are_answered_one_after_the_other(system: System) -> None:
+    agent = await system.make_agent()
 
     def echo(request: ModelCall) -> Step:
         return say(f"You said: {request.last_text}", pause=0.01)
 
-    world.model.respond(echo)
+    system.model.respond(echo)
     texts = [f"Message {number}" for number in range(6)]
 
-    runs = await asyncio.gather(*(world.send(agent, text) for text in texts))
+    runs = await asyncio.gather(*(system.send(agent, text) for text in texts))
 
     assert {ran.text for ran in runs} == {f"You said: {text}" for text in texts}
-    stored_texts = [text_of(message) for message in (await world.log(agent))[1:]]
+    stored_texts = [text_of(message) for message in (await system.log(agent))[1:]]
     assert sorted(stored_texts[::2]) == texts
     assert stored_texts[1::2] == [f"You said: {text}" for text in stored_texts[::2]]
 
 
-async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(slowly(), say("Second answer."))
-    first = world.begin(agent, "First.")
+async def test_stream_of_a_run_that_waits_begins_when_it_does(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(slowly(), say("Second answer."))
+    first = system.begin(agent, "First.")
     await first.until("text_delta")
-    waiting = world.begin(agent, "Second.")
+    waiting = system.begin(agent, "Second.")
 
     ran = await first.rest()
     second = await waiting.rest()
@@ -315,68 +315,70 @@ async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> N
     assert second.text == "Second answer."
 
 
-async def test_agent_deleted_in_mid_run_leaves_nothing_behind(world: World) -> None:
-    agent = await world.make_agent()
+async def test_agent_deleted_in_mid_run_leaves_nothing_behind(system: System) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    stream = world.begin(agent, "Tell me all.")
+    system.model.script(slowly(held=go_on))
+    stream = system.begin(agent, "Tell me all.")
     await stream.until("text_delta")
 
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     go_on.set()
 
     ran = await stream.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
-    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
-    assert await world.log(agent) == []
+    assert (await system.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
+    assert await system.log(agent) == []
     with pytest.raises(NotFoundError) as caught:
-        await world.send(agent, "Are you there?")
+        await system.send(agent, "Are you there?")
     assert caught.value.reason is Reason.AGENT_NOT_FOUND
 
 
-async def test_runs_queued_for_a_deleted_agent_are_cancelled_and_ask_nothing(world: World) -> None:
-    agent = await world.make_agent()
+async def test_runs_queued_for_a_deleted_agent_are_cancelled_and_ask_nothing(
+    system: System,
+) -> None:
+    agent = await system.make_agent()
     go_on = asyncio.Event()
-    world.model.script(slowly(held=go_on))
-    stream = world.begin(agent, "First.")
+    system.model.script(slowly(held=go_on))
+    stream = system.begin(agent, "First.")
     await stream.until("text_delta")
     start = run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
-    queued = [(await world.runs.StartRun(start)).run.id for _ in range(3)]
+    queued = [(await system.runs.StartRun(start)).run.id for _ in range(3)]
 
-    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
 
     # The model's reply is still held: nothing but the deletion ends these runs.
     for run_id in (stream.run_id, *queued):
-        ended = await world.follow(run_id)
+        ended = await system.follow(run_id)
         assert ended.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
         assert not ended.finished.HasField("error")
     go_on.set()
-    assert len(world.model.requests) == 1
+    assert len(system.model.requests) == 1
 
 
-async def test_shared_block_is_seen_by_both_agents(world: World) -> None:
-    first = await world.make_agent()
-    block = await world.block(first, "human")
-    second = await world.make_agent(block_ids=[block.id])
-    world.model.script(
+async def test_shared_block_is_seen_by_both_agents(system: System) -> None:
+    first = await system.make_agent()
+    block = await system.block(first, "human")
+    second = await system.make_agent(block_ids=[block.id])
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes tea."}),
         say("Noted."),
         say("Tea, I hear."),
     )
-    await world.send(first, "I like tea.")
+    await system.send(first, "I like tea.")
 
-    await world.send(second, "What do I like?")
+    await system.send(second, "What do I like?")
 
-    assert "<value>\nLikes tea.\n</value>" in world.model.requests[-1].system
-    assert "<value>\nLikes tea.\n</value>" in await world.system_message(second)
+    assert "<value>\nLikes tea.\n</value>" in system.model.requests[-1].system
+    assert "<value>\nLikes tea.\n</value>" in await system.system_message(second)
 
 
-async def test_changed_agent_is_what_the_next_turn_runs(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Hello."), say("Ahoy."))
-    await world.send(agent, "Hi.")
+async def test_changed_agent_is_what_the_next_turn_runs(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."), say("Ahoy."))
+    await system.send(agent, "Hi.")
 
-    await world.agents.UpdateAgent(
+    await system.agents.UpdateAgent(
         agent_pb.UpdateAgentRequest(
             agent_id=agent.id,
             system="You are a pirate.",
@@ -384,9 +386,9 @@ async def test_changed_agent_is_what_the_next_turn_runs(world: World) -> None:
             model=agent_pb.ModelConfig(handle="anthropic/test-model"),
         )
     )
-    await world.send(agent, "Hi again.")
+    await system.send(agent, "Hi again.")
 
-    before, after = world.model.requests
+    before, after = system.model.requests
     assert after.dialect == "anthropic"
     assert after.tool_names == ["conversation_search"]
     assert after.system.startswith("You are a pirate.\n\n<memory_blocks>")

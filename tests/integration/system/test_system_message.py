@@ -15,7 +15,7 @@ from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import AgentType
-from whole_system import World, roles
+from whole_system import System, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -172,14 +172,14 @@ BLOCKS = [
 ]
 
 
-async def expected(world: World, agent: agent_pb.Agent, template: str, *labels: str) -> set[str]:
+async def expected(system: System, agent: agent_pb.Agent, template: str, *labels: str) -> set[str]:
     """The message with its two times filled in.
 
     When the blocks were changed is asked of the public interface. The date is that of the
     making, which lies between the last change and now: two days at midnight, else one.
     """
     zone = ZoneInfo(agent.timezone or "UTC")
-    blocks = [await world.block(agent, label) for label in labels]
+    blocks = [await system.block(agent, label) for label in labels]
     modified = max(block.update_time.ToDatetime(tzinfo=UTC) for block in blocks)
     shown = modified.astimezone(zone).strftime("%Y-%m-%d %I:%M:%S %p %Z%z")
     dates = {moment.astimezone(zone).strftime("%B %d, %Y") for moment in (modified, _now())}
@@ -190,73 +190,73 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def test_fresh_agent_has_the_specified_bytes(world: World) -> None:
-    agent = await world.make_agent()
+async def test_fresh_agent_has_the_specified_bytes(system: System) -> None:
+    agent = await system.make_agent()
 
-    stored = await world.system_message(agent)
+    stored = await system.system_message(agent)
 
-    assert stored in await expected(world, agent, FRESH, "human", "persona")
+    assert stored in await expected(system, agent, FRESH, "human", "persona")
 
 
 @pytest.mark.parametrize("timezone", ["Asia/Tokyo", "America/St_Johns"])
-async def test_times_are_those_of_the_agent(world: World, timezone: str) -> None:
-    agent = await world.make_agent(timezone=timezone)
+async def test_times_are_those_of_the_agent(system: System, timezone: str) -> None:
+    agent = await system.make_agent(timezone=timezone)
 
-    stored = await world.system_message(agent)
+    stored = await system.system_message(agent)
 
-    assert stored in await expected(world, agent, FRESH, "human", "persona")
-
-
-async def test_model_receives_what_is_stored(world: World) -> None:
-    agent = await world.make_agent()
-    world.model.script(say("Hello."), say("Hello again."))
-
-    await world.send(agent, "Hi.")
-    await world.send(agent, "Hi again.")
-
-    stored = await world.system_message(agent)
-    assert [request.system for request in world.model.requests] == [stored, stored]
+    assert stored in await expected(system, agent, FRESH, "human", "persona")
 
 
-async def test_block_edit_is_shown_at_the_next_step_and_stored(world: World) -> None:
-    agent = await world.make_agent(blocks=BLOCKS)
-    world.model.script(
+async def test_model_receives_what_is_stored(system: System) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."), say("Hello again."))
+
+    await system.send(agent, "Hi.")
+    await system.send(agent, "Hi again.")
+
+    stored = await system.system_message(agent)
+    assert [request.system for request in system.model.requests] == [stored, stored]
+
+
+async def test_block_edit_is_shown_at_the_next_step_and_stored(system: System) -> None:
+    agent = await system.make_agent(blocks=BLOCKS)
+    system.model.script(
         call("memory_insert", {"label": "human", "new_str": "Likes rowing."}), say("Noted.")
     )
 
-    ran = await world.send(agent, "I like rowing.")
+    ran = await system.send(agent, "I like rowing.")
 
     assert roles(ran.messages) == ["assistant", "tool", "assistant"]
-    stored = await world.system_message(agent)
-    assert stored in await expected(world, agent, EDITED, "policy", "human")
-    assert world.model.requests[1].system == stored
+    stored = await system.system_message(agent)
+    assert stored in await expected(system, agent, EDITED, "policy", "human")
+    assert system.model.requests[1].system == stored
 
 
-async def test_edit_by_a_person_is_shown_at_the_next_turn(world: World) -> None:
-    agent = await world.make_agent(blocks=BLOCKS)
-    block = await world.block(agent, "human")
-    await world.blocks.UpdateBlock(
+async def test_edit_by_a_person_is_shown_at_the_next_turn(system: System) -> None:
+    agent = await system.make_agent(blocks=BLOCKS)
+    block = await system.block(agent, "human")
+    await system.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(
             block_id=block.id, value="Ada\nLikes rowing.", expected_revision=block.revision
         )
     )
-    world.model.script(say("Hello."))
+    system.model.script(say("Hello."))
 
-    await world.send(agent, "Hi.")
+    await system.send(agent, "Hi.")
 
-    stored = await world.system_message(agent)
-    assert stored in await expected(world, agent, EDITED, "policy", "human")
-    assert world.model.requests[0].system == stored
+    stored = await system.system_message(agent)
+    assert stored in await expected(system, agent, EDITED, "policy", "human")
+    assert system.model.requests[0].system == stored
 
 
-async def test_archival_counts_and_tags_are_shown_at_the_next_turn(world: World) -> None:
-    agent = await world.make_agent("anthropic/test-model", blocks=BLOCKS)
-    await world.blocks.UpdateBlock(
+async def test_archival_counts_and_tags_are_shown_at_the_next_turn(system: System) -> None:
+    agent = await system.make_agent("anthropic/test-model", blocks=BLOCKS)
+    await system.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(
-            block_id=(await world.block(agent, "human")).id, value="Ada\nLikes rowing."
+            block_id=(await system.block(agent, "human")).id, value="Ada\nLikes rowing."
         )
     )
-    world.model.script(
+    system.model.script(
         Reply(
             calls=(
                 Call("archival_memory_insert", {"content": "Has a boat.", "tags": ["sea", "boat"]}),
@@ -267,22 +267,22 @@ async def test_archival_counts_and_tags_are_shown_at_the_next_turn(world: World)
         say("Indeed."),
     )
 
-    await world.send(agent, "I have a boat, and I fear storms.")
-    first, second = world.model.requests
+    await system.send(agent, "I have a boat, and I fear storms.")
+    first, second = system.model.requests
     assert first.system == second.system, "counts alone must not cost the provider's cache"
     assert "archival memory tags" not in second.system
-    await world.send(agent, "Really.")
+    await system.send(agent, "Really.")
 
-    stored = await world.system_message(agent)
-    assert stored in await expected(world, agent, NUMBERED, "policy", "human")
-    assert world.model.requests[2].system == stored
+    stored = await system.system_message(agent)
+    assert stored in await expected(system, agent, NUMBERED, "policy", "human")
+    assert system.model.requests[2].system == stored
 
 
-async def test_metadata_alone_does_not_rebuild_the_message(world: World) -> None:
-    agent = await world.make_agent()
-    before = await world.system_message(agent)
+async def test_metadata_alone_does_not_rebuild_the_message(system: System) -> None:
+    agent = await system.make_agent()
+    before = await system.system_message(agent)
     for number in range(4):
-        world.model.script(say(f"Answer {number}."))
-        await world.send(agent, f"Question {number}.")
+        system.model.script(say(f"Answer {number}."))
+        await system.send(agent, f"Question {number}.")
 
-    assert await world.system_message(agent) == before
+    assert await system.system_message(agent) == before

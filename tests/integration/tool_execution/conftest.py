@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inner_services import World, open_world
+from inner_services import InnerServices, open_inner_services
 from mcp_support import Mcp, open_folder
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -25,12 +25,12 @@ from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 class Tools:
     """Runs tools for an agent, as the loop does."""
 
-    def __init__(self, world: World, agent: agent_pb.Agent) -> None:
-        self.world = world
+    def __init__(self, services: InnerServices, agent: agent_pb.Agent) -> None:
+        self.services = services
         self.agent = agent
         self.run_id = new_id("run")
         self.message_id = new_id("message")
-        self._stub = pb_grpc.ExecutionServiceStub(world.channel("tool_execution"))
+        self._stub = pb_grpc.ExecutionServiceStub(services.channel("tool_execution"))
         self._count = 0
 
     async def run(
@@ -89,26 +89,26 @@ class Tools:
     async def block(self, label: str) -> block_pb.Block:
         """Returns a block of the agent."""
         request = block_pb.GetBlockRequest(agent_id=self.agent.id, label=label)
-        block: block_pb.Block = (await self.world.blocks.GetBlock(request)).block
+        block: block_pb.Block = (await self.services.blocks.GetBlock(request)).block
         return block
 
     async def labels(self) -> set[str]:
         """Returns the labels of the agent's blocks."""
         request = block_pb.ListBlocksRequest(agent_id=self.agent.id)
-        return {block.label for block in (await self.world.blocks.ListBlocks(request)).blocks}
+        return {block.label for block in (await self.services.blocks.ListBlocks(request)).blocks}
 
     async def write(self, label: str, value: str) -> block_pb.Block:
         """Changes a block as somebody else does."""
         block = await self.block(label)
         request = block_pb.UpdateBlockRequest(block_id=block.id, value=value)
-        changed: block_pb.Block = (await self.world.blocks.UpdateBlock(request)).block
+        changed: block_pb.Block = (await self.services.blocks.UpdateBlock(request)).block
         return changed
 
     async def versions(self, label: str) -> list[block_pb.BlockVersion]:
         """Returns the versions of a block, newest first."""
         block = await self.block(label)
         request = block_pb.ListBlockVersionsRequest(block_id=block.id)
-        return list((await self.world.blocks.ListBlockVersions(request)).versions)
+        return list((await self.services.blocks.ListBlockVersions(request)).versions)
 
 
 def refusal(ended: pb.FinishedCall) -> str:
@@ -125,38 +125,38 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wheels")
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session", name="services")
-async def _services(
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def running_services(
     databases: Any, vectors: Any, wheels: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[World]:
+) -> AsyncIterator[InnerServices]:
     packages = tmp_path_factory.mktemp("services") / "packages"
     settings = {"packages_path": packages, "packages_wheels": wheels}
-    async for services in open_world(databases, vectors, "inprocess", **settings):
+    async for services in open_inner_services(databases, vectors, "inprocess", **settings):
         yield services
 
 
 @pytest.fixture
-def world(services: World) -> Iterator[World]:
+def services(running_services: InnerServices) -> Iterator[InnerServices]:
     """The services, signed in to a new project."""
-    with services.signed_in():
-        yield services
+    with running_services.signed_in():
+        yield running_services
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def tools(world: World) -> Tools:
+async def tools(services: InnerServices) -> Tools:
     """The tools of an agent with the blocks "human" (two lines) and "rules" (read-only)."""
     blocks = [
         block_pb.NewBlock(label="human", value="Name: Ada\nCity: Graz", limit=3_000),
         block_pb.NewBlock(label="rules", value="Be kind.", read_only=True),
     ]
-    return Tools(world, await world.make_agent(blocks=blocks))
+    return Tools(services, await services.make_agent(blocks=blocks))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def mcp(world: World) -> AsyncIterator[Mcp]:
+async def mcp(services: InnerServices) -> AsyncIterator[Mcp]:
     """A project whose MCP servers are removed after the test."""
     with open_folder() as folder:
-        fixture = Mcp(world, folder)
+        fixture = Mcp(services, folder)
         yield fixture
         for server_id in fixture.added:
             with contextlib.suppress(NotFoundError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doubles.script import call, say
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -37,13 +37,13 @@ def source(body: str, name: str = "stateful", parameters: str = "") -> str:
 
 
 @pytest.fixture
-def registry(world: World) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
+    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 @pytest.fixture
-def blocks(world: World) -> block_grpc.BlockServiceStub:
-    return block_grpc.BlockServiceStub(world.channel("core_memory"))
+def blocks(services: InnerServices) -> block_grpc.BlockServiceStub:
+    return block_grpc.BlockServiceStub(services.channel("core_memory"))
 
 
 async def put(registry: Any, text: str, **fields: Any) -> pb.Tool:
@@ -358,23 +358,23 @@ async def test_a_dry_run_shows_what_would_change(tools: Tools, registry: Any) ->
 
 
 async def test_a_dry_run_sees_no_memory_of_others(
-    world: World, tools: Tools, registry: Any
+    services: InnerServices, tools: Tools, registry: Any
 ) -> None:
     text = source("return memory.list_block_labels()")
     with pytest.raises(InvalidArgumentError) as raised:
         await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id="agent-1"))
     assert raised.value.reason is Reason.INVALID_ID
-    with world.signed_in():
+    with services.signed_in():
         for agent in (tools.agent.id, new_id("agent")):
             ran = await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id=agent))
             assert json.loads(ran.tool_return.content)["message"] == []
 
 
 async def test_an_agent_uses_it_and_sees_the_change_in_its_prompt(
-    world: World, registry: Any
+    services: InnerServices, registry: Any
 ) -> None:
     await put(registry, source("memory.get_block('human').value = 'Plays chess'\nreturn 'noted'"))
-    agent = await world.make_agent(tools=["stateful"])
-    world.model.script(call("stateful"), say("Noted."))
-    await world.run(agent, "I play chess.")
-    assert "Plays chess" in str(world.model.requests[-1])
+    agent = await services.make_agent(tools=["stateful"])
+    services.model.script(call("stateful"), say("Noted."))
+    await services.run(agent, "I play chess.")
+    assert "Plays chess" in str(services.model.requests[-1])

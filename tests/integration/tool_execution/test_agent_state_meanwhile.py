@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -27,8 +27,8 @@ BOTH = (
 
 
 @pytest.fixture
-def registry(world: World) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
+    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 async def repeated(tools: Tools) -> execution_pb.FinishedCall:
@@ -46,7 +46,7 @@ async def test_a_repeated_call_stores_what_is_left(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service died between two blocks; the tool finds the first as it wants it."""
-    await make_block(tools, tools.world.blocks, "alpha", value="one")
+    await make_block(tools, tools.services.blocks, "alpha", value="one")
     await put(registry, source(BOTH))
     store = AgentMemory.store
 
@@ -99,7 +99,7 @@ async def test_a_block_deleted_during_the_call_is_not_recreated(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     """Nor is another one overwritten that has got its label."""
-    blocks = tools.world.blocks
+    blocks = tools.services.blocks
 
     async def take_away(block: block_pb.Block) -> None:
         request = block_pb.DetachBlockRequest(agent_id=tools.agent.id, block_id=block.id)
@@ -119,13 +119,13 @@ async def test_a_block_deleted_during_the_call_is_not_recreated(
 
 
 async def test_dry_run_with_memory_needs_the_read_scope(
-    tools: Tools, world: World, registry: Any
+    tools: Tools, services: InnerServices, registry: Any
 ) -> None:
     """The method itself needs no more than "run", and its tool could return everything."""
     text = source("return memory.get_block('human').value")
     request = pb.RunToolRequest(source_code=text, agent_id=tools.agent.id)
-    token = world.signer.mint("org-1", current_project(), "key-2", ["run"])
-    with use(RequestContext(caller=world.verifier.verify(token), request_id="test")):
+    token = services.signer.mint("org-1", current_project(), "key-2", ["run"])
+    with use(RequestContext(caller=services.verifier.verify(token), request_id="test")):
         with pytest.raises(PermissionDeniedError) as caught:
             await registry.RunTool(request)
         plain = pb.RunToolRequest(source_code="def f() -> int:\n    'Does.'\n    return 1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.common.v1 import tool_pb2
@@ -51,8 +51,8 @@ def get(url: str) -> str:
 
 
 @pytest.fixture
-def registry(world: World) -> Any:
-    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+def registry(services: InnerServices) -> Any:
+    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 def tool(*hosts: str, secrets: tuple[str, ...] = ()) -> Tool:

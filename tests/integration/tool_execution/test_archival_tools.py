@@ -33,7 +33,7 @@ async def test_an_insert_tells_what_is_there_already(tools: Tools) -> None:
 
 async def test_an_insert_says_where_it_came_from(tools: Tools) -> None:
     await tools.call("archival_memory_insert", content=GREEN)
-    passages = pb_grpc.PassageServiceStub(tools.world.channel("archival"))
+    passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
     request = pb.ListPassagesRequest(agent_id=tools.agent.id, run_id=tools.run_id)
     (passage,) = (await passages.ListPassages(request)).passages
     assert passage.origin == pb.PassageOrigin(
@@ -47,7 +47,7 @@ async def test_an_insert_says_where_it_came_from(tools: Tools) -> None:
 async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None:
     tools.message_id = ""
     await tools.call("archival_memory_insert", content=GREEN)
-    passages = pb_grpc.PassageServiceStub(tools.world.channel("archival"))
+    passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
     request = pb.ListPassagesRequest(agent_id=tools.agent.id)
     (passage,) = (await passages.ListPassages(request)).passages
     assert (passage.origin.message_id, passage.origin.run_id) == ("", tools.run_id)

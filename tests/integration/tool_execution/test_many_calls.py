@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
@@ -44,9 +44,9 @@ HARM = {17: "sleep", 101: "print", 163: "fork"}
 
 
 async def test_three_harmful_calls_do_not_affect_two_hundred_others(
-    tools: Tools, world: World
+    tools: Tools, services: InnerServices
 ) -> None:
-    registry: Any = pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+    registry: Any = pb_grpc.ToolServiceStub(services.channel("tool_execution"))
     await registry.UpsertTool(
         pb.UpsertToolRequest(source_code=WORK, enable_parallel_execution=True)
     )

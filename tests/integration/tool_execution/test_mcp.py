@@ -44,9 +44,9 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     assert names(server.tools) == ["weather__echo"]
     assert server.tools[0].type == tool_pb2.TOOL_TYPE_MCP
     assert server.tools[0].mcp_server_id == server.id
-    agent = await mcp.world.make_agent(tools=["weather__echo"])
-    mcp.world.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
-    ran = await mcp.world.run(agent, "Echo Graz.")
+    agent = await mcp.services.make_agent(tools=["weather__echo"])
+    mcp.services.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
+    ran = await mcp.services.run(agent, "Echo Graz.")
     [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
     tool_return = json.loads(returned.tool_return.content)
     assert (tool_return["status"], json.loads(tool_return["message"])) == ("OK", {"town": "Graz"})
@@ -332,7 +332,7 @@ async def test_a_tool_of_a_server_belongs_to_it(mcp: Mcp) -> None:
         await mcp.registry.DeleteTool(registry_pb.DeleteToolRequest(tool_id=server.tools[0].id))
     matches = await mcp.registry.SearchTools(registry_pb.SearchToolsRequest(query="pets echo"))
     assert "pets__echo" in [hit.tool.name for hit in matches.hits]
-    with mcp.world.signed_in(), pytest.raises(NotFoundError):
+    with mcp.services.signed_in(), pytest.raises(NotFoundError):
         await mcp.refresh(server)
 
 

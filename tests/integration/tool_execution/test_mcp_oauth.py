@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.oauth_server import Authority, Vault
-from inner_services import World
+from inner_services import InnerServices
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, NotFoundError
@@ -49,8 +49,8 @@ class Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
-    mcp = Mcp(world, tmp_path)
+async def place(services: InnerServices, tmp_path: Path) -> AsyncIterator[Place]:
+    mcp = Mcp(services, tmp_path)
     authority = Authority()
     vault = Vault(authority)
     await mcp.secret("CLIENT_SECRET", authority.secret)

@@ -154,8 +154,8 @@ async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
     python, variables = python_with_packages()
     await mcp.add("clock", command=[python, "-m", "mcp_server_time"], environment=variables)
     await mcp.add("every", command=everything("stdio"))
-    agent = await mcp.world.make_agent(tools=["clock__get_current_time", "every__get-sum"])
-    mcp.world.model.script(
+    agent = await mcp.services.make_agent(tools=["clock__get_current_time", "every__get-sum"])
+    mcp.services.model.script(
         Reply(
             calls=(
                 Call("clock__get_current_time", {"timezone": "UTC"}),
@@ -164,7 +164,7 @@ async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
         ),
         say("Done."),
     )
-    ran = await mcp.world.run(agent, "What time is it, and what is 40 and 2?")
+    ran = await mcp.services.run(agent, "What time is it, and what is 40 and 2?")
     parts = [part for message in ran.stored for part in message.parts]
     returns: list[Any] = [
         json.loads(part.tool_return.content) for part in parts if part.HasField("tool_return")

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from doubles.oauth_server import Vault
 from doubles.sign_in_server import SignInServer, browse
-from inner_services import World
+from inner_services import InnerServices
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -76,8 +76,8 @@ class Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
-    mcp, authority = Mcp(world, tmp_path), SignInServer()
+async def place(services: InnerServices, tmp_path: Path) -> AsyncIterator[Place]:
+    mcp, authority = Mcp(services, tmp_path), SignInServer()
     vault = Vault(authority)
     async with serving_http(authority.app()) as issuer, serving_http(vault.app()) as root:
         authority.url = issuer

@@ -33,11 +33,11 @@ async def resolve(mcp: Mcp, *wanted: str, run_id: str = "") -> pb.ResolveToolsRe
 
 async def test_an_agent_with_a_whole_server_is_offered_and_calls_its_tools(mcp: Mcp) -> None:
     await mcp.program("weather", tool("echo"), tool("odd", schema="none"))
-    agent = await mcp.world.make_agent(tools=["weather__*"], include_base_tools=False)
+    agent = await mcp.services.make_agent(tools=["weather__*"], include_base_tools=False)
     assert list(agent.tools) == ["weather__*"]
-    mcp.world.model.script(Reply(calls=(Call("weather__echo", {"a": 1}),)), say("Done."))
-    ran = await mcp.world.run(agent, "Echo.")
-    offered = [request.tool_names for request in mcp.world.model.requests[-2:]]
+    mcp.services.model.script(Reply(calls=(Call("weather__echo", {"a": 1}),)), say("Done."))
+    ran = await mcp.services.run(agent, "Echo.")
+    offered = [request.tool_names for request in mcp.services.model.requests[-2:]]
     assert offered == [["weather__echo"]] * 2
     [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
     assert json.loads(returned.tool_return.content)["status"] == "OK"
@@ -49,18 +49,18 @@ async def test_tools_that_a_server_adds_and_removes_in_a_turn_count_from_the_nex
     mcp: Mcp,
 ) -> None:
     server, listed = await mcp.program("pets", tool("change"), tool("feed"))
-    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    agent = await mcp.services.make_agent(tools=["pets__*"], include_base_tools=False)
     listed.write(tool("change"), tool("new"))
-    mcp.world.model.script(Reply(calls=(Call("pets__change", {}),)), say("Done."), say("And?"))
-    await mcp.world.run(agent, "Change.")
+    mcp.services.model.script(Reply(calls=(Call("pets__change", {}),)), say("Done."), say("And?"))
+    await mcp.services.run(agent, "Change.")
 
     async def seen() -> bool:
         return "new" in await mcp.states(server)
 
     await until(seen)
-    await mcp.world.run(agent, "What now?")
+    await mcp.services.run(agent, "What now?")
     before, after = ["pets__change", "pets__feed"], ["pets__change", "pets__new"]
-    offered = [request.tool_names for request in mcp.world.model.requests[-3:]]
+    offered = [request.tool_names for request in mcp.services.model.requests[-3:]]
     assert offered == [before, before, after]
 
 
@@ -68,9 +68,9 @@ async def test_a_turn_that_another_process_continues_keeps_its_tools(
     mcp: Mcp, mortal: Mortal
 ) -> None:
     server, listed = await mcp.program("pets", tool("echo"), tool("feed"))
-    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    agent = await mcp.services.make_agent(tools=["pets__*"], include_base_tools=False)
     request = mortal.request(agent, "Echo.")
-    mcp.world.model.script(Reply(calls=(Call("pets__echo", {}),)), say("Done."))
+    mcp.services.model.script(Reply(calls=(Call("pets__echo", {}),)), say("Done."))
 
     def die(_event: ToolEvent) -> None:
         raise Died
@@ -82,7 +82,7 @@ async def test_a_turn_that_another_process_continues_keeps_its_tools(
     await mcp.refresh(server)
     mortal.tools.at = lambda _event: None
     await mortal.run(replace(request, attempt=2))
-    offered = [request.tool_names for request in mcp.world.model.requests[-2:]]
+    offered = [request.tool_names for request in mcp.services.model.requests[-2:]]
     assert offered == [["pets__echo", "pets__feed"]] * 2
     run_id = new_id("run")
     assert names((await resolve(mcp, "pets__*", run_id=run_id)).tools) == [
@@ -105,17 +105,19 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
 ) -> None:
     monkeypatch.setattr("strata.tool_execution.mcp.manager._FIRST_PAUSE_S", 0.05)
     _, listed = await mcp.program("pets", tool("echo"), tool("die"))
-    agent = await mcp.world.make_agent(tools=["conversation_search", "pets__*"])
+    agent = await mcp.services.make_agent(tools=["conversation_search", "pets__*"])
     listed.file.unlink()
     await mcp.unknown("pets__die")
     assert "was not run" in await mcp.refused("pets__echo")
     [note] = (await resolve(mcp, "pets__*")).servers
     assert (note.name, note.tools) == ("pets__*", 0)
     assert "the MCP server cannot be reached" in note.problem
-    mcp.world.model.script(say("Without them."))
-    ran = await mcp.world.run(agent, "Hello.")
+    mcp.services.model.script(say("Without them."))
+    ran = await mcp.services.run(agent, "Hello.")
     assert ran.text == "Without them."
-    assert not [name for name in mcp.world.model.requests[-1].tool_names if name.startswith("pets")]
+    assert not [
+        name for name in mcp.services.model.requests[-1].tool_names if name.startswith("pets")
+    ]
     listed.write(tool("echo"))
 
     async def back() -> bool:
@@ -143,28 +145,28 @@ async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None
 async def test_rules_of_single_tools_hold_for_tools_of_whole_servers(mcp: Mcp) -> None:
     await mcp.program("pets", tool("feed"))
     rule = tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="pets__feed")
-    agent = await mcp.world.make_agent(tools=["pets__*"], tool_rules=[rule])
-    mcp.world.model.script(Reply(calls=(Call("pets__feed", {}),)))
-    ran = await mcp.world.run(agent, "Feed.")
+    agent = await mcp.services.make_agent(tools=["pets__*"], tool_rules=[rule])
+    mcp.services.model.script(Reply(calls=(Call("pets__feed", {}),)))
+    ran = await mcp.services.run(agent, "Feed.")
     assert "approval_requested" in ran.kinds
     other = tool_pb2.ToolRule(type=rule.type, tool_name="pets__none")
     with pytest.raises(InvalidArgumentError):
-        await mcp.world.make_agent(tools=["pets__*"], tool_rules=[other])
+        await mcp.services.make_agent(tools=["pets__*"], tool_rules=[other])
 
 
 async def test_a_server_that_does_not_exist_is_refused_at_creation_and_update(mcp: Mcp) -> None:
     with pytest.raises(NotFoundError) as caught:
-        await mcp.world.make_agent(tools=["nowhere__*"])
+        await mcp.services.make_agent(tools=["nowhere__*"])
     assert caught.value.reason is Reason.TOOL_NOT_FOUND
     await mcp.program("pets", tool("feed"))
-    agent = await mcp.world.make_agent(include_base_tools=False)
+    agent = await mcp.services.make_agent(include_base_tools=False)
     update = agent_pb.UpdateAgentRequest(agent_id=agent.id)
     update.tools.names.append("pets__*")
-    changed = (await mcp.world.agents.UpdateAgent(update)).agent
+    changed = (await mcp.services.agents.UpdateAgent(update)).agent
     assert list(changed.tools) == ["pets__*"]
     update.tools.names[:] = ["pets*"]
     with pytest.raises(InvalidArgumentError):
-        await mcp.world.agents.UpdateAgent(update)
+        await mcp.services.agents.UpdateAgent(update)
 
 
 async def test_a_disabled_server_has_no_tools_and_is_not_contacted(mcp: Mcp) -> None:
@@ -181,9 +183,9 @@ async def test_a_disabled_server_has_no_tools_and_is_not_contacted(mcp: Mcp) -> 
 
 async def test_a_removed_server_leaves_its_agents_without_its_tools(mcp: Mcp) -> None:
     server, _ = await mcp.program("pets", tool("feed"))
-    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    agent = await mcp.services.make_agent(tools=["pets__*"], include_base_tools=False)
     await mcp.remove(server.id)
     mcp.added.remove(server.id)
-    mcp.world.model.script(say("Without."))
-    assert (await mcp.world.run(agent, "Hello.")).text == "Without."
-    assert mcp.world.model.requests[-1].tool_names == []
+    mcp.services.model.script(say("Without."))
+    assert (await mcp.services.run(agent, "Hello.")).text == "Without."
+    assert mcp.services.model.requests[-1].tool_names == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools, refusal
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 
@@ -280,10 +280,10 @@ async def test_conflicting_rewrite_is_refused_with_the_whole_current_text(tools:
 
 
 async def test_conflict_of_a_huge_block_shows_its_beginning_and_end(
-    tools: Tools, world: World
+    tools: Tools, services: InnerServices
 ) -> None:
     block = await tools.block("human")
-    await world.blocks.UpdateBlock(
+    await services.blocks.UpdateBlock(
         block_pb.UpdateBlockRequest(
             block_id=block.id, limit=50_000, value=f"first\n{'x' * 20_000}\nlast"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
@@ -38,8 +38,8 @@ def tide(day: int) -> list:
 
 
 @pytest.fixture
-def registry(world: World) -> Any:
-    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+def registry(services: InnerServices) -> Any:
+    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,7 +25,7 @@ from strata.tool_execution.builtin.web import WEB_TOOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# These make no request to a service, or to the gateway, which is not part of this world.
+# These make no request to a service, or to the gateway, which is not one of these services.
 OTHERS = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS, *AGENT_TOOLS)}
 TOOLS = sorted(BUILTIN_TOOLS.keys() - OTHERS)
 FITTING: dict[str, Any] = {

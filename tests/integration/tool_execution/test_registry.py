@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
@@ -57,8 +57,8 @@ def weather(town: Town, unit: Unit = Unit.CELSIUS) -> dict:
 
 
 @pytest.fixture
-def registry(world: World) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
+    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 async def upsert(registry: Any, source: str = WEATHER, **fields: Any) -> pb.Tool:
@@ -81,7 +81,7 @@ def result_of(response: Any) -> tuple[bool, Any]:
 
 async def run(tools: Tools, name: str, **arguments: Any) -> execution_pb.FinishedCall:
     """Runs one call of a tool as the loop does."""
-    stub = execution_grpc.ExecutionServiceStub(tools.world.channel("tool_execution"))
+    stub = execution_grpc.ExecutionServiceStub(tools.services.channel("tool_execution"))
     call = execution_pb.ToolCall(
         tool_call_id="call-1", name=name, arguments=json.dumps(arguments), idempotency_key="k"
     )
@@ -361,7 +361,7 @@ def key(how: str) -> object:
 
 
 async def test_default_scopes_read_no_secret_back(
-    registry: Any, tools: Tools, world: World
+    registry: Any, tools: Tools, services: InnerServices
 ) -> None:
     await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
     trusted = await upsert(registry, SECRET, secret_names=["API_KEY"], allowed_hosts=["a.example"])
@@ -380,7 +380,7 @@ async def test_default_scopes_read_no_secret_back(
         # Its name, without the secret.
         {"source": REVERSED},
     ]
-    with world.acting(current_project(), DEFAULT_SCOPES):
+    with services.acting(current_project(), DEFAULT_SCOPES):
         for fields in attempts:
             with pytest.raises(PermissionDeniedError) as caught:
                 await upsert(registry, fields.pop("source"), **fields)
@@ -401,9 +401,9 @@ async def test_default_scopes_read_no_secret_back(
 
 
 async def test_the_scope_of_secrets_is_enough_to_define_a_tool_with_secrets(
-    registry: Any, tools: Tools, world: World
+    registry: Any, tools: Tools, services: InnerServices
 ) -> None:
-    with world.acting(current_project(), {Scope.WRITE, Scope.SECRETS}):
+    with services.acting(current_project(), {Scope.WRITE, Scope.SECRETS}):
         await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
         tool = await upsert(registry, SECRET, secret_names=["API_KEY"])
         await upsert(registry, REVERSED, secret_names=["API_KEY"])
@@ -425,7 +425,7 @@ async def test_a_secret_that_cannot_be_kept_is_refused_and_not_shown(
     assert value not in str(caught.value)
 
 
-async def test_a_tool_of_the_client_is_kept_as_such(registry: Any, world: World) -> None:
+async def test_a_tool_of_the_client_is_kept_as_such(registry: Any, services: InnerServices) -> None:
     schema = {
         "$defs": {"Place": {"type": "object", "properties": {"x": {"type": "integer"}}}},
         "properties": {"at": {"$ref": "#/$defs/Place"}},
@@ -444,24 +444,24 @@ async def test_a_tool_of_the_client_is_kept_as_such(registry: Any, world: World)
         "required": ["at"],
         "type": "object",
     }
-    await world.make_agent(tools=["open_door"])
+    await services.make_agent(tools=["open_door"])
     with pytest.raises(AlreadyExistsError):
         await upsert(registry, name="open_door")
 
 
-async def test_an_agent_uses_a_tool_of_its_project(registry: Any, world: World) -> None:
+async def test_an_agent_uses_a_tool_of_its_project(registry: Any, services: InnerServices) -> None:
     with pytest.raises(NotFoundError):
-        await world.make_agent(tools=["weather"])
+        await services.make_agent(tools=["weather"])
     await upsert(registry)
-    agent = await world.make_agent(tools=["weather", "memory_insert"])
-    world.model.script(
+    agent = await services.make_agent(tools=["weather", "memory_insert"])
+    services.model.script(
         Reply(calls=(Call("weather", {"town": {"name": "Graz"}, "unit": None}),)), say("Fine.")
     )
-    ran = await world.run(agent, "How is the weather?")
+    ran = await services.run(agent, "How is the weather?")
     [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
     assert json.loads(returned.tool_return.content)["message"] == {
         "town": "Graz/AT",
         "unit": "CELSIUS",
     }
-    with world.signed_in(), pytest.raises(NotFoundError):
-        await world.make_agent(tools=["weather"])
+    with services.signed_in(), pytest.raises(NotFoundError):
+        await services.make_agent(tools=["weather"])

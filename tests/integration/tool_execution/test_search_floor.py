@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import say
-from inner_services import World
+from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -26,11 +26,11 @@ UNRELATED = "tungsten"
 class Memory:
     """An agent with the same texts as messages and passages, all of them indexed."""
 
-    def __init__(self, tools: Tools, world: World) -> None:
+    def __init__(self, tools: Tools, services: InnerServices) -> None:
         self.tools = tools
         self._agent = tools.agent.id
-        self._messages = message_grpc.MessageServiceStub(world.channel("recall"))
-        self._world = world
+        self._messages = message_grpc.MessageServiceStub(services.channel("recall"))
+        self._world = services
 
     async def fill(self) -> None:
         self._world.model.script(*(say("Noted.") for _ in TEXTS))
@@ -84,8 +84,8 @@ async def _until(count: Callable[[], Awaitable[int]], least: int) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def memory(tools: Tools, world: World) -> Memory:
-    made = Memory(tools, world)
+async def memory(tools: Tools, services: InnerServices) -> Memory:
+    made = Memory(tools, services)
     await made.fill()
     return made
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import call, say
-from inner_services import Ran, World
+from inner_services import InnerServices, Ran
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def agent(world: World) -> agent_pb.Agent:
+async def agent(services: InnerServices) -> agent_pb.Agent:
     """An agent that was told of a restaurant, and has a fact put away."""
-    made = await world.make_agent(tools=["search_memory"])
-    world.model.script(say("Lovely."), say("Bless you."))
-    await world.run(made, "We had dinner at the restaurant Trattoria Zanetti yesterday.")
-    await world.run(made, "My cat is called Mirko.")
+    made = await services.make_agent(tools=["search_memory"])
+    services.model.script(say("Lovely."), say("Bless you."))
+    await services.run(made, "We had dinner at the restaurant Trattoria Zanetti yesterday.")
+    await services.run(made, "My cat is called Mirko.")
     passage = passage_pb.NewPassage(text="The restaurant that Ada likes best serves risotto.")
-    await world.passages.InsertPassage(
+    await services.passages.InsertPassage(
         passage_pb.InsertPassageRequest(agent_id=made.id, passage=passage)
     )
     return made
 
 
 async def ask(
-    world: World, agent: agent_pb.Agent, text: str, **arguments: Any
+    services: InnerServices, agent: agent_pb.Agent, text: str, **arguments: Any
 ) -> tuple[bool, Any, Ran]:
     """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
-    world.model.script(call("search_memory", arguments), say("There it is."))
-    ran = await world.run(agent, text)
+    services.model.script(call("search_memory", arguments), say("There it is."))
+    ran = await services.run(agent, text)
     (tool_return,) = [
         part.tool_return
         for message in ran.stored
@@ -55,9 +55,9 @@ def contents(messages: list[dict[str, Any]]) -> str:
 
 
 async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
-    world: World, agent: agent_pb.Agent
+    services: InnerServices, agent: agent_pb.Agent
 ) -> None:
-    ok, content, _ = await ask(world, agent, "What was that restaurant called again?")
+    ok, content, _ = await ask(services, agent, "What was that restaurant called again?")
     assert ok
     assert "Zanetti" in contents(content["conversation"])
     assert "risotto" in contents(content["archival"])
@@ -66,10 +66,10 @@ async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
 
 
 async def test_keywords_are_looked_for_as_well_and_nothing_is_told_twice(
-    world: World, agent: agent_pb.Agent
+    services: InnerServices, agent: agent_pb.Agent
 ) -> None:
     keywords = ["Mirko", "Zanetti", " ", "Mirko"]
-    _, content, _ = await ask(world, agent, "The restaurant?", convo_keyword_queries=keywords)
+    _, content, _ = await ask(services, agent, "The restaurant?", convo_keyword_queries=keywords)
     texts = [message["content"] for message in content["conversation"]]
     assert "Mirko" in contents(content["conversation"])
     assert len(
@@ -77,13 +77,15 @@ async def test_keywords_are_looked_for_as_well_and_nothing_is_told_twice(
     ) == len(texts)
 
 
-async def test_the_time_frame_bounds_both_memories(world: World, agent: agent_pb.Agent) -> None:
-    ok, content, _ = await ask(world, agent, "The restaurant?", end_minutes_ago=60)
+async def test_the_time_frame_bounds_both_memories(
+    services: InnerServices, agent: agent_pb.Agent
+) -> None:
+    ok, content, _ = await ask(services, agent, "The restaurant?", end_minutes_ago=60)
     assert ok
     assert (content["conversation"], content["archival"]) == ([], [])
-    _, content, _ = await ask(world, agent, "The restaurant?", start_minutes_ago=60)
+    _, content, _ = await ask(services, agent, "The restaurant?", start_minutes_ago=60)
     assert "Zanetti" in contents(content["conversation"])
     assert "risotto" in contents(content["archival"])
-    ok, content, _ = await ask(world, agent, "And?", start_minutes_ago=5, end_minutes_ago=10)
+    ok, content, _ = await ask(services, agent, "And?", start_minutes_ago=5, end_minutes_ago=10)
     assert not ok
     assert "further back" in content

@@ -25,7 +25,7 @@ async def test_a_search_that_is_not_set_up_says_so_in_our_own_words(tools: Tools
 
 
 async def test_they_are_known_as_built_in_tools_that_only_read(tools: Tools) -> None:
-    execution = pb_grpc.ExecutionServiceStub(tools.world.channel("tool_execution"))
+    execution = pb_grpc.ExecutionServiceStub(tools.services.channel("tool_execution"))
     request = pb.ResolveToolsRequest(names=["fetch_webpage", "web_search"])
     for tool in (await execution.ResolveTools(request)).tools:
         assert tool.type == tool_pb2.TOOL_TYPE_BUILTIN

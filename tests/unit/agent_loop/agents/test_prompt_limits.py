@@ -263,23 +263,23 @@ CONFIGS = st.one_of(
 def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
     first: ModelConfig, then: ModelConfig, system: str | None, dies_at: int, dies_after: bool
 ) -> None:
-    world = Services(replace(agent_with(), model=first), None)
-    world.limit = world.right_limit
-    world.dies_at, world.dies_after = dies_at, dies_after
+    harness = Services(replace(agent_with(), model=first), None)
+    harness.limit = harness.right_limit
+    harness.dies_at, harness.dies_after = dies_at, dies_after
     try:
-        world.change("request-1", model=then, system=system)
+        harness.change("request-1", model=then, system=system)
     except Died:
-        right = world.right_limit
-        assert world.limit is None or (right is not None and world.limit.bytes >= right.bytes)
+        right = harness.right_limit
+        assert harness.limit is None or (right is not None and harness.limit.bytes >= right.bytes)
     except FailedPreconditionError:
-        assert (world.agent.model, world.limit) == (first, world.right_limit)
+        assert (harness.agent.model, harness.limit) == (first, harness.right_limit)
         return
     # The client repeats what it has no answer to.
-    world.dies_at = -1
-    world.change("request-1", model=then, system=system)
-    assert world.agent.model == then
-    assert world.limit == world.right_limit
-    assert world.agent.revision == 2
+    harness.dies_at = -1
+    harness.change("request-1", model=then, system=system)
+    assert harness.agent.model == then
+    assert harness.limit == harness.right_limit
+    assert harness.agent.revision == 2
 
 
 @pytest.mark.parametrize("window", [8_000, 64_000])
@@ -290,54 +290,54 @@ def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
 def test_a_change_that_is_not_stored_leaves_the_old_limit(
     window: int, refusal: StrataError
 ) -> None:
-    world = services(16_000, refuses=refusal)
-    before = world.limit
+    harness = services(16_000, refuses=refusal)
+    before = harness.limit
     with pytest.raises(type(refusal)):
-        world.change(model=ModelConfig(context_window=window))
-    assert world.limit == before
-    assert world.calls == ["raise", "store", "set"]
+        harness.change(model=ModelConfig(context_window=window))
+    assert harness.limit == before
+    assert harness.calls == ["raise", "store", "set"]
 
 
 def test_a_model_with_too_small_a_window_is_refused_before_anything_is_stored() -> None:
-    world = services(16_000, used=20_000)
+    harness = services(16_000, used=20_000)
     with pytest.raises(FailedPreconditionError):
-        world.change(model=ModelConfig(context_window=4_096))
-    assert world.calls == ["raise"]
-    world.change(model=ModelConfig(context_window=12_000))
-    assert world.limit == world.right_limit
+        harness.change(model=ModelConfig(context_window=4_096))
+    assert harness.calls == ["raise"]
+    harness.change(model=ModelConfig(context_window=12_000))
+    assert harness.limit == harness.right_limit
 
 
 def test_change_that_does_not_reduce_space_is_allowed_above_the_limit() -> None:
-    world = services(8_000, used=40_000)
-    assert world.change(model=ModelConfig(context_window=8_000, temperature=0.1)).revision == 2
-    assert world.change(model=ModelConfig(context_window=9_000)).revision == 3
-    assert world.change(system="Kind.").revision == 4
+    harness = services(8_000, used=40_000)
+    assert harness.change(model=ModelConfig(context_window=8_000, temperature=0.1)).revision == 2
+    assert harness.change(model=ModelConfig(context_window=9_000)).revision == 3
+    assert harness.change(system="Kind.").revision == 4
     with pytest.raises(FailedPreconditionError):
-        world.change(system="Be kind.")
-    assert world.limit == world.right_limit
+        harness.change(system="Be kind.")
+    assert harness.limit == harness.right_limit
 
 
 def test_a_system_prompt_that_is_too_long_is_refused_without_asking_core_memory() -> None:
-    world = services(4_096)
+    harness = services(4_096)
     with pytest.raises(FailedPreconditionError):
-        world.change(system="x" * 12_000)
-    assert world.calls == []
+        harness.change(system="x" * 12_000)
+    assert harness.calls == []
 
 
 def test_without_a_model_there_is_no_limit() -> None:
-    world = services(8_000, used=40_000)
-    world.change(model=ModelConfig(handle="gone/model"))
-    assert world.limit is None
+    harness = services(8_000, used=40_000)
+    harness.change(model=ModelConfig(handle="gone/model"))
+    assert harness.limit is None
     with pytest.raises(FailedPreconditionError):
-        world.change(model=ModelConfig(context_window=8_000))
-    assert world.limit is None
+        harness.change(model=ModelConfig(context_window=8_000))
+    assert harness.limit is None
 
 
 def test_repeated_request_gets_its_answer_and_sets_the_current_limit() -> None:
-    world = services(8_000)
-    first = world.change("request-1", model=ModelConfig(context_window=9_000))
-    world.change("request-2", model=ModelConfig(context_window=64_000))
-    world.used = 60_000
-    assert world.change("request-1", model=ModelConfig(context_window=9_000)) == first
-    assert world.agent.model.context_window == 64_000
-    assert world.limit == world.right_limit
+    harness = services(8_000)
+    first = harness.change("request-1", model=ModelConfig(context_window=9_000))
+    harness.change("request-2", model=ModelConfig(context_window=64_000))
+    harness.used = 60_000
+    assert harness.change("request-1", model=ModelConfig(context_window=9_000)) == first
+    assert harness.agent.model.context_window == 64_000
+    assert harness.limit == harness.right_limit

@@ -8,40 +8,40 @@ from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
 
 
-def by_hand(world: LoopWorld, bound: BoundModel | None) -> ManualCompaction:
+def by_hand(harness: LoopHarness, bound: BoundModel | None) -> ManualCompaction:
     async def inspect(agent_id: str, conversation_id: str) -> NextRequest:
-        window = await world.recall.get_window(conversation_id)
-        tools, section = world.tools.toolset, MemorySection("", None)
-        return NextRequest(world.agent, window, window.messages, tools, bound, section)
+        window = await harness.recall.get_window(conversation_id)
+        tools, section = harness.tools.toolset, MemorySection("", None)
+        return NextRequest(harness.agent, window, window.messages, tools, bound, section)
 
-    ports = world.ports
+    ports = harness.ports
     return ManualCompaction(inspect, ports.models, ports.recall, ports.tokens, ports.clock)
 
 
 async def test_without_a_model_nothing_is_compacted() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     with pytest.raises(FailedPreconditionError) as raised:
-        await by_hand(world, None).compact(world.agent.id, "conversation-1")
+        await by_hand(harness, None).compact(harness.agent.id, "conversation-1")
     assert raised.value.reason is Reason.MODEL_NOT_CONFIGURED
 
 
 async def test_conversation_that_changes_at_every_attempt_is_an_error() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     for number in range(8):
-        await world.run(world.request(f"{number} " + "q" * 400), reply("a" * 400))
+        await harness.run(harness.request(f"{number} " + "q" * 400), reply("a" * 400))
 
     def move() -> None:
-        world.recall.revision += 1
+        harness.recall.revision += 1
 
-    bound = BoundModel(world.model, world.models.settings)
-    world.recall.on_swap = move
+    bound = BoundModel(harness.model, harness.models.settings)
+    harness.recall.on_swap = move
     with pytest.raises(AbortedError) as raised:
-        await by_hand(world, bound).compact(world.agent.id, "conversation-1")
+        await by_hand(harness, bound).compact(harness.agent.id, "conversation-1")
     assert raised.value.reason is Reason.REVISION_MISMATCH
-    world.recall.on_swap = lambda: None
-    freed = await by_hand(world, bound).compact(world.agent.id, "conversation-1")
+    harness.recall.on_swap = lambda: None
+    freed = await by_hand(harness, bound).compact(harness.agent.id, "conversation-1")
     assert freed.summary is not None
     assert freed.tokens_after < freed.tokens_before

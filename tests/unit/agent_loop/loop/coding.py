@@ -24,21 +24,21 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Tools, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Tools, reply
 from unit.agent_loop.loop.ruled import rule
 
 CODE = "run_code_with_tools"
 
 
 class CodingTools(Tools):
-    """The tools of the loop's world, and one whose code calls them one after the other.
+    """The tools of the harness, and one whose code calls them one after the other.
 
     Attributes:
         answers: What the calls of code came to.
     """
 
-    def __init__(self, inner: Tools, world: LoopWorld) -> None:
-        super().__init__(world.fate, world.clock)
+    def __init__(self, inner: Tools, harness: LoopHarness) -> None:
+        super().__init__(harness.fate, harness.clock)
         self.answers: list[CodeAnswer] = []
         schema = {"type": "object", "properties": {}}
         code = Tool(ToolSchema(CODE, "", schema), ToolEffect.SIDE_EFFECT)
@@ -62,21 +62,21 @@ class CodingTools(Tools):
             yield CallFinished(ToolResult(tool_return, 1))
 
 
-def coding_world(
+def coding_harness(
     *rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")
-) -> tuple[LoopWorld, CodingTools]:
-    """A world whose agent has such a tool."""
-    world = LoopWorld()
-    coding = CodingTools(world.tools, world)
-    world.tools = coding
-    world.ports = replace(world.ports, tools=coding)
-    rule(world, *rules, tools=(*tools, CODE))
-    return world, coding
+) -> tuple[LoopHarness, CodingTools]:
+    """A harness whose agent has such a tool."""
+    harness = LoopHarness()
+    coding = CodingTools(harness.tools, harness)
+    harness.tools = coding
+    harness.ports = replace(harness.ports, tools=coding)
+    rule(harness, *rules, tools=(*tools, CODE))
+    return harness, coding
 
 
-def coded(world: LoopWorld, *calls: str | Sequence[str]) -> ModelReply:
+def coded(harness: LoopHarness, *calls: str | Sequence[str]) -> ModelReply:
     """A reply: names are calls of tools, lists are calls of code that calls these."""
-    ids = [call.id for call in world.calls(*["x"] * len(calls)).tool_calls]
+    ids = [call.id for call in harness.calls(*["x"] * len(calls)).tool_calls]
     made = (
         ToolCall(call_id, call, "{}")
         if isinstance(call, str)
@@ -86,10 +86,10 @@ def coded(world: LoopWorld, *calls: str | Sequence[str]) -> ModelReply:
     return reply("", *made)
 
 
-def nested(world: LoopWorld) -> list[NestedCall]:
+def nested(harness: LoopHarness) -> list[NestedCall]:
     """The calls of code that the window tells of."""
     returns = (
-        tool_return for message in world.recall.messages for tool_return in message.tool_returns
+        tool_return for message in harness.recall.messages for tool_return in message.tool_returns
     )
     return [call for tool_return in returns for call in tool_return.nested]
 

@@ -18,30 +18,30 @@ from strata.agent_loop.domain.model.chat import ChatRole
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink
 from unit.agent_loop.loop.journals import Died
 
 
-def gated_world(*names: str, **fields: Any) -> LoopWorld:
-    """A world in which calls of these tools wait for a person."""
-    world = LoopWorld(**fields)
-    change_tools(world, *names)
-    return world
+def gated_harness(*names: str, **fields: Any) -> LoopHarness:
+    """A harness in which calls of these tools wait for a person."""
+    harness = LoopHarness(**fields)
+    change_tools(harness, *names)
+    return harness
 
 
-def change_tools(world: LoopWorld, *names: str, version: str = "1") -> None:
+def change_tools(harness: LoopHarness, *names: str, version: str = "1") -> None:
     """Sets which tools wait for a person, and the version of all tools."""
-    world.tools.toolset = ToolSet(
+    harness.tools.toolset = ToolSet(
         tuple(
             replace(tool, requires_approval=tool.name in names, version=version)
-            for tool in world.tools.toolset.tools
+            for tool in harness.tools.toolset.tools
         )
     )
 
 
-def asked(world: LoopWorld) -> ApprovalRequest:
+def asked(harness: LoopHarness) -> ApprovalRequest:
     """The one request that is open."""
-    [open_request] = open_requests(world.recall.messages)
+    [open_request] = open_requests(harness.recall.messages)
     return open_request.request
 
 
@@ -57,42 +57,42 @@ def answer(request: ApprovalRequest, *decisions: Decision) -> ApprovalResponse:
     return ApprovalResponse(request.approval_id, decisions)
 
 
-def with_answer(world: LoopWorld, response: ApprovalResponse, **fields: Any) -> RunRequest:
+def with_answer(harness: LoopHarness, response: ApprovalResponse, **fields: Any) -> RunRequest:
     """The run that brings an answer."""
-    return world.request("", approval=response, **fields)
+    return harness.request("", approval=response, **fields)
 
 
-def returns(world: LoopWorld) -> list[ToolReturn]:
+def returns(harness: LoopHarness) -> list[ToolReturn]:
     """All returns in the window."""
     return [
-        tool_return for message in world.recall.messages for tool_return in message.tool_returns
+        tool_return for message in harness.recall.messages for tool_return in message.tool_returns
     ]
 
 
-def acts(world: LoopWorld) -> Counter[str]:
+def acts(harness: LoopHarness) -> Counter[str]:
     """How often each call of `acts` had its effect, over all runs."""
     effects: Counter[str] = Counter()
-    for key, times in world.tools.acted.items():
+    for key, times in harness.tools.acted.items():
         effects[key.rpartition("/")[2]] += times
     return effects
 
 
-async def until_done(world: LoopWorld, request: RunRequest, replies: Sequence[Any]) -> Sink:
+async def until_done(harness: LoopHarness, request: RunRequest, replies: Sequence[Any]) -> Sink:
     """Dispatches a run again until no process dies."""
     attempt = request.attempt
     while True:
         try:
-            return await world.run(replace(request, attempt=attempt), *replies)
+            return await harness.run(replace(request, attempt=attempt), *replies)
         except Died:
-            world.fate.last = None
+            harness.fate.last = None
             replies = ()
             attempt += 1
 
 
-def assert_a_provider_takes_it(world: LoopWorld) -> None:
+def assert_a_provider_takes_it(harness: LoopHarness) -> None:
     """What the model is shown has each call answered at once, and no return without its call."""
     waiting: list[str] = []
-    for chat in View(5000).chats(world.recall.messages):
+    for chat in View(5000).chats(harness.recall.messages):
         if chat.role is ChatRole.TOOL:
             assert chat.tool_call_id in waiting
             waiting.remove(chat.tool_call_id)

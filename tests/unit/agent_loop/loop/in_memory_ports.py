@@ -455,7 +455,7 @@ class Sink:
 
 
 @dataclass
-class LoopWorld:
+class LoopHarness:
     """The loop and everything around it."""
 
     window_tokens: int = 32_000

@@ -11,7 +11,7 @@ from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import Agents, LoopWorld, Sink
+from unit.agent_loop.loop.in_memory_ports import Agents, LoopHarness, Sink
 from unit.agent_loop.loop.journals import Died
 
 AUTO = ToolChoice()
@@ -49,50 +49,52 @@ def conditional(name: str, mapping: dict[str, str], **more: Any) -> ToolRule:
     return ToolRule(ToolRuleType.CONDITIONAL, name, child_output_mapping=mapping, **more)
 
 
-def world_with(*rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")) -> LoopWorld:
-    world = LoopWorld()
-    rule(world, *rules, tools=tools)
-    return world
+def harness_with(
+    *rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")
+) -> LoopHarness:
+    harness = LoopHarness()
+    rule(harness, *rules, tools=tools)
+    return harness
 
 
-def rule(world: LoopWorld, *rules: ToolRule, tools: Sequence[str]) -> None:
-    world.agent = replace(world.agent, tools=tuple(tools), tool_rules=rules)
-    world.ports = replace(world.ports, agents=Agents(world.agent))
+def rule(harness: LoopHarness, *rules: ToolRule, tools: Sequence[str]) -> None:
+    harness.agent = replace(harness.agent, tools=tuple(tools), tool_rules=rules)
+    harness.ports = replace(harness.ports, agents=Agents(harness.agent))
 
 
-def offered(world: LoopWorld) -> list[tuple[list[str], ToolChoice]]:
-    requests = world.model.requests
+def offered(harness: LoopHarness) -> list[tuple[list[str], ToolChoice]]:
+    requests = harness.model.requests
     return [([tool.name for tool in asked.tools], asked.tool_choice) for asked in requests]
 
 
-def return_messages(world: LoopWorld) -> list[str]:
+def return_messages(harness: LoopHarness) -> list[str]:
     """The messages of all returns in the window."""
-    returns = [part for message in world.recall.messages for part in message.tool_returns]
+    returns = [part for message in harness.recall.messages for part in message.tool_returns]
     return [str(json.loads(part.content)["message"]) for part in returns]
 
 
-def ran(world: LoopWorld) -> list[list[str]]:
-    return [[call.name for call in batch.calls] for batch in world.tools.batches]
+def ran(harness: LoopHarness) -> list[list[str]]:
+    return [[call.name for call in batch.calls] for batch in harness.tools.batches]
 
 
-def heartbeats(world: LoopWorld) -> list[Message]:
-    return [message for message in world.recall.messages if message.hidden]
+def heartbeats(harness: LoopHarness) -> list[Message]:
+    return [message for message in harness.recall.messages if message.hidden]
 
 
 async def until_done(
-    world: LoopWorld, replies: Sequence[ModelReply], deaths: Sequence[int]
+    harness: LoopHarness, replies: Sequence[ModelReply], deaths: Sequence[int]
 ) -> Sink:
     """Dispatches a run until it ends, letting the process die on the way."""
-    request = world.request("Say this once.", max_steps=len(replies))
+    request = harness.request("Say this once.", max_steps=len(replies))
     for attempt in range(1, len(deaths) + 2):
-        resumed = world.journal.rows.get(request.run_id, (0, None))[1]
-        done = len(world.recall.commits)
+        resumed = harness.journal.rows.get(request.run_id, (0, None))[1]
+        done = len(harness.recall.commits)
         journalled = resumed is not None and resumed.step == done + 1
-        world.model.replies = list(replies[done + journalled :])
+        harness.model.replies = list(replies[done + journalled :])
         last = deaths[attempt - 1] if attempt <= len(deaths) else None
-        world.fate.last = None if last is None else world.fate.calls + last
+        harness.fate.last = None if last is None else harness.fate.calls + last
         try:
-            return await world.run(replace(request, attempt=attempt))
+            return await harness.run(replace(request, attempt=attempt))
         except Died:
             continue
     raise AssertionError("the last attempt does not die")

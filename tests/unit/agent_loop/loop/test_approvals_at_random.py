@@ -18,11 +18,11 @@ from unit.agent_loop.loop.gated import (
     answer,
     assert_a_provider_takes_it,
     change_tools,
-    gated_world,
+    gated_harness,
     returns,
     with_answer,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
 
 VERDICTS = ("approve", "deny", "client", "forget")
@@ -48,23 +48,23 @@ class Story:
     """A conversation, and what people have approved in it."""
 
     def __init__(self) -> None:
-        self.world: LoopWorld = gated_world("acts")
+        self.harness: LoopHarness = gated_harness("acts")
         self.approved: set[str] = set()
         self.answered: list[tuple[ApprovalRequest, str]] = []
         self.version = 1
 
     async def tell(self, kind: str, words: list[str], death: tuple[int, bool] | None) -> None:
-        world = self.world
+        harness = self.harness
         open_now = [
-            request for request in open_requests(world.recall.messages) if request.answer is None
+            request for request in open_requests(harness.recall.messages) if request.answer is None
         ]
         if kind == "change":
             self.version += 1
-            change_tools(world, "acts", version=str(self.version))
+            change_tools(harness, "acts", version=str(self.version))
         elif kind == "wait":
-            world.clock.advance(world.ports.approval_s)
+            harness.clock.advance(harness.ports.approval_s)
         elif kind == "say":
-            await self._run(world.request("Hi."), words, death)
+            await self._run(harness.request("Hi."), words, death)
         elif kind == "answer" and open_now:
             await self._answer(open_now[0].request, words, death)
         elif kind == "again" and self.answered:
@@ -72,7 +72,7 @@ class Story:
             # Where the first answer was lost before its calls, this one counts.
             self.approved |= {call.id for call in request.tool_calls}
             everything = [Decision(call.id, approve=True) for call in request.tool_calls]
-            await self._run(with_answer(world, answer(request, *everything)), [], None)
+            await self._run(with_answer(harness, answer(request, *everything)), [], None)
 
     async def _answer(
         self, request: ApprovalRequest, words: list[str], death: tuple[int, bool] | None
@@ -87,40 +87,40 @@ class Story:
                 decisions.append(Decision(call.id, reason="no"))
             elif verdict == "client":
                 decisions.append(Decision(call.id, client_return="mine"))
-        run = with_answer(self.world, answer(request, *decisions))
+        run = with_answer(self.harness, answer(request, *decisions))
         self.answered.append((request, run.run_id))
         await self._run(run, [], death)
 
     async def _run(
         self, request: RunRequest, names: list[str], death: tuple[int, bool] | None
     ) -> None:
-        world = self.world
-        world.model.replies = [world.calls(*names)] if names else []
-        world.model.replies += [reply("x") for _ in range(4)]
-        world.fate.calls, world.fate.last = 0, death[0] if death else None
+        harness = self.harness
+        harness.model.replies = [harness.calls(*names)] if names else []
+        harness.model.replies += [reply("x") for _ in range(4)]
+        harness.fate.calls, harness.fate.last = 0, death[0] if death else None
         attempt = 1
         while True:
             try:
-                await world.run(replace(request, attempt=attempt))
+                await harness.run(replace(request, attempt=attempt))
             except Died:
-                world.fate.last = None
+                harness.fate.last = None
                 if death is not None and death[1]:
                     return
                 attempt += 1
             else:
-                world.fate.last = None
+                harness.fate.last = None
                 return
 
     def check(self) -> None:
-        world = self.world
-        assert_pairs_are_whole(world.recall.messages)
-        assert_a_provider_takes_it(world)
-        ran = acts(world)
+        harness = self.harness
+        assert_pairs_are_whole(harness.recall.messages)
+        assert_a_provider_takes_it(harness)
+        ran = acts(harness)
         assert max(ran.values(), default=0) <= 1
         assert set(ran) <= self.approved
-        answered_ids = [tool_return.tool_call_id for tool_return in returns(world)]
+        answered_ids = [tool_return.tool_call_id for tool_return in returns(harness)]
         assert len(answered_ids) == len(set(answered_ids))
-        for tool_return in returns(world):
+        for tool_return in returns(harness):
             if tool_return.name == "acts" and tool_return.tool_call_id in ran:
                 assert tool_return.status is not ToolStatus.FAILED
 
@@ -135,11 +135,11 @@ def test_calls_run_at_most_once_and_only_if_approved(
         for kind, words, death in story:
             await played.tell(kind, words, death)
             played.check()
-        world = played.world
-        world.model.replies = [reply("Still here.")]
-        sink = await world.run(world.request("Are you there?"))
+        harness = played.harness
+        harness.model.replies = [reply("Still here.")]
+        sink = await harness.run(harness.request("Are you there?"))
         assert sink.outcome.stop_reason is StopReason.END_TURN
-        assert open_requests(world.recall.messages) == []
+        assert open_requests(harness.recall.messages) == []
         played.check()
 
     asyncio.run(play())

@@ -21,7 +21,7 @@ from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.coding import coded, coding_world, errors
+from unit.agent_loop.loop.coding import coded, coding_harness, errors
 from unit.agent_loop.loop.gated import (
     acts,
     answer,
@@ -32,7 +32,7 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import child, first, most, return_messages, rule
 
 SHOWS = Tool(
@@ -56,18 +56,18 @@ SHOWS = Tool(
 )
 
 
-def client_world(*rules: ToolRule, **changed: Any) -> LoopWorld:
-    """A world with the tool `shows`, which the client runs."""
-    world = LoopWorld()
+def client_harness(*rules: ToolRule, **changed: Any) -> LoopHarness:
+    """A harness with the tool `shows`, which the client runs."""
+    harness = LoopHarness()
     shows = replace(SHOWS, **changed)
-    world.tools.toolset = ToolSet((*world.tools.toolset.tools, shows))
-    rule(world, *rules, tools=("acts", "reads", "keyed", "shows"))
-    return world
+    harness.tools.toolset = ToolSet((*harness.tools.toolset.tools, shows))
+    rule(harness, *rules, tools=("acts", "reads", "keyed", "shows"))
+    return harness
 
 
-def calls(world: LoopWorld, *made: str | Mapping[str, Any]) -> ModelReply:
+def calls(harness: LoopHarness, *made: str | Mapping[str, Any]) -> ModelReply:
     """A reply: names are calls of other tools, mappings the arguments of calls of `shows`."""
-    blank = world.calls(*["x"] * len(made))
+    blank = harness.calls(*["x"] * len(made))
     named = (
         ToolCall(call.id, made_call, "{}")
         if isinstance(made_call, str)
@@ -78,11 +78,11 @@ def calls(world: LoopWorld, *made: str | Mapping[str, Any]) -> ModelReply:
 
 
 async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
-    world = client_world()
-    sink = await world.run(None, calls(world, "reads", {"place": "Rome"}))
+    harness = client_harness()
+    sink = await harness.run(None, calls(harness, "reads", {"place": "Rome"}))
 
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
-    request = asked(world)
+    request = asked(harness)
     assert [call.name for call in request.tool_calls] == ["shows"]
     assert [call.name for call in request.waiting_calls] == ["reads"]
     assert [bound.by_client for bound in request.bindings] == [False, True]
@@ -90,19 +90,22 @@ async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
     [shows] = request.tool_calls
     shown = answer(request, Decision(shows.id, client_return="Rome is in view."))
     shown = replace(shown, answered_by="key-of-the-answer")
-    sink = await world.run(with_answer(world, shown), reply("There."))
+    sink = await harness.run(with_answer(harness, shown), reply("There."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert return_messages(world) == ["did reads", "Rome is in view."]
-    assert [tool_return.provenance for tool_return in returns(world)] == [None, Provenance.TOOL]
-    assert [tool_return.returned_by for tool_return in returns(world)] == ["", "key-of-the-answer"]
-    assert [call.name for batch in world.tools.batches for call in batch.calls] == ["reads"]
-    assert_a_provider_takes_it(world)
+    assert return_messages(harness) == ["did reads", "Rome is in view."]
+    assert [tool_return.provenance for tool_return in returns(harness)] == [None, Provenance.TOOL]
+    assert [tool_return.returned_by for tool_return in returns(harness)] == [
+        "",
+        "key-of-the-answer",
+    ]
+    assert [call.name for batch in harness.tools.batches for call in batch.calls] == ["reads"]
+    assert_a_provider_takes_it(harness)
 
 
 async def test_the_client_gets_arguments_that_fit_the_schema() -> None:
-    world = client_world()
-    await world.run(None, calls(world, {"place": "Rome", "zoom": "12", "style": None}))
-    [call] = asked(world).tool_calls
+    harness = client_harness()
+    await harness.run(None, calls(harness, {"place": "Rome", "zoom": "12", "style": None}))
+    [call] = asked(harness).tool_calls
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 12}
 
 
@@ -117,66 +120,68 @@ async def test_the_client_gets_arguments_that_fit_the_schema() -> None:
 async def test_a_call_that_does_not_fit_does_not_reach_the_client(
     arguments: dict[str, Any], error: str
 ) -> None:
-    world = client_world()
-    sink = await world.run(None, calls(world, arguments), reply("Oh."))
+    harness = client_harness()
+    sink = await harness.run(None, calls(harness, arguments), reply("Oh."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert error in return_messages(world)[0]
-    assert returns(world)[0].status is ToolStatus.FAILED
-    assert world.tools.batches == []
+    assert error in return_messages(harness)[0]
+    assert returns(harness)[0].status is ToolStatus.FAILED
+    assert harness.tools.batches == []
 
 
 async def test_call_with_invalid_arguments_does_not_count_for_the_rules() -> None:
-    world = client_world(most("shows", 1))
-    await world.run(None, calls(world, {}), calls(world, {"place": "Rome"}))
-    assert [call.name for call in asked(world).tool_calls] == ["shows"]
+    harness = client_harness(most("shows", 1))
+    await harness.run(None, calls(harness, {}), calls(harness, {"place": "Rome"}))
+    assert [call.name for call in asked(harness).tool_calls] == ["shows"]
 
 
 async def test_later_call_with_invalid_arguments_does_not_reach_the_client() -> None:
-    world = client_world(child("reads", "shows"))
-    await world.run(None, calls(world, "reads", {"place": "Rome", "zoom": "3"}, {}), reply("Oh."))
-    [call] = asked(world).tool_calls
+    harness = client_harness(child("reads", "shows"))
+    await harness.run(
+        None, calls(harness, "reads", {"place": "Rome", "zoom": "3"}, {}), reply("Oh.")
+    )
+    [call] = asked(harness).tool_calls
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
-    shown = answer(asked(world), Decision(call.id, client_return="Shown."))
-    await world.run(with_answer(world, shown), reply("Good."))
-    assert return_messages(world)[:2] == ["did reads", "Shown."]
-    assert "missing 'place'" in return_messages(world)[2]
+    shown = answer(asked(harness), Decision(call.id, client_return="Shown."))
+    await harness.run(with_answer(harness, shown), reply("Good."))
+    assert return_messages(harness)[:2] == ["did reads", "Shown."]
+    assert "missing 'place'" in return_messages(harness)[2]
 
 
 @pytest.mark.parametrize(
     "decision", [Decision("", approve=True), Decision("", client_return="Shown.")]
 )
 async def test_only_a_call_that_was_made_counts_for_the_rules(decision: Decision) -> None:
-    world = client_world(most("shows", 1))
-    await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
-    [rome] = asked(world).tool_calls
-    answered = answer(asked(world), replace(decision, tool_call_id=rome.id))
-    sink = await world.run(
-        with_answer(world, answered), calls(world, {"place": "Graz"}), reply("Enough.")
+    harness = client_harness(most("shows", 1))
+    await harness.run(None, calls(harness, {"place": "Rome"}, {"place": "Oslo"}))
+    [rome] = asked(harness).tool_calls
+    answered = answer(asked(harness), replace(decision, tool_call_id=rome.id))
+    sink = await harness.run(
+        with_answer(harness, answered), calls(harness, {"place": "Graz"}), reply("Enough.")
     )
     made = decision.client_return is not None
     assert (sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL) is not made
-    assert ("Cannot call shows" in return_messages(world)[1]) is made
+    assert ("Cannot call shows" in return_messages(harness)[1]) is made
 
 
 async def test_arguments_of_a_rule_reach_the_client() -> None:
-    world = client_world(first("shows", prefilled={"shows": '{"zoom": 3}'}))
-    await world.run(None, calls(world, {"place": "Rome", "zoom": 9}))
-    [call] = asked(world).tool_calls
+    harness = client_harness(first("shows", prefilled={"shows": '{"zoom": 3}'}))
+    await harness.run(None, calls(harness, {"place": "Rome", "zoom": 9}))
+    [call] = asked(harness).tool_calls
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
 
 
 async def test_client_call_without_return_failed() -> None:
-    world = client_world()
-    await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
-    rome, oslo = asked(world).tool_calls
-    response = answer(asked(world), Decision(rome.id, reason="No map."), Decision(oslo.id, True))
-    await world.run(with_answer(world, response), reply("I see."))
-    assert return_messages(world) == [
+    harness = client_harness()
+    await harness.run(None, calls(harness, {"place": "Rome"}, {"place": "Oslo"}))
+    rome, oslo = asked(harness).tool_calls
+    response = answer(asked(harness), Decision(rome.id, reason="No map."), Decision(oslo.id, True))
+    await harness.run(with_answer(harness, response), reply("I see."))
+    assert return_messages(harness) == [
         "Error: request to call tool denied. User reason: No map.",
         "The call is made by the client, and it gave no return.",
     ]
-    assert {tool_return.status for tool_return in returns(world)} == {ToolStatus.FAILED}
-    assert world.tools.batches == []
+    assert {tool_return.status for tool_return in returns(harness)} == {ToolStatus.FAILED}
+    assert harness.tools.batches == []
 
 
 async def test_missing_client_return_is_reported_and_does_not_block() -> None:
@@ -184,44 +189,44 @@ async def test_missing_client_return_is_reported_and_does_not_block() -> None:
         (True, "The call is made by the client, which gave no return before the deadline"),
         (False, "The call is made by the client, which had given no return when"),
     ):
-        world = client_world()
-        await world.run(None, calls(world, {"place": "Rome"}))
+        harness = client_harness()
+        await harness.run(None, calls(harness, {"place": "Rome"}))
         if waited:
-            world.clock.advance(world.ports.approval_s)
-        sink = await world.run(None, reply("Never mind."))
+            harness.clock.advance(harness.ports.approval_s)
+        sink = await harness.run(None, reply("Never mind."))
         assert sink.outcome.stop_reason is StopReason.END_TURN
-        assert return_messages(world)[0].startswith(expected)
+        assert return_messages(harness)[0].startswith(expected)
 
 
 @pytest.mark.parametrize("both", [True, False])
 async def test_expired_approval_never_approves_client_tools(both: bool) -> None:
     gate = ToolRuleType.REQUIRES_APPROVAL
-    world = client_world(
+    harness = client_harness(
         ToolRule(gate, "acts", default_approve=True), ToolRule(gate, "shows", default_approve=True)
     )
-    await world.run(None, calls(world, *[{"place": "Rome"}] * both, "acts"))
-    assert asked(world).default_approve is not both
+    await harness.run(None, calls(harness, *[{"place": "Rome"}] * both, "acts"))
+    assert asked(harness).default_approve is not both
 
 
 async def test_one_request_asks_a_person_and_the_client() -> None:
-    world = client_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts"))
-    await world.run(None, calls(world, "acts", {"place": "Rome"}))
-    request = asked(world)
+    harness = client_harness(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts"))
+    await harness.run(None, calls(harness, "acts", {"place": "Rome"}))
+    request = asked(harness)
     pays, shows = request.tool_calls
     assert [bound.by_client for bound in request.bindings] == [False, True]
     response = answer(request, Decision(pays.id, True), Decision(shows.id, client_return="shown"))
-    await world.run(with_answer(world, response), reply("Done."))
-    assert return_messages(world) == ["did acts", "shown"]
-    assert acts(world) == {pays.id: 1}
+    await harness.run(with_answer(harness, response), reply("Done."))
+    assert return_messages(harness) == ["did acts", "shown"]
+    assert acts(harness) == {pays.id: 1}
 
 
 async def test_a_long_return_is_cut_at_the_limit_of_the_tool() -> None:
-    world = client_world(return_char_limit=10)
-    await world.run(None, calls(world, {"place": "Rome"}))
-    [call] = asked(world).tool_calls
-    response = answer(asked(world), Decision(call.id, client_return="x" * 30))
-    await world.run(with_answer(world, response), reply("Much."))
-    assert return_messages(world)[0] == (
+    harness = client_harness(return_char_limit=10)
+    await harness.run(None, calls(harness, {"place": "Rome"}))
+    [call] = asked(harness).tool_calls
+    response = answer(asked(harness), Decision(call.id, client_return="x" * 30))
+    await harness.run(with_answer(harness, response), reply("Much."))
+    assert return_messages(harness)[0] == (
         "x" * 10 + " [NOTE: function output was truncated since it exceeded the character limit"
         " (30 > 10)]"
     )
@@ -229,24 +234,24 @@ async def test_a_long_return_is_cut_at_the_limit_of_the_tool() -> None:
 
 async def test_untrusted_client_return_taints_the_turn() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
-    world = client_world(gate)
-    await world.run(None, calls(world, {"place": "Rome"}, "acts"))
-    [call] = asked(world).tool_calls
+    harness = client_harness(gate)
+    await harness.run(None, calls(harness, {"place": "Rome"}, "acts"))
+    [call] = asked(harness).tool_calls
     read = Decision(call.id, client_return="<p>Act!</p>", client_taint=(Provenance.WEB,))
-    sink = await world.run(
-        with_answer(world, answer(asked(world), read)), calls(world, "acts"), reply("No.")
+    sink = await harness.run(
+        with_answer(harness, answer(asked(harness), read)), calls(harness, "acts"), reply("No.")
     )
     # Beside it nobody could have known; behind it a person is asked.
-    assert return_messages(world)[1].startswith("The call needs the approval of a person")
+    assert return_messages(harness)[1].startswith("The call needs the approval of a person")
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
-    assert [source.label for source in asked(world).taint] == [Provenance.WEB]
-    assert not acts(world)
+    assert [source.label for source in asked(harness).taint] == [Provenance.WEB]
+    assert not acts(harness)
 
 
 async def test_code_cannot_wait_for_the_client() -> None:
-    world, coding = coding_world(tools=("keyed", "shows"))
+    harness, coding = coding_harness(tools=("keyed", "shows"))
     coding.toolset = ToolSet((*coding.toolset.tools, replace(SHOWS, schema=_without_arguments())))
-    await world.run(None, coded(world, ["shows"]), reply("Oh."))
+    await harness.run(None, coded(harness, ["shows"]), reply("Oh."))
     [error] = errors(coding)
     assert "The call is made by the client, which running code cannot wait for" in error
 
@@ -263,28 +268,30 @@ def _without_arguments() -> ToolSchema:
 )
 def test_client_tools_never_run_on_the_server(made: list[str], how: str, rules: bool) -> None:
     async def play() -> None:
-        world = client_world(*([most("acts", 2)] if rules else []))
+        harness = client_harness(*([most("acts", 2)] if rules else []))
         forms: dict[str, Any] = {"fits": {"place": "Rome"}, "wrong": {"zoom": 1}}
-        await world.run(None, calls(world, *(forms.get(form, form) for form in made)), reply("."))
+        await harness.run(
+            None, calls(harness, *(forms.get(form, form) for form in made)), reply(".")
+        )
         if "fits" in made:
-            request = asked(world)
+            request = asked(harness)
             decisions = {
                 "return": lambda call: Decision(call.id, client_return="mine"),
                 "fail": lambda call: Decision(call.id, client_return="no", client_failed=True),
             }
             if how == "silence":
-                await world.run(None, reply("So be it."))
+                await harness.run(None, reply("So be it."))
             elif how in decisions:
                 response = answer(request, *map(decisions[how], request.tool_calls))
-                await world.run(with_answer(world, response), reply("Good."))
+                await harness.run(with_answer(harness, response), reply("Good."))
             else:
                 response = no(request) if how == "deny" else yes(request)
-                await world.run(with_answer(world, response), reply("Good."))
-        ran = [call.name for batch in world.tools.batches for call in batch.calls]
+                await harness.run(with_answer(harness, response), reply("Good."))
+        ran = [call.name for batch in harness.tools.batches for call in batch.calls]
         assert "shows" not in ran
-        assert len(returns(world)) == len(made)
-        assert max(acts(world).values(), default=0) <= 1
-        assert_pairs_are_whole(world.recall.messages)
-        assert_a_provider_takes_it(world)
+        assert len(returns(harness)) == len(made)
+        assert max(acts(harness).values(), default=0) <= 1
+        assert_pairs_are_whole(harness.recall.messages)
+        assert_a_provider_takes_it(harness)
 
     asyncio.run(play())

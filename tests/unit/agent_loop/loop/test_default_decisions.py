@@ -13,12 +13,12 @@ from unit.agent_loop.loop.gated import (
     acts,
     asked,
     change_tools,
-    gated_world,
+    gated_harness,
     returns,
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
 from unit.agent_loop.loop.ruled import return_messages, rule
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
@@ -42,67 +42,67 @@ LENIENT = ToolRule(GATE, "acts", default_approve=True)
 async def test_a_request_is_approved_by_default_if_every_call_is(
     rules: list[ToolRule], calls: list[str], approves: bool
 ) -> None:
-    world = LoopWorld()
-    rule(world, *rules, tools=TOOLS)
-    await world.run(None, world.calls(*calls))
-    assert asked(world).default_approve is approves
-    assert not acts(world)
+    harness = LoopHarness()
+    rule(harness, *rules, tools=TOOLS)
+    await harness.run(None, harness.calls(*calls))
+    assert asked(harness).default_approve is approves
+    assert not acts(harness)
 
 
 async def test_a_tool_that_needs_approval_by_itself_is_denied_unless_a_rule_says_otherwise() -> (
     None
 ):
-    world = gated_world("acts", "edits")
-    rule(world, LENIENT, tools=TOOLS)
-    await world.run(None, world.calls("acts"))
-    assert asked(world).default_approve
-    await world.run(with_answer(world, yes(asked(world))), reply("Done."))
-    await world.run(None, world.calls("acts", "edits"))
-    assert not asked(world).default_approve
+    harness = gated_harness("acts", "edits")
+    rule(harness, LENIENT, tools=TOOLS)
+    await harness.run(None, harness.calls("acts"))
+    assert asked(harness).default_approve
+    await harness.run(with_answer(harness, yes(asked(harness))), reply("Done."))
+    await harness.run(None, harness.calls("acts", "edits"))
+    assert not asked(harness).default_approve
 
 
 async def test_untrusted_content_disables_the_default_of_a_taint_rule() -> None:
-    world = LoopWorld()
-    rule(world, LENIENT, ToolRule(GATE, "acts", when_tainted=True), tools=TOOLS)
-    world.memory.taint = {"human": (Provenance.WEB,)}
-    await world.run(None, world.calls("acts"))
-    assert not asked(world).default_approve
+    harness = LoopHarness()
+    rule(harness, LENIENT, ToolRule(GATE, "acts", when_tainted=True), tools=TOOLS)
+    harness.memory.taint = {"human": (Provenance.WEB,)}
+    await harness.run(None, harness.calls("acts"))
+    assert not asked(harness).default_approve
 
 
 async def test_default_decision_runs_the_calls_and_is_labelled_as_system() -> None:
-    world = LoopWorld()
-    rule(world, LENIENT, tools=TOOLS)
-    await world.run(None, world.calls("acts"))
-    default = replace(yes(asked(world)), by_default=True)
-    await world.run(with_answer(world, default), reply("Done."))
-    assert return_messages(world) == ["did acts"]
-    assert sum(acts(world).values()) == 1
-    [response_message] = [m for m in world.recall.messages if m.approval_response is not None]
+    harness = LoopHarness()
+    rule(harness, LENIENT, tools=TOOLS)
+    await harness.run(None, harness.calls("acts"))
+    default = replace(yes(asked(harness)), by_default=True)
+    await harness.run(with_answer(harness, default), reply("Done."))
+    assert return_messages(harness) == ["did acts"]
+    assert sum(acts(harness).values()) == 1
+    [response_message] = [m for m in harness.recall.messages if m.approval_response is not None]
     assert response_message.provenance == (Provenance.SYSTEM,)
 
 
 async def test_the_default_is_bound_to_the_version_of_the_tool() -> None:
-    world = LoopWorld()
-    rule(world, LENIENT, tools=TOOLS)
-    await world.run(None, world.calls("acts"))
-    default = replace(yes(asked(world)), by_default=True)
-    change_tools(world, version="2")
-    await world.run(with_answer(world, default), reply("Oh."))
-    [refused] = return_messages(world)
+    harness = LoopHarness()
+    rule(harness, LENIENT, tools=TOOLS)
+    await harness.run(None, harness.calls("acts"))
+    default = replace(yes(asked(harness)), by_default=True)
+    change_tools(harness, version="2")
+    await harness.run(with_answer(harness, default), reply("Oh."))
+    [refused] = return_messages(harness)
     assert refused.startswith("The call needs the approval of a person: acts was changed")
-    assert not acts(world)
+    assert not acts(harness)
 
 
 async def test_new_message_instead_of_the_default_decision_denies() -> None:
-    world = LoopWorld()
-    rule(world, LENIENT, tools=TOOLS)
-    await world.run(None, world.calls("acts"))
-    world.clock.advance(world.ports.approval_s)
-    await world.run(world.request("Never mind."), reply("Fine."))
-    [denied] = return_messages(world)
+    harness = LoopHarness()
+    rule(harness, LENIENT, tools=TOOLS)
+    await harness.run(None, harness.calls("acts"))
+    harness.clock.advance(harness.ports.approval_s)
+    await harness.run(harness.request("Never mind."), reply("Fine."))
+    [denied] = return_messages(harness)
     assert "The user did not answer" in denied
-    assert [tool_return.name for tool_return in returns(world)] == ["acts"]
-    assert not acts(world)
+    assert [tool_return.name for tool_return in returns(harness)] == ["acts"]
+    assert not acts(harness)
 
 
 @pytest.mark.parametrize("default", [True, False])

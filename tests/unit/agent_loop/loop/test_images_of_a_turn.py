@@ -29,7 +29,7 @@ from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink, reply
 from unit.agent_loop.loop.journals import Died
 
 URL = "https://pictures.example/cat.png"
@@ -51,9 +51,9 @@ class Web:
         return data
 
 
-def show(world: LoopWorld, *images: ImagePart, text: str = "Look.") -> RunRequest:
+def show(harness: LoopHarness, *images: ImagePart, text: str = "Look.") -> RunRequest:
     parts: tuple[MessagePart, ...] = (TextPart(text), *images)
-    return replace(world.request(""), inputs=[MessageInput(MessageRole.USER, parts)])
+    return replace(harness.request(""), inputs=[MessageInput(MessageRole.USER, parts)])
 
 
 def sent(*images: bytes, **fields: object) -> list[ImagePart]:
@@ -73,34 +73,34 @@ def ended(sink: Sink) -> StopReason:
 
 
 async def test_image_is_stored_by_id_and_shown_with_its_bytes_in_every_later_turn() -> None:
-    world = LoopWorld()
-    request = show(world, *sent(png(3, 2), alt_text="A dot.", detail=ImageDetail.LOW))
-    await world.run(request, reply("A dot."))
-    stored = world.recall.messages[1].images[0]
+    harness = LoopHarness()
+    request = show(harness, *sent(png(3, 2), alt_text="A dot.", detail=ImageDetail.LOW))
+    await harness.run(request, reply("A dot."))
+    stored = harness.recall.messages[1].images[0]
     assert stored == replace(
         identified(sent(png(3, 2))[0]), data=b"", alt_text="A dot.", detail=ImageDetail.LOW
     )
-    await world.run(world.request("And now?"), reply("Still a dot."))
-    assert [shown(request) for request in world.model.requests] == [[png(3, 2)], [png(3, 2)]]
-    assert ended(await world.run(None, reply("Yes."))) is StopReason.END_TURN
+    await harness.run(harness.request("And now?"), reply("Still a dot."))
+    assert [shown(request) for request in harness.model.requests] == [[png(3, 2)], [png(3, 2)]]
+    assert ended(await harness.run(None, reply("Yes."))) is StopReason.END_TURN
 
 
 async def test_turn_without_images_loads_none() -> None:
-    world = LoopWorld()
-    await world.run(None, world.calls("reads"), reply("Done."))
-    assert world.recall.loaded == []
+    harness = LoopHarness()
+    await harness.run(None, harness.calls("reads"), reply("Done."))
+    assert harness.recall.loaded == []
 
 
 async def test_image_by_url_is_fetched_once_stored_and_labelled() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     web = Web(cat=png())
-    world.ports = replace(world.ports, images=web)
-    await world.run(show(world, *[ImagePart("", url=URL)] * 2), reply("A cat."))
+    harness.ports = replace(harness.ports, images=web)
+    await harness.run(show(harness, *[ImagePart("", url=URL)] * 2), reply("A cat."))
     assert web.fetched == [URL]
-    message = world.recall.messages[1]
+    message = harness.recall.messages[1]
     assert [(i.image_id, i.url) for i in message.images] == [(image_id(png()), URL)] * 2
     assert message.provenance == (Provenance.USER, Provenance.WEB)
-    assert shown(world.model.requests[0]) == [png(), png()]
+    assert shown(harness.model.requests[0]) == [png(), png()]
 
 
 @pytest.mark.parametrize(
@@ -116,81 +116,83 @@ async def test_image_by_url_is_fetched_once_stored_and_labelled() -> None:
 async def test_image_that_cannot_be_fetched_becomes_a_text_and_the_run_continues(
     answer: bytes | StrataError, reason: str
 ) -> None:
-    world = LoopWorld()
-    world.ports = replace(world.ports, images=Web(cat=answer))
-    sink = await world.run(show(world, ImagePart("", url=URL)), reply("I cannot see it."))
+    harness = LoopHarness()
+    harness.ports = replace(harness.ports, images=Web(cat=answer))
+    sink = await harness.run(show(harness, ImagePart("", url=URL)), reply("I cannot see it."))
     assert ended(sink) is StopReason.END_TURN
-    assert reason in texts(world.model.requests[0])
-    assert "Look." in texts(world.model.requests[0])
-    assert world.recall.messages[1].provenance == (Provenance.USER,)
+    assert reason in texts(harness.model.requests[0])
+    assert "Look." in texts(harness.model.requests[0])
+    assert harness.recall.messages[1].provenance == (Provenance.USER,)
 
 
 async def test_server_without_image_fetching_says_so_in_a_text() -> None:
-    world = LoopWorld()
-    await world.run(show(world, ImagePart("", url=URL)), reply("I cannot see it."))
-    assert f"this server does not fetch images, such as {URL}" in texts(world.model.requests[0])
+    harness = LoopHarness()
+    await harness.run(show(harness, ImagePart("", url=URL)), reply("I cannot see it."))
+    assert f"this server does not fetch images, such as {URL}" in texts(harness.model.requests[0])
 
 
 async def test_fetched_images_are_stored_up_to_the_limit_for_a_request() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     images = {f"n{n}": padded(png(shade=n), MAX_IMAGE_BYTES) for n in range(5)}
     web = Web(**images)
-    world.ports = replace(world.ports, images=web)
-    await world.run(show(world, *(ImagePart("", url=url) for url in web.images)), reply("Ok."))
-    assert len(world.recall.messages[1].images) == 3
-    assert "12,582,912 bytes in all" in texts(world.model.requests[0])
+    harness.ports = replace(harness.ports, images=web)
+    await harness.run(show(harness, *(ImagePart("", url=url) for url in web.images)), reply("Ok."))
+    assert len(harness.recall.messages[1].images) == 3
+    assert "12,582,912 bytes in all" in texts(harness.model.requests[0])
 
 
 async def test_model_that_is_not_shown_images_gets_a_text() -> None:
-    world = LoopWorld()
-    world.models.settings = replace(world.models.settings, images=False)
-    sink = await world.run(show(world, *sent(png(), alt_text="A dot.")), reply("A dot, you say."))
+    harness = LoopHarness()
+    harness.models.settings = replace(harness.models.settings, images=False)
+    sink = await harness.run(
+        show(harness, *sent(png(), alt_text="A dot.")), reply("A dot, you say.")
+    )
     assert ended(sink) is StopReason.END_TURN
-    assert shown(world.model.requests[0]) == []
-    assert f"{BLIND_MODEL}. Description: A dot.]" in texts(world.model.requests[0])
-    assert world.recall.loaded == []
+    assert shown(harness.model.requests[0]) == []
+    assert f"{BLIND_MODEL}. Description: A dot.]" in texts(harness.model.requests[0])
+    assert harness.recall.loaded == []
 
 
 @pytest.mark.parametrize("kind", [ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST])
 async def test_provider_that_refuses_images_is_asked_without_them(kind: ModelErrorKind) -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     refused = ModelError(kind, "Could not process it")
-    sink = await world.run(
-        show(world, *sent(png())), refused, world.calls("reads"), reply("I cannot see it.")
+    sink = await harness.run(
+        show(harness, *sent(png())), refused, harness.calls("reads"), reply("I cannot see it.")
     )
     assert ended(sink) is StopReason.END_TURN
-    assert [len(shown(request)) for request in world.model.requests] == [1, 0, 0]
+    assert [len(shown(request)) for request in harness.model.requests] == [1, 0, 0]
     (restarted,) = sink.of(StepRestarted)
     assert restarted.reason.endswith("asked without them. Could not process it")
-    assert "provider of this model refused it" in texts(world.model.requests[1])
+    assert "provider of this model refused it" in texts(harness.model.requests[1])
 
 
 async def test_refusal_for_another_reason_than_images_ends_the_run() -> None:
-    world = LoopWorld()
-    sink = await world.run(None, REFUSED)
+    harness = LoopHarness()
+    sink = await harness.run(None, REFUSED)
     assert ended(sink) is StopReason.LLM_API_ERROR
-    assert len(world.model.requests) == 1
-    sink = await world.run(show(world, *sent(png())), REFUSED, REFUSED)
+    assert len(harness.model.requests) == 1
+    sink = await harness.run(show(harness, *sent(png())), REFUSED, REFUSED)
     assert ended(sink) is StopReason.LLM_API_ERROR
     assert sink.outcome.failure is not None
     assert sink.outcome.failure.message == "Could not process image"
 
 
 async def test_image_that_is_no_longer_stored_becomes_a_text() -> None:
-    world = LoopWorld()
-    await world.run(show(world, *sent(png())), reply("A dot."))
-    world.recall.images.clear()
-    assert ended(await world.run(None, reply("Gone."))) is StopReason.END_TURN
-    assert GONE in texts(world.model.requests[-1])
+    harness = LoopHarness()
+    await harness.run(show(harness, *sent(png())), reply("A dot."))
+    harness.recall.images.clear()
+    assert ended(await harness.run(None, reply("Gone."))) is StopReason.END_TURN
+    assert GONE in texts(harness.model.requests[-1])
 
 
 async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     image = identified(sent(encoded("JPEG", 5, 4))[0])
-    world.tools.images = (image,)
-    sink = await world.run(None, world.calls("reads", "acts"), reply("A red field."))
-    assert shown(world.model.requests[1]) == [image.data]
-    returned = world.recall.messages[3].tool_returns
+    harness.tools.images = (image,)
+    sink = await harness.run(None, harness.calls("reads", "acts"), reply("A red field."))
+    assert shown(harness.model.requests[1]) == [image.data]
+    returned = harness.recall.messages[3].tool_returns
     assert [tool_return.images for tool_return in returned] == [(replace(image, data=b""),), ()]
     assert [len(event.result.tool_return.images) for event in sink.of(ToolFinished)] == [1, 0]
 
@@ -198,32 +200,32 @@ async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
 @pytest.mark.parametrize("last", range(1, 30))
 async def test_images_survive_a_crash_at_any_point(last: int) -> None:
     """The user's and the tool's are stored once, and shown by the dispatch that takes over."""
-    world = LoopWorld()
+    harness = LoopHarness()
     drawn = identified(sent(png(4, 4))[0])
-    world.tools.images = (drawn,)
-    asked = world.calls("reads")
-    world.model.replies = [asked, reply("Seen.")]
-    request = show(world, *sent(png()))
-    world.fate.last = last
+    harness.tools.images = (drawn,)
+    asked = harness.calls("reads")
+    harness.model.replies = [asked, reply("Seen.")]
+    request = show(harness, *sent(png()))
+    harness.fate.last = last
     try:
-        await world.run(request)
+        await harness.run(request)
     except Died:
-        world.fate.last = None
+        harness.fate.last = None
         # A reply that was not written down is asked for again.
-        asked_again = [] if world.journal.opened else [asked]
-        world.model.replies = [*asked_again, reply("Seen.")]
-        await world.run(replace(request, attempt=2))
-    images = [image for message in world.recall.messages for image in message.images]
+        asked_again = [] if harness.journal.opened else [asked]
+        harness.model.replies = [*asked_again, reply("Seen.")]
+        await harness.run(replace(request, attempt=2))
+    images = [image for message in harness.recall.messages for image in message.images]
     assert [image.image_id for image in images] == [image_id(png()), drawn.image_id]
-    assert shown(world.model.requests[-1]) == [png(), drawn.data]
+    assert shown(harness.model.requests[-1]) == [png(), drawn.data]
 
 
 async def test_image_whose_bytes_were_never_stored_becomes_a_text() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     old = Message("message-old", MessageRole.USER, (ImagePart("image/png", url=URL),))
-    world.recall.messages.append(old)
-    assert ended(await world.run(None, reply("Hello."))) is StopReason.END_TURN
-    assert GONE in texts(world.model.requests[0])
+    harness.recall.messages.append(old)
+    assert ended(await harness.run(None, reply("Hello."))) is StopReason.END_TURN
+    assert GONE in texts(harness.model.requests[0])
 
 
 def test_images_of_a_step_are_limited_by_whole_returns() -> None:

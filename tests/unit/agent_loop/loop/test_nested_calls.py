@@ -24,7 +24,7 @@ from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, errors, nested
+from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_harness, errors, nested
 from unit.agent_loop.loop.in_memory_ports import Sink, assert_pairs_are_whole, lost, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
@@ -51,10 +51,10 @@ def change(coding: CodingTools, name: str, **fields: object) -> None:
 
 
 async def test_nested_calls_are_run_journalled_and_reported() -> None:
-    world, coding = coding_world(tools=("keyed", "acts", "edits", "files"))
-    request = world.request()
-    script = coded(world, ["keyed", "acts", "edits", "files"]), reply("Done.")
-    sink = await world.run(request, *script)
+    harness, coding = coding_harness(tools=("keyed", "acts", "edits", "files"))
+    request = harness.request()
+    script = coded(harness, ["keyed", "acts", "edits", "files"]), reply("Done.")
+    sink = await harness.run(request, *script)
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert [json.loads(answer.value_json) for answer in coding.answers] == [
@@ -63,7 +63,7 @@ async def test_nested_calls_are_run_journalled_and_reported() -> None:
         "did edits",
         "did files",
     ]
-    made = nested(world)
+    made = nested(harness)
     assert [(call.id, call.name, call.status) for call in made] == [
         ("call_1/1", "keyed", ToolStatus.OK),
         ("call_1/2", "acts", ToolStatus.OK),
@@ -72,15 +72,15 @@ async def test_nested_calls_are_run_journalled_and_reported() -> None:
     ]
     prefix = f"{request.run_id}/1/call_1"
     assert {f"{prefix}/{number}" for number in range(1, 5)} <= coding.keys
-    record = world.journal.rows[request.run_id][1]
+    record = harness.journal.rows[request.run_id][1]
     assert record is not None
     assert [record.call.id for record in record.nested] == [call.id for call in made]
     assert all(record.result is not None for record in record.nested)
     # The window has the model's call and its return alone; memory that the code edited is shown.
-    assert [m.role.value for m in world.recall.messages[2:]] == ["assistant", "tool", "assistant"]
-    assert_pairs_are_whole(world.recall.messages)
-    assert world.memory.compiled == 2
-    assert world.recall.commits[0].metadata_stale is True
+    assert [m.role.value for m in harness.recall.messages[2:]] == ["assistant", "tool", "assistant"]
+    assert_pairs_are_whole(harness.recall.messages)
+    assert harness.memory.compiled == 2
+    assert harness.recall.commits[0].metadata_stale is True
 
 
 @pytest.mark.parametrize(
@@ -102,80 +102,82 @@ async def test_nested_calls_are_run_journalled_and_reported() -> None:
 async def test_refused_nested_call_does_not_stop_the_code(
     rules: tuple[ToolRule, ...], name: str, why: str
 ) -> None:
-    world, coding = coding_world(*rules)
+    harness, coding = coding_harness(*rules)
     before = ["acts"] if rules and rules[0].type is ToolRuleType.MAX_COUNT_PER_STEP else []
-    sink = await world.run(None, coded(world, [*before, name, "reads"]), reply("Done."))
+    sink = await harness.run(None, coded(harness, [*before, name, "reads"]), reply("Done."))
 
     code_errors = errors(coding)[len(before) :]
     assert code_errors[0] is not None
     assert code_errors[0].startswith(why)
     assert code_errors[1] is None
     assert sum(coding.acted.values()) == len(before)
-    assert [call.refused for call in nested(world)] == [*(False for _ in before), True, False]
+    assert [call.refused for call in nested(harness)] == [*(False for _ in before), True, False]
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_tool_that_needs_approval_is_refused_in_code() -> None:
-    world, coding = coding_world()
+    harness, coding = coding_harness()
     change(coding, "acts", requires_approval=True)
-    await world.run(None, coded(world, ["acts"]), reply("Done."))
+    await harness.run(None, coded(harness, ["acts"]), reply("Done."))
     assert str(errors(coding)[0]).startswith(NOT_APPROVED)
     assert not coding.acted
 
 
 async def test_nested_calls_count_for_later_rules() -> None:
-    world, coding = coding_world(most("acts", 2), required("keyed"))
-    script = coded(world, ["acts", "keyed"]), coded(world, ["acts", "acts"]), reply("Done.")
-    await world.run(None, *script, world.calls("acts"), reply("Done."))
+    harness, coding = coding_harness(most("acts", 2), required("keyed"))
+    script = coded(harness, ["acts", "keyed"]), coded(harness, ["acts", "acts"]), reply("Done.")
+    await harness.run(None, *script, harness.calls("acts"), reply("Done."))
 
     assert [error is None for error in errors(coding)] == [True, True, True, False]
     assert sum(coding.acted.values()) == 2
-    assert not [message for message in world.recall.messages if message.hidden]
+    assert not [message for message in harness.recall.messages if message.hidden]
 
 
 async def test_calls_beside_the_code_count_before_nested_calls() -> None:
-    world, coding = coding_world(most("acts", 1))
-    await world.run(None, coded(world, ["acts"], "acts"), reply("Done."))
+    harness, coding = coding_harness(most("acts", 1))
+    await harness.run(None, coded(harness, ["acts"], "acts"), reply("Done."))
     assert str(errors(coding)[0]).startswith(CONSTRAINT)
     assert list(coding.acted.values()) == [1]
 
 
 async def test_order_rules_apply_between_nested_calls() -> None:
-    world, coding = coding_world(first(CODE), child("keyed", "reads"))
-    await world.run(None, coded(world, ["acts", "keyed", "acts", "reads"]), reply("Done."))
+    harness, coding = coding_harness(first(CODE), child("keyed", "reads"))
+    await harness.run(None, coded(harness, ["acts", "keyed", "acts", "reads"]), reply("Done."))
     assert [error is None for error in errors(coding)] == [True, True, False, True]
 
 
 async def test_number_of_nested_calls_is_limited() -> None:
-    world, coding = coding_world()
-    await world.run(None, coded(world, ["acts"] * (MAX_NESTED_CALLS + 2)), reply("Done."))
+    harness, coding = coding_harness()
+    await harness.run(None, coded(harness, ["acts"] * (MAX_NESTED_CALLS + 2)), reply("Done."))
     assert sum(coding.acted.values()) == MAX_NESTED_CALLS
     assert [error is None for error in errors(coding)] == [True] * MAX_NESTED_CALLS + [False] * 2
-    assert len(nested(world)) == MAX_NESTED_CALLS
+    assert len(nested(harness)) == MAX_NESTED_CALLS
 
 
 async def test_untrusted_content_taints_the_return_and_later_nested_calls() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
-    world, coding = coding_world(gate)
+    harness, coding = coding_harness(gate)
     change(coding, "reads", returns_from=WEB)
     coding.labels["reads"] = (WEB, ())
-    await world.run(None, coded(world, ["acts", "keyed", "reads", "keyed", "acts"]), reply("Done."))
+    await harness.run(
+        None, coded(harness, ["acts", "keyed", "reads", "keyed", "acts"]), reply("Done.")
+    )
 
     assert [error is None for error in errors(coding)] == [True, True, True, True, False]
     assert str(errors(coding)[4]).startswith(NOT_APPROVED)
     seen = [batch.snapshot.taint for batch in coding.batches]
     assert seen == [(), (), (), (WEB,)]
-    [code] = [part for m in world.recall.messages for part in m.tool_returns]
+    [code] = [part for m in harness.recall.messages for part in m.tool_returns]
     assert code.taint == (WEB,)
 
 
 async def test_code_before_a_gated_call_counts_as_tainting() -> None:
     gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
     for strangers in (False, True):
-        world, coding = coding_world(gate)
+        harness, coding = coding_harness(gate)
         if strangers:
             change(coding, "reads", returns_from=MCP)
-        sink = await world.run(None, coded(world, ["keyed"], "acts"), reply("Done."))
+        sink = await harness.run(None, coded(harness, ["keyed"], "acts"), reply("Done."))
         wanted = StopReason.REQUIRES_APPROVAL if strangers else StopReason.END_TURN
         assert sink.outcome.stop_reason is wanted
 
@@ -190,44 +192,46 @@ async def test_code_before_a_gated_call_counts_as_tainting() -> None:
 async def test_failed_nested_call_fails_only_itself(
     error: Exception, words: str, status: ToolStatus
 ) -> None:
-    world, coding = coding_world()
+    harness, coding = coding_harness()
     coding.error = error
-    sink = await world.run(None, coded(world, ["acts"]), reply("Done."))
+    sink = await harness.run(None, coded(harness, ["acts"]), reply("Done."))
     assert words in str(errors(coding)[0])
-    assert [call.status for call in nested(world)] == [status]
+    assert [call.status for call in nested(harness)] == [status]
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_cancelled_turn_reports_its_nested_calls() -> None:
-    world, coding = coding_world(tools=("acts", "blocks"))
-    world.model.replies.append(coded(world, ["acts", "blocks", "acts"]))
+    harness, coding = coding_harness(tools=("acts", "blocks"))
+    harness.model.replies.append(coded(harness, ["acts", "blocks", "acts"]))
     control = TurnControl()
-    task = asyncio.create_task(Turn(world.ports, world.request(), Sink(), control).run())
+    task = asyncio.create_task(Turn(harness.ports, harness.request(), Sink(), control).run())
     await coding.running.wait()
     control.cancelled = True
     task.cancel()
     await task
 
     assert coding.killed == 1
-    assert [(call.name, call.status) for call in nested(world)] == [
+    assert [(call.name, call.status) for call in nested(harness)] == [
         ("acts", ToolStatus.OK),
         ("blocks", ToolStatus.UNKNOWN),
     ]
-    assert "By then its code had called: acts (OK), blocks (Unknown)." in return_messages(world)[0]
-    assert_pairs_are_whole(world.recall.messages)
+    assert (
+        "By then its code had called: acts (OK), blocks (Unknown)." in return_messages(harness)[0]
+    )
+    assert_pairs_are_whole(harness.recall.messages)
 
 
 async def test_replaced_dispatch_starts_no_nested_call() -> None:
-    world, coding = coding_world()
-    request = world.request()
+    harness, coding = coding_harness()
+    request = harness.request()
 
     def replace_it() -> None:
-        attempt, record = world.journal.rows[request.run_id]
-        world.journal.rows[request.run_id] = (attempt + 1, record)
+        attempt, record = harness.journal.rows[request.run_id]
+        harness.journal.rows[request.run_id] = (attempt + 1, record)
 
     coding.on_call = replace_it
     with pytest.raises(Exception, match="stale"):
-        await world.run(request, coded(world, ["acts", "acts"]))
+        await harness.run(request, coded(harness, ["acts", "acts"]))
     assert list(coding.acted.values()) == [1]
 
 
@@ -254,13 +258,15 @@ rule_sets = st.lists(
 async def test_no_crash_repeats_an_effect_or_breaks_a_rule(
     rules: list[ToolRule], script: list[list[str | tuple[str, ...]]], deaths: list[int]
 ) -> None:
-    world, coding = coding_world(*rules)
-    replies = [coded(world, *code_calls) if code_calls else reply("Bye.") for code_calls in script]
-    await until_done_with(world, [*replies, reply("Bye."), reply("Bye.")], deaths)
+    harness, coding = coding_harness(*rules)
+    replies = [
+        coded(harness, *code_calls) if code_calls else reply("Bye.") for code_calls in script
+    ]
+    await until_done_with(harness, [*replies, reply("Bye."), reply("Bye.")], deaths)
 
     assert all(times == 1 for times in coding.acted.values())
-    assert_pairs_are_whole(world.recall.messages)
-    made, solver = calls_of(world.recall.messages), ToolRulesSolver(rules)
+    assert_pairs_are_whole(harness.recall.messages)
+    made, solver = calls_of(harness.recall.messages), ToolRulesSolver(rules)
     names = ["keyed", "reads", "acts", CODE]
     if not solver.orders:
         counted = Counter(call.name for call in made)
@@ -273,27 +279,27 @@ async def test_no_crash_repeats_an_effect_or_breaks_a_rule(
 
 @pytest.mark.parametrize("last", range(3, 20))
 async def test_lost_code_is_not_run_again_and_its_nested_calls_are_reported(last: int) -> None:
-    world, coding = coding_world()
-    request = world.request()
-    world.model.replies = [coded(world, ["acts", "acts"]), reply("Done.")]
-    world.fate.last = last
+    harness, coding = coding_harness()
+    request = harness.request()
+    harness.model.replies = [coded(harness, ["acts", "acts"]), reply("Done.")]
+    harness.fate.last = last
     try:
-        await world.run(request)
+        await harness.run(request)
     except Died:
-        world.fate.last = None
-        committed = bool(world.recall.commits)
-        journalled = request.run_id in world.journal.rows
+        harness.fate.last = None
+        committed = bool(harness.recall.commits)
+        journalled = request.run_id in harness.journal.rows
         if not (committed or journalled):
-            world.model.replies = [coded(world, ["acts", "acts"]), reply("Done.")]
-        elif len(world.model.replies) == 0:
-            world.model.replies = [reply("Done.")]
-        await world.run(replace(request, attempt=2))
+            harness.model.replies = [coded(harness, ["acts", "acts"]), reply("Done.")]
+        elif len(harness.model.replies) == 0:
+            harness.model.replies = [reply("Done.")]
+        await harness.run(replace(request, attempt=2))
 
     assert all(times == 1 for times in coding.acted.values())
-    [code] = [part for m in world.recall.messages for part in m.tool_returns]
+    [code] = [part for m in harness.recall.messages for part in m.tool_returns]
     acted = {key.rpartition("/1/")[2] for key in coding.acted}
     assert acted <= {call.id for call in code.nested} | set()
     if code.status is ToolStatus.UNKNOWN and code.nested:
-        assert "By then its code had called: acts (" in return_messages(world)[0]
+        assert "By then its code had called: acts (" in return_messages(harness)[0]
     for call in code.nested:
         assert call.status is ToolStatus.UNKNOWN or call.id in acted

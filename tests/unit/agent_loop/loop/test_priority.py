@@ -14,7 +14,7 @@ from strata.agent_loop.loop.turn import Turn
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.messages import MessageRole
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink
 
 
 class Time:
@@ -130,17 +130,17 @@ async def test_step_that_is_cut_off_is_stored_however_busy_the_foreground_is(
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)
     monkeypatch.setattr("strata.agent_loop.loop.steps._CLEANUP_SECONDS", 0.2)
-    world, control = LoopWorld(), TurnControl()
-    world.model.replies = [world.calls("blocks")]
+    harness, control = LoopHarness(), TurnControl()
+    harness.model.replies = [harness.calls("blocks")]
     read = TranscriptRange("agent-1", "conversation-1", -1, 9)
-    turn = Turn(world.ports, world.request("", transcript=read), Sink(), control)
+    turn = Turn(harness.ports, harness.request("", transcript=read), Sink(), control)
     task = asyncio.create_task(turn.run())
-    await world.tools.running.wait()
-    async with world.ports.work.of(background=False).slot():
+    await harness.tools.running.wait()
+    async with harness.ports.work.of(background=False).slot():
         control.cancelled = True
         task.cancel()
         await task
-    assert [message.role for message in world.recall.messages[-2:]] == [
+    assert [message.role for message in harness.recall.messages[-2:]] == [
         MessageRole.ASSISTANT,
         MessageRole.TOOL,
     ]

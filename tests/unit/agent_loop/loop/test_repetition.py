@@ -19,65 +19,65 @@ from strata.agent_loop.domain.model.chat import ImagePart, ModelReply, ToolCall,
 from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
+    harness_with,
     heartbeats,
     leaves,
     offered,
     parent,
     required,
     until_done,
-    world_with,
 )
 
 NOTE = "You made the same tool calls with the same arguments 3 times in a row"
 
 
-def notes(world: LoopWorld) -> list[str]:
-    return [json.loads(message.text)["reason"] for message in heartbeats(world)]
+def notes(harness: LoopHarness) -> list[str]:
+    return [json.loads(message.text)["reason"] for message in heartbeats(harness)]
 
 
-def calls(world: LoopWorld, *names: str, times: int = 50) -> list[ModelReply]:
+def calls(harness: LoopHarness, *names: str, times: int = 50) -> list[ModelReply]:
     return [
-        world.calls(name) for _, name in zip(range(times), itertools.cycle(names), strict=False)
+        harness.calls(name) for _, name in zip(range(times), itertools.cycle(names), strict=False)
     ]
 
 
 async def test_third_equal_call_is_noted_and_the_fifth_ends_the_run() -> None:
-    world = world_with()
-    sink = await world.run(None, *calls(world, "reads"))
+    harness = harness_with()
+    sink = await harness.run(None, *calls(harness, "reads"))
 
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
     assert sink.outcome.step_count == 5
-    [note] = notes(world)
+    [note] = notes(harness)
     assert NOTE in note
-    assert NOTE in world.model.requests[3].messages[-1].text
-    assert_pairs_are_whole(world.recall.messages)
-    world.model.replies = [reply("On with it.")]
-    assert (await world.run()).outcome.stop_reason is StopReason.END_TURN
+    assert NOTE in harness.model.requests[3].messages[-1].text
+    assert_pairs_are_whole(harness.recall.messages)
+    harness.model.replies = [reply("On with it.")]
+    assert (await harness.run()).outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_model_that_heeds_the_note_is_not_stopped() -> None:
-    world = world_with()
-    sink = await world.run(
-        None, *calls(world, "reads", times=4), world.calls("acts"), reply("Done.")
+    harness = harness_with()
+    sink = await harness.run(
+        None, *calls(harness, "reads", times=4), harness.calls("acts"), reply("Done.")
     )
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert len(notes(world)) == 1
+    assert len(notes(harness)) == 1
 
 
 async def test_polling_with_different_results_is_no_repetition() -> None:
-    world = world_with()
+    harness = harness_with()
     count = itertools.count()
 
     def poll() -> None:
-        world.tools.text = f"{next(count)} of 20 done"
+        harness.tools.text = f"{next(count)} of 20 done"
 
-    world.tools.on_call = poll
-    sink = await world.run(None, *calls(world, "reads", times=20), reply("Done."))
+    harness.tools.on_call = poll
+    sink = await harness.run(None, *calls(harness, "reads", times=20), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert notes(world) == []
+    assert notes(harness) == []
 
 
 async def test_different_arguments_are_no_repetition_and_their_spelling_is_none() -> None:
@@ -85,137 +85,144 @@ async def test_different_arguments_are_no_repetition_and_their_spelling_is_none(
         (('{"a": %d}',), StopReason.END_TURN),
         (('{"a": 1, "b": 2}', '{"b":2,"a":1}'), StopReason.NO_PROGRESS),
     ):
-        world = world_with()
+        harness = harness_with()
         replies = []
         for number in range(8):
             text = spellings[number % len(spellings)]
             arguments = text % number if "%" in text else text
             replies.append(reply("", ToolCall(f"call_{number}", "reads", arguments)))
-        sink = await world.run(None, *replies, reply("Done."))
+        sink = await harness.run(None, *replies, reply("Done."))
         assert sink.outcome.stop_reason is stop
 
 
 @pytest.mark.parametrize("cycle", [("reads", "acts"), ("reads", "acts", "keyed")])
 async def test_short_cycles_are_repetitions(cycle: Sequence[str]) -> None:
-    world = world_with()
-    sink = await world.run(None, *calls(world, *cycle))
+    harness = harness_with()
+    sink = await harness.run(None, *calls(harness, *cycle))
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
     assert sink.outcome.step_count == 5 * len(cycle)
-    assert len(notes(world)) == 1
+    assert len(notes(harness)) == 1
 
 
 async def test_refused_calls_are_repetitions_too() -> None:
-    world = world_with()
-    sink = await world.run(None, *calls(world, "no_such_tool"))
+    harness = harness_with()
+    sink = await harness.run(None, *calls(harness, "no_such_tool"))
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
     assert sink.outcome.step_count == 5
 
 
 async def test_repetition_survives_take_overs() -> None:
     for death in range(1, 12):
-        world = world_with()
-        replies = [*calls(world, "reads", times=5), reply("Never asked for.")]
-        sink = await until_done(world, replies, [death, death + 3])
+        harness = harness_with()
+        replies = [*calls(harness, "reads", times=5), reply("Never asked for.")]
+        sink = await until_done(harness, replies, [death, death + 3])
         assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
-        assert len(world.recall.commits) == 5
-        assert len(notes(world)) == 1
+        assert len(harness.recall.commits) == 5
+        assert len(notes(harness)) == 1
 
 
 @pytest.mark.parametrize("rules", [(), (required("acts"),)], ids=["calls", "replies"])
 async def test_dispatch_after_the_end_asks_nothing_more(rules: Sequence[ToolRule]) -> None:
-    world = world_with(*rules)
+    harness = harness_with(*rules)
     replies = [reply(f"Bye {number}.") for number in range(5)] if rules else None
-    request = world.request("Say this once.")
-    ended = await world.run(request, *(replies or calls(world, "reads", times=5)))
+    request = harness.request("Say this once.")
+    ended = await harness.run(request, *(replies or calls(harness, "reads", times=5)))
     assert ended.outcome.stop_reason is StopReason.NO_PROGRESS
-    world.model.replies = [reply("Never asked for.")]
+    harness.model.replies = [reply("Never asked for.")]
 
-    again = await world.run(replace(request, attempt=2))
+    again = await harness.run(replace(request, attempt=2))
 
     assert again.outcome.stop_reason is StopReason.NO_PROGRESS
-    assert len(world.model.requests) == len(world.recall.commits) == 5
+    assert len(harness.model.requests) == len(harness.recall.commits) == 5
 
 
 async def test_required_tool_is_forced_after_a_reply_that_would_end_the_turn() -> None:
-    world = world_with(required("acts"))
-    sink = await world.run(None, reply("Bye."), world.calls("acts"), reply("Bye."))
+    harness = harness_with(required("acts"))
+    sink = await harness.run(None, reply("Bye."), harness.calls("acts"), reply("Bye."))
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert offered(world) == [
+    assert offered(harness) == [
         (["keyed", "reads", "acts"], AUTO),
         (["acts"], ToolChoice.named("acts")),
         (["keyed", "reads", "acts"], AUTO),
     ]
-    assert len(heartbeats(world)) == 1
+    assert len(heartbeats(harness)) == 1
 
 
 async def test_several_required_tools_are_the_only_ones_offered() -> None:
-    world = world_with(required("acts"), required("keyed"))
-    await world.run(
-        None, reply("Bye."), world.calls("keyed"), reply("Bye."), world.calls("acts"), reply("Bye.")
+    harness = harness_with(required("acts"), required("keyed"))
+    await harness.run(
+        None,
+        reply("Bye."),
+        harness.calls("keyed"),
+        reply("Bye."),
+        harness.calls("acts"),
+        reply("Bye."),
     )
-    assert offered(world)[1] == (["keyed", "acts"], ToolChoice.required())
-    assert offered(world)[3] == (["acts"], ToolChoice.named("acts"))
+    assert offered(harness)[1] == (["keyed", "acts"], ToolChoice.required())
+    assert offered(harness)[3] == (["acts"], ToolChoice.named("acts"))
 
 
 async def test_required_tool_is_forced_after_the_exit_tool() -> None:
-    world = world_with(required("acts"), leaves("reads"))
-    sink = await world.run(None, world.calls("reads"), world.calls("acts"), world.calls("reads"))
+    harness = harness_with(required("acts"), leaves("reads"))
+    sink = await harness.run(
+        None, harness.calls("reads"), harness.calls("acts"), harness.calls("reads")
+    )
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
-    assert offered(world)[1] == (["acts"], ToolChoice.named("acts"))
+    assert offered(harness)[1] == (["acts"], ToolChoice.named("acts"))
 
 
 async def test_required_tool_that_may_not_be_called_yet_is_not_forced() -> None:
-    world = world_with(required("acts"), parent("keyed", "acts"))
-    sink = await world.run(
-        None, reply("Bye."), world.calls("keyed"), world.calls("acts"), reply("Bye.")
+    harness = harness_with(required("acts"), parent("keyed", "acts"))
+    sink = await harness.run(
+        None, reply("Bye."), harness.calls("keyed"), harness.calls("acts"), reply("Bye.")
     )
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert offered(world)[1] == (["keyed", "reads"], AUTO)
+    assert offered(harness)[1] == (["keyed", "reads"], AUTO)
 
 
 async def test_model_that_ignores_a_forced_tool_is_stopped() -> None:
     for death in (None, 3, 7, 9):
-        world = world_with(required("acts"))
+        harness = harness_with(required("acts"))
         replies = [reply(f"Bye {number}.") for number in range(5)]
         padded = [*replies, reply("Never asked for.")]
-        sink = await until_done(world, padded, [death] if death else [])
+        sink = await until_done(harness, padded, [death] if death else [])
         assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
-        assert len(world.recall.commits) == 5
-        assert offered(world)[-1] == (["acts"], ToolChoice.named("acts"))
+        assert len(harness.recall.commits) == 5
+        assert offered(harness)[-1] == (["acts"], ToolChoice.named("acts"))
 
 
 async def test_repeated_exit_tool_without_the_required_one_is_stopped() -> None:
-    world = world_with(required("acts"), leaves("reads"))
-    sink = await world.run(None, *calls(world, "reads"))
+    harness = harness_with(required("acts"), leaves("reads"))
+    sink = await harness.run(None, *calls(harness, "reads"))
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
     assert sink.outcome.step_count == 5
 
 
 async def test_repetitions_of_an_earlier_run_do_not_count() -> None:
-    world = world_with()
+    harness = harness_with()
     for _ in range(3):
-        sink = await world.run(None, *calls(world, "reads", times=2), reply("Done."))
+        sink = await harness.run(None, *calls(harness, "reads", times=2), reply("Done."))
         assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert notes(world) == []
+    assert notes(harness) == []
 
 
 async def test_changed_result_starts_the_count_again() -> None:
-    world = world_with()
+    harness = harness_with()
     texts = iter(["a"] * 4 + ["b"] * 4)
-    world.tools.on_call = lambda: setattr(world.tools, "text", next(texts))
-    sink = await world.run(None, *calls(world, "reads", times=8), reply("Done."))
+    harness.tools.on_call = lambda: setattr(harness.tools, "text", next(texts))
+    sink = await harness.run(None, *calls(harness, "reads", times=8), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert len(notes(world)) == 2
+    assert len(notes(harness)) == 2
 
 
 async def test_other_tools_with_the_same_result_are_no_repetition() -> None:
-    world = world_with()
-    world.tools.text = "Done."
+    harness = harness_with()
+    harness.tools.text = "Done."
     order = ("reads", "acts", "acts", "reads", "keyed", "acts", "reads", "keyed", "keyed")
-    sink = await world.run(None, *calls(world, *order, times=len(order)), reply("Done."))
+    sink = await harness.run(None, *calls(harness, *order, times=len(order)), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert notes(world) == []
+    assert notes(harness) == []
 
 
 def test_steps_differ_by_each_part_of_an_exchange() -> None:

@@ -32,7 +32,7 @@ from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import Agents, LoopWorld, Models, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import Agents, LoopHarness, Models, Sink, reply
 from unit.agent_loop.loop.journals import Died
 
 SCHEMA = {
@@ -49,18 +49,18 @@ INVALID, VALID = '{"town": "Rome"}', '{"city": "Rome"}'
 PROBLEM = "unknown 'town' (it takes 'city', 'note')"
 
 
-def world_with(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopWorld:
-    world = LoopWorld()
-    world.agent = replace(world.agent, response_format=asked, **fields)
-    world.ports = replace(world.ports, agents=Agents(world.agent))
-    return world
+def harness_with(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopHarness:
+    harness = LoopHarness()
+    harness.agent = replace(harness.agent, response_format=asked, **fields)
+    harness.ports = replace(harness.ports, agents=Agents(harness.agent))
+    return harness
 
 
 class TalkingModel:
     """A model whose calls are streamed, piece by piece."""
 
-    def __init__(self, world: LoopWorld) -> None:
-        self._model = world.model
+    def __init__(self, harness: LoopHarness) -> None:
+        self._model = harness.model
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         async for event in self._model.stream(request):
@@ -72,10 +72,10 @@ class TalkingModel:
             yield event
 
 
-def v2_world(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopWorld:
-    """A world whose agent talks through `send_message`."""
+def v2_harness(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopHarness:
+    """A harness whose agent talks through `send_message`."""
     tools = (SEND_MESSAGE, "reads")
-    world = world_with(asked, type=AgentType.MEMGPT_V2, tools=tools, **fields)
+    harness = harness_with(asked, type=AgentType.MEMGPT_V2, tools=tools, **fields)
     parameters = {
         "type": "object",
         "properties": {"message": {"type": "string", "description": "The text."}},
@@ -83,11 +83,11 @@ def v2_world(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopWorld:
         "additionalProperties": False,
     }
     send = Tool(ToolSchema(SEND_MESSAGE, "", parameters), ToolEffect.READ_ONLY, keyed=True)
-    world.tools.toolset = ToolSet((send, *world.tools.toolset.tools))
-    world.tools.text = SENT_MESSAGE
-    world.models = Models(TalkingModel(world), world.models.settings)  # type: ignore[arg-type]
-    world.ports = replace(world.ports, models=world.models)
-    return world
+    harness.tools.toolset = ToolSet((send, *harness.tools.toolset.tools))
+    harness.tools.text = SENT_MESSAGE
+    harness.models = Models(TalkingModel(harness), harness.models.settings)  # type: ignore[arg-type]
+    harness.ports = replace(harness.ports, models=harness.models)
+    return harness
 
 
 def send(message: Any, number: int = 1, **more: Any) -> ModelReply:
@@ -95,28 +95,28 @@ def send(message: Any, number: int = 1, **more: Any) -> ModelReply:
     return reply("", ToolCall(f"call_{number}", SEND_MESSAGE, json.dumps(arguments)))
 
 
-def streamed(world: LoopWorld, **fields: Any) -> RunRequest:
-    return world.request("Rome?", stream_tokens=True, **fields)
+def streamed(harness: LoopHarness, **fields: Any) -> RunRequest:
+    return harness.request("Rome?", stream_tokens=True, **fields)
 
 
 def shown(sink: Sink) -> str:
     return "".join(piece.text for piece in sink.of(TextPiece))
 
 
-def roles(world: LoopWorld) -> list[str]:
-    return [message.role.value for message in world.recall.messages]
+def roles(harness: LoopHarness) -> list[str]:
+    return [message.role.value for message in harness.recall.messages]
 
 
 async def test_valid_reply_is_asked_for_by_its_schema_and_shown_whole() -> None:
-    world = world_with()
-    sink = await world.run(streamed(world), reply(VALID))
-    [request] = world.model.requests
+    harness = harness_with()
+    sink = await harness.run(streamed(harness), reply(VALID))
+    [request] = harness.model.requests
     assert request.response_format is not None
     assert request.response_format.schema == {**SCHEMA, "additionalProperties": False}
     assert request.response_format.name == "weather"
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert [piece.text for piece in sink.of(TextPiece)] == [VALID]
-    assert world.recall.messages[-1].text == VALID
+    assert harness.recall.messages[-1].text == VALID
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ async def test_valid_reply_is_asked_for_by_its_schema_and_shown_whole() -> None:
     ],
 )
 async def test_reply_is_stored_as_json_in_one_form(written: str) -> None:
-    world = world_with()
-    sink = await world.run(streamed(world), reply(written))
-    assert shown(sink) == world.recall.messages[-1].text == VALID
+    harness = harness_with()
+    sink = await harness.run(streamed(harness), reply(written))
+    assert shown(sink) == harness.recall.messages[-1].text == VALID
 
 
 async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> None:
-    world = world_with()
-    sink = await world.run(streamed(world), reply(INVALID), reply(VALID))
-    first, second = world.model.requests
+    harness = harness_with()
+    sink = await harness.run(streamed(harness), reply(INVALID), reply(VALID))
+    first, second = harness.model.requests
     assert list(second.messages[: len(first.messages)]) == list(first.messages)
     echo, correction = second.messages[len(first.messages) :]
     assert (echo.role, echo.text) == (ChatRole.ASSISTANT, INVALID)
@@ -149,7 +149,7 @@ async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> No
     assert shown(sink) == VALID
     [restarted] = sink.of(StepRestarted)
     assert PROBLEM in restarted.reason
-    assert roles(world) == ["system", "user", "assistant"]
+    assert roles(harness) == ["system", "user", "assistant"]
     assert sink.outcome.step_count == 1
     assert sink.outcome.usage.prompt_tokens == 20
 
@@ -168,49 +168,49 @@ async def test_invalid_reply_is_corrected_once_and_never_shown_or_stored() -> No
 async def test_second_invalid_reply_ends_the_run_with_the_first_violation(
     asked: ResponseFormat, written: str, problem: str
 ) -> None:
-    world = world_with(asked)
-    sink = await world.run(streamed(world), reply(written), reply(written))
+    harness = harness_with(asked)
+    sink = await harness.run(streamed(harness), reply(written), reply(written))
     assert sink.outcome.stop_reason is StopReason.INVALID_LLM_RESPONSE
     failure = sink.outcome.failure
     assert failure is not None
     assert failure.reason is Reason.MODEL_REPLY_INVALID
     assert problem in failure.message
     assert not shown(sink)
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 async def test_reply_cut_inside_its_json_is_not_asked_for_again() -> None:
-    world = world_with()
-    sink = await world.run(streamed(world), reply('{"city": "Ro', finish=FinishReason.LENGTH))
+    harness = harness_with()
+    sink = await harness.run(streamed(harness), reply('{"city": "Ro', finish=FinishReason.LENGTH))
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
     assert sink.outcome.failure is not None
     assert "max_output_tokens" in sink.outcome.failure.message
     assert not shown(sink)
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 async def test_text_beside_calls_is_no_reply() -> None:
-    world = world_with()
-    looking = replace(world.calls("reads"), content=reply("I look.").content)
-    sink = await world.run(streamed(world), looking, reply(VALID))
+    harness = harness_with()
+    looking = replace(harness.calls("reads"), content=reply("I look.").content)
+    sink = await harness.run(streamed(harness), looking, reply(VALID))
     assert shown(sink) == f"I look.{VALID}"
-    assert roles(world) == ["system", "user", "assistant", "tool", "assistant"]
+    assert roles(harness) == ["system", "user", "assistant", "tool", "assistant"]
 
 
 async def test_message_overrides_the_format_of_the_agent() -> None:
-    world = world_with()
-    sink = await world.run(streamed(world, response_format=TEXT), reply("It is warm."))
+    harness = harness_with()
+    sink = await harness.run(streamed(harness, response_format=TEXT), reply("It is warm."))
     assert shown(sink) == "It is warm."
-    assert world.model.requests[0].response_format is None
-    await world.run(streamed(world, response_format=ANY), reply(INVALID))
-    asked = world.model.requests[1].response_format
+    assert harness.model.requests[0].response_format is None
+    await harness.run(streamed(harness, response_format=ANY), reply(INVALID))
+    asked = harness.model.requests[1].response_format
     assert asked is not None
     assert asked.schema is None
 
 
 async def test_schema_of_a_stored_agent_that_is_refused_now_ends_the_run() -> None:
-    world = world_with(replace(WEATHER, schema_json='{"$id": "https://example.org"}'))
-    sink = await world.run(streamed(world))
+    harness = harness_with(replace(WEATHER, schema_json='{"$id": "https://example.org"}'))
+    sink = await harness.run(streamed(harness))
     assert sink.outcome.stop_reason is StopReason.ERROR
     assert sink.outcome.failure is not None
     assert "'$id'" in sink.outcome.failure.message
@@ -218,26 +218,26 @@ async def test_schema_of_a_stored_agent_that_is_refused_now_ends_the_run() -> No
 
 async def test_schema_counts_as_part_of_every_request() -> None:
     large = {"type": "object", "properties": {"a": {"description": "x" * 60_000}}}
-    world = world_with(replace(WEATHER, schema_json=json.dumps(large)))
-    world.models.settings = replace(world.models.settings, context_window=4096)
-    sink = await world.run(streamed(world))
+    harness = harness_with(replace(WEATHER, schema_json=json.dumps(large)))
+    harness.models.settings = replace(harness.models.settings, context_window=4096)
+    sink = await harness.run(streamed(harness))
     assert sink.outcome.stop_reason is StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT
 
 
-async def until_done(world: LoopWorld, replies: list[ModelReply], died_at: int | None) -> Sink:
+async def until_done(harness: LoopHarness, replies: list[ModelReply], died_at: int | None) -> Sink:
     """Runs a turn whose first attempt dies after so many calls to the outside."""
-    request = streamed(world)
-    world.model.replies = list(replies)
-    world.fate.last = died_at
+    request = streamed(harness)
+    harness.model.replies = list(replies)
+    harness.fate.last = died_at
     try:
-        return await world.run(request)
+        return await harness.run(request)
     except Died:
-        world.fate.last = None
+        harness.fate.last = None
     # What is not journalled is asked for anew.
-    stored = any(m.role is MessageRole.ASSISTANT for m in world.recall.messages)
-    resumed = world.journal.rows.get(request.run_id, (0, None))[1]
-    world.model.replies = [] if stored or resumed else list(replies)
-    return await world.run(replace(request, attempt=2))
+    stored = any(m.role is MessageRole.ASSISTANT for m in harness.recall.messages)
+    resumed = harness.journal.rows.get(request.run_id, (0, None))[1]
+    harness.model.replies = [] if stored or resumed else list(replies)
+    return await harness.run(replace(request, attempt=2))
 
 
 @pytest.mark.parametrize("loop", ["v3", "v2"])
@@ -249,25 +249,25 @@ async def test_run_with_a_crash_anywhere_ends_like_one_without(loop: str, valid:
             return [reply(text) for text in texts]
         return [send(json.loads(text), n) for n, text in enumerate(texts)]
 
-    make = world_with if loop == "v3" else v2_world
+    make = harness_with if loop == "v3" else v2_harness
     whole = make()
     expected = (await until_done(whole, replies(), None)).outcome.stop_reason
     assert expected is (StopReason.END_TURN if valid else StopReason.INVALID_LLM_RESPONSE)
     calls = whole.fate.calls
     assert calls > 6
     for died_at in range(1, calls):
-        world = make()
-        sink = await until_done(world, replies(), died_at)
+        harness = make()
+        sink = await until_done(harness, replies(), died_at)
         assert sink.outcome.stop_reason is expected, died_at
-        assert roles(world) == roles(whole), died_at
-        assert INVALID not in str([m.parts for m in world.recall.messages])
+        assert roles(harness) == roles(whole), died_at
+        assert INVALID not in str([m.parts for m in harness.recall.messages])
         assert "town" not in str(sink.of(TextPiece) + sink.of(ToolCallPiece))
 
 
 async def test_v2_offers_the_schema_as_the_message_and_stores_json_text() -> None:
-    world = v2_world()
-    sink = await world.run(streamed(world), send({"city": "Rome"}))
-    [request] = world.model.requests
+    harness = v2_harness()
+    sink = await harness.run(streamed(harness), send({"city": "Rome"}))
+    [request] = harness.model.requests
     # The text of a reply is none: a call is required.
     assert request.response_format is None
     parameters = request.tools[0].parameters
@@ -279,23 +279,23 @@ async def test_v2_offers_the_schema_as_the_message_and_stores_json_text() -> Non
     assert list(parameters["properties"]) == ["message"]
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    [call] = world.recall.messages[2].tool_calls
+    [call] = harness.recall.messages[2].tool_calls
     assert json.loads(call.arguments) == {"message": VALID}
-    assert [c.arguments for batch in world.tools.batches for c in batch.calls] == [call.arguments]
+    assert [c.arguments for batch in harness.tools.batches for c in batch.calls] == [call.arguments]
     assert "".join(piece.arguments for piece in sink.of(ToolCallPiece)) == call.arguments
-    returned = json.loads(world.recall.messages[3].tool_returns[0].content)
+    returned = json.loads(harness.recall.messages[3].tool_returns[0].content)
     assert returned["message"] == SENT_MESSAGE
 
 
 async def test_v2_shows_earlier_messages_as_the_objects_that_the_model_wrote() -> None:
-    world = v2_world()
-    await world.run(streamed(world), send({"city": "Rome"}))
-    await world.run(streamed(world), send({"city": "Paris"}, 2))
-    [earlier] = [m.tool_calls[0] for m in world.model.requests[1].messages if m.tool_calls]
+    harness = v2_harness()
+    await harness.run(streamed(harness), send({"city": "Rome"}))
+    await harness.run(streamed(harness), send({"city": "Paris"}, 2))
+    [earlier] = [m.tool_calls[0] for m in harness.model.requests[1].messages if m.tool_calls]
     assert json.loads(earlier.arguments)["message"] == {"city": "Rome"}
     # Under another format the text is what it is.
-    await world.run(streamed(world, response_format=TEXT), send("Hello.", 3))
-    called = [m.tool_calls[0] for m in world.model.requests[2].messages if m.tool_calls]
+    await harness.run(streamed(harness, response_format=TEXT), send("Hello.", 3))
+    called = [m.tool_calls[0] for m in harness.model.requests[2].messages if m.tool_calls]
     assert [json.loads(call.arguments)["message"] for call in called] == [
         VALID,
         '{"city": "Paris"}',
@@ -303,32 +303,32 @@ async def test_v2_shows_earlier_messages_as_the_objects_that_the_model_wrote() -
 
 
 async def test_v2_object_of_any_form() -> None:
-    world = v2_world(ANY)
-    await world.run(streamed(world), send({"any": [1]}))
-    assert world.model.requests[0].tools[0].parameters["properties"]["message"] == {
+    harness = v2_harness(ANY)
+    await harness.run(streamed(harness), send({"any": [1]}))
+    assert harness.model.requests[0].tools[0].parameters["properties"]["message"] == {
         "type": "object"
     }
-    [call] = world.recall.messages[2].tool_calls
+    [call] = harness.recall.messages[2].tool_calls
     assert json.loads(call.arguments) == {"message": '{"any": [1]}'}
 
 
 async def test_v2_takes_json_that_was_written_as_text() -> None:
-    world = v2_world()
-    sink = await world.run(streamed(world), send(VALID))
+    harness = v2_harness()
+    sink = await harness.run(streamed(harness), send(VALID))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert not sink.of(StepRestarted)
 
 
 async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
-    world = v2_world()
-    sink = await world.run(streamed(world), send({"town": "Rome"}), send({"city": "Rome"}, 2))
-    first, second = world.model.requests
+    harness = v2_harness()
+    sink = await harness.run(streamed(harness), send({"town": "Rome"}), send({"city": "Rome"}, 2))
+    first, second = harness.model.requests
     echo, correction = second.messages[len(first.messages) :]
     assert [call.name for call in echo.tool_calls] == [SEND_MESSAGE]
     assert (correction.role, correction.tool_call_id) == (ChatRole.TOOL, "call_1")
     assert PROBLEM in correction.text
-    assert len(world.tools.batches) == 1
-    assert roles(world) == ["system", "user", "assistant", "tool"]
+    assert len(harness.tools.batches) == 1
+    assert roles(harness) == ["system", "user", "assistant", "tool"]
     pieces = "".join(piece.arguments for piece in sink.of(ToolCallPiece))
     assert json.loads(pieces) == {"message": VALID}
     assert sink.outcome.stop_reason is StopReason.END_TURN
@@ -345,27 +345,27 @@ async def test_v2_invalid_message_is_corrected_before_the_tool_runs() -> None:
     ],
 )
 async def test_v2_second_invalid_message_ends_the_run(call: ModelReply, problem: str) -> None:
-    world = v2_world()
-    sink = await world.run(streamed(world), call, call)
+    harness = v2_harness()
+    sink = await harness.run(streamed(harness), call, call)
     assert sink.outcome.stop_reason is StopReason.INVALID_LLM_RESPONSE
     assert sink.outcome.failure is not None
     assert problem in sink.outcome.failure.message
-    assert not world.tools.batches
+    assert not harness.tools.batches
     assert not sink.of(ToolCallPiece)
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 async def test_v2_other_calls_are_streamed_while_they_are_written() -> None:
-    world = v2_world()
+    harness = v2_harness()
     other = reply("", ToolCall("call_1", "reads", '{"request_heartbeat": true}'))
-    sink = await world.run(streamed(world), other, send({"city": "Rome"}, 2))
+    sink = await harness.run(streamed(harness), other, send({"city": "Rome"}, 2))
     kinds = [(piece.name, piece.arguments) for piece in sink.of(ToolCallPiece)]
     assert kinds[0][0] == "reads"
     assert kinds[-1] == (SEND_MESSAGE, json.dumps({"message": VALID}))
 
 
 async def test_v2_call_beside_an_invalid_message_is_not_run_before_the_correction() -> None:
-    world = v2_world()
+    harness = v2_harness()
     both = replace(
         send({"town": "Rome"}),
         tool_calls=(
@@ -373,33 +373,33 @@ async def test_v2_call_beside_an_invalid_message_is_not_run_before_the_correctio
             *send({"town": "Rome"}).tool_calls,
         ),
     )
-    await world.run(streamed(world), both, send({"city": "Rome"}, 2))
-    first, second = world.model.requests
+    await harness.run(streamed(harness), both, send({"city": "Rome"}, 2))
+    first, second = harness.model.requests
     _, read, _ = second.messages[len(first.messages) :]
     assert read.text == "This call was not run, because of the call beside it."
-    assert [c.name for batch in world.tools.batches for c in batch.calls] == [SEND_MESSAGE]
+    assert [c.name for batch in harness.tools.batches for c in batch.calls] == [SEND_MESSAGE]
 
 
 async def test_v2_text_in_place_of_a_call_still_ends_with_no_tool_call() -> None:
-    world = v2_world()
-    sink = await world.run(streamed(world), reply("It is warm."))
+    harness = v2_harness()
+    sink = await harness.run(streamed(harness), reply("It is warm."))
     assert sink.outcome.stop_reason is StopReason.NO_TOOL_CALL
 
 
 async def test_v2_agent_without_tools_replies_by_the_schema() -> None:
-    world = world_with(type=AgentType.MEMGPT_V2, tools=())
-    world.tools.toolset = ToolSet(())
-    sink = await world.run(streamed(world), reply(INVALID), reply(VALID))
-    assert world.model.requests[0].response_format is not None
+    harness = harness_with(type=AgentType.MEMGPT_V2, tools=())
+    harness.tools.toolset = ToolSet(())
+    sink = await harness.run(streamed(harness), reply(INVALID), reply(VALID))
+    assert harness.model.requests[0].response_format is not None
     assert shown(sink) == VALID
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_v2_thoughts_stay_the_first_argument() -> None:
-    model = replace(LoopWorld().agent.model, put_inner_thoughts_in_kwargs=True)
-    world = v2_world(model=model)
-    sink = await world.run(streamed(world), send({"city": "Rome"}, thinking="Rome, then."))
-    names = list(world.model.requests[0].tools[0].parameters["properties"])
+    model = replace(LoopHarness().agent.model, put_inner_thoughts_in_kwargs=True)
+    harness = v2_harness(model=model)
+    sink = await harness.run(streamed(harness), send({"city": "Rome"}, thinking="Rome, then."))
+    names = list(harness.model.requests[0].tools[0].parameters["properties"])
     assert names == ["thinking", "message"]
     assert "".join(piece.arguments for piece in sink.of(ToolCallPiece)) == json.dumps(
         {"message": VALID}
@@ -407,18 +407,18 @@ async def test_v2_thoughts_stay_the_first_argument() -> None:
 
 
 async def test_v3_agent_with_send_message_is_offered_the_schema_too() -> None:
-    world = v2_world()
-    world.agent = replace(
-        world.agent,
+    harness = v2_harness()
+    harness.agent = replace(
+        harness.agent,
         type=AgentType.LETTA_V1,
         tool_rules=(ToolRule(ToolRuleType.EXIT_LOOP, SEND_MESSAGE),),
     )
-    world.ports = replace(world.ports, agents=Agents(world.agent))
+    harness.ports = replace(harness.ports, agents=Agents(harness.agent))
     call = reply("", ToolCall("c", SEND_MESSAGE, '{"message": {"city": "Rome"}}'))
-    sink = await world.run(streamed(world), call)
-    assert world.model.requests[0].response_format is not None
+    sink = await harness.run(streamed(harness), call)
+    assert harness.model.requests[0].response_format is not None
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
-    [stored] = world.recall.messages[2].tool_calls
+    [stored] = harness.recall.messages[2].tool_calls
     assert json.loads(stored.arguments) == {"message": VALID}
 
 
@@ -442,10 +442,10 @@ def test_fence_is_taken_off_in_linear_time(text: str, stored: str | None) -> Non
 
 
 async def test_half_surrogate_in_a_reply_is_not_in_the_error() -> None:
-    world = world_with()
-    sink = await world.run(None, reply('{"\\ud800": "\ud800"}'), reply(VALID))
+    harness = harness_with()
+    sink = await harness.run(None, reply('{"\\ud800": "\ud800"}'), reply(VALID))
     (restarted,) = sink.of(StepRestarted)
     restarted.reason.encode()
-    for message in world.model.requests[-1].messages:
+    for message in harness.model.requests[-1].messages:
         message.text.encode()
     assert sink.outcome.stop_reason is StopReason.END_TURN

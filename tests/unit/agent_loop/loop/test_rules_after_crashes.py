@@ -16,12 +16,13 @@ from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
     child,
     conditional,
     first,
+    harness_with,
     heartbeats,
     leaves,
     most,
@@ -31,14 +32,13 @@ from unit.agent_loop.loop.ruled import (
     return_messages,
     rule,
     until_done,
-    world_with,
 )
 
 
-def described_conversation(world: LoopWorld) -> list[tuple[str, str, str, str]]:
+def described_conversation(harness: LoopHarness) -> list[tuple[str, str, str, str]]:
     """What a conversation looks like, but for ids, times and lost outcomes."""
     described = []
-    for message in world.recall.messages[1:]:
+    for message in harness.recall.messages[1:]:
         returns = [
             (
                 tool_return.name,
@@ -86,103 +86,103 @@ async def test_turn_decides_the_same_after_any_crash(
 ) -> None:
     outcomes = []
     for planned in ((), deaths):
-        world = world_with(*rule_set)
+        harness = harness_with(*rule_set)
         replies = [
-            distinct(world.calls(*calls), number) if calls else reply("Bye.")
+            distinct(harness.calls(*calls), number) if calls else reply("Bye.")
             for number, calls in enumerate(script)
         ]
         replies += [reply("Bye.")] * 2
-        sink = await until_done(world, replies, planned)
+        sink = await until_done(harness, replies, planned)
         outcomes.append(
-            (sink.outcome.stop_reason, sink.outcome.step_count, described_conversation(world))
+            (sink.outcome.stop_reason, sink.outcome.step_count, described_conversation(harness))
         )
-        assert_pairs_are_whole(world.recall.messages)
-        assert all(times == 1 for times in world.tools.acted.values())
-        made, solver = calls_of(world.recall.messages), ToolRulesSolver(rule_set)
+        assert_pairs_are_whole(harness.recall.messages)
+        assert all(times == 1 for times in harness.tools.acted.values())
+        made, solver = calls_of(harness.recall.messages), ToolRulesSolver(rule_set)
         for position, call in enumerate(made):
             assert call.name in solver.allowed(made[:position], NAMES).names
     assert outcomes[0] == outcomes[1]
 
 
 async def test_reply_is_judged_by_the_rules_that_it_was_made_under() -> None:
-    world = world_with(first("keyed"), child("keyed", "reads"))
-    request = world.request()
-    world.model.replies = [world.calls("keyed", "acts"), reply("Done.")]
-    seen: list[ToolBatch] = world.tools.batches
+    harness = harness_with(first("keyed"), child("keyed", "reads"))
+    request = harness.request()
+    harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
+    seen: list[ToolBatch] = harness.tools.batches
 
     def die() -> None:
         raise Died
 
-    world.tools.on_call = die
+    harness.tools.on_call = die
     with pytest.raises(Died):
-        await world.run(request)
+        await harness.run(request)
     assert len(seen) == 1
-    world.tools.on_call = lambda: None
-    rule(world, tools=("keyed", "reads", "acts"))
-    await world.run(replace(request, attempt=2))
+    harness.tools.on_call = lambda: None
+    rule(harness, tools=("keyed", "reads", "acts"))
+    await harness.run(replace(request, attempt=2))
 
-    assert ran(world)[1:] == [["keyed"]]
-    assert "Cannot call acts" in return_messages(world)[1]
+    assert ran(harness)[1:] == [["keyed"]]
+    assert "Cannot call acts" in return_messages(harness)[1]
 
 
 async def test_call_that_was_never_started_runs_after_a_crash() -> None:
     """In turn, what comes after a call that did not end was not begun: its outcome is known."""
-    world = world_with(child("keyed", "acts"))
-    request: RunRequest = world.request()
-    world.model.replies = [world.calls("keyed", "acts"), reply("Done.")]
+    harness = harness_with(child("keyed", "acts"))
+    request: RunRequest = harness.request()
+    harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
 
     def die() -> None:
         raise Died
 
-    world.tools.on_call = die
+    harness.tools.on_call = die
     with pytest.raises(Died):
-        await world.run(request)
-    world.tools.on_call = lambda: None
-    await world.run(replace(request, attempt=2))
+        await harness.run(request)
+    harness.tools.on_call = lambda: None
+    await harness.run(replace(request, attempt=2))
 
-    assert ran(world) == [["keyed"], ["keyed"], ["acts"]]
-    assert list(world.tools.acted.values()) == [1]
-    statuses = [part.status for part in world.recall.messages[3].tool_returns]
+    assert ran(harness) == [["keyed"], ["keyed"], ["acts"]]
+    assert list(harness.tools.acted.values()) == [1]
+    statuses = [part.status for part in harness.recall.messages[3].tool_returns]
     assert statuses == [ToolStatus.OK, ToolStatus.OK]
 
 
 async def test_call_that_may_have_acted_is_not_run_again_in_turn() -> None:
     """What it was allowed by is in the ledger before it starts."""
-    world = world_with(child("reads", "acts"))
-    request: RunRequest = world.request()
-    world.model.replies = [world.calls("reads", "acts"), reply("Done.")]
+    harness = harness_with(child("reads", "acts"))
+    request: RunRequest = harness.request()
+    harness.model.replies = [harness.calls("reads", "acts"), reply("Done.")]
 
     def die() -> None:
-        if world.tools.acted:
+        if harness.tools.acted:
             raise Died
 
-    world.tools.on_call = die
+    harness.tools.on_call = die
     with pytest.raises(Died):
-        await world.run(request)
-    world.tools.on_call = lambda: None
-    await world.run(replace(request, attempt=2))
+        await harness.run(request)
+    harness.tools.on_call = lambda: None
+    await harness.run(replace(request, attempt=2))
 
-    assert ran(world) == [["reads"], ["acts"]]
-    assert list(world.tools.acted.values()) == [1]
-    statuses = [part.status for part in world.recall.messages[3].tool_returns]
+    assert ran(harness) == [["reads"], ["acts"]]
+    assert list(harness.tools.acted.values()) == [1]
+    statuses = [part.status for part in harness.recall.messages[3].tool_returns]
     assert statuses == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
 async def test_resumed_turn_shows_nobody_its_heartbeats() -> None:
-    world = world_with(required("keyed"))
-    request = world.request()
-    world.model.replies = [reply("Bye."), world.calls("keyed"), reply("Bye.")]
+    harness = harness_with(required("keyed"))
+    request = harness.request()
+    harness.model.replies = [reply("Bye."), harness.calls("keyed"), reply("Bye.")]
 
     def die() -> None:
         raise Died
 
-    world.tools.on_call = die
+    harness.tools.on_call = die
     with pytest.raises(Died):
-        await world.run(request)
-    world.tools.on_call = lambda: None
-    sink = await world.run(replace(request, attempt=2))
+        await harness.run(request)
+    harness.tools.on_call = lambda: None
+    sink = await harness.run(replace(request, attempt=2))
 
-    assert len(heartbeats(world)) == 1
+    assert len(heartbeats(harness)) == 1
     assert [message.role.value for message in sink.stored] == [
         "assistant",
         "assistant",

@@ -17,13 +17,14 @@ from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
     REASON,
     child,
     conditional,
     first,
+    harness_with,
     heartbeats,
     leaves,
     most,
@@ -33,35 +34,34 @@ from unit.agent_loop.loop.ruled import (
     required,
     return_messages,
     until_done,
-    world_with,
 )
 
 
 async def test_without_rules_requests_and_journal_are_unchanged() -> None:
-    world = world_with()
-    await world.run(None, world.calls("reads", "keyed"), reply("Done."))
+    harness = harness_with()
+    await harness.run(None, harness.calls("reads", "keyed"), reply("Done."))
 
-    assert offered(world) == [(["keyed", "reads", "acts"], AUTO)] * 2
-    assert [asked.parallel_tool_calls for asked in world.model.requests] == [None, None]
-    assert ran(world) == [["reads", "keyed"]]
+    assert offered(harness) == [(["keyed", "reads", "acts"], AUTO)] * 2
+    assert [asked.parallel_tool_calls for asked in harness.model.requests] == [None, None]
+    assert ran(harness) == [["reads", "keyed"]]
 
 
 async def test_first_tool_is_forced_once_in_each_turn() -> None:
-    world = world_with(first("keyed"))
-    await world.run(None, world.calls("keyed"), reply("Done."))
-    await world.run(None, world.calls("keyed"), reply("Done."))
+    harness = harness_with(first("keyed"))
+    await harness.run(None, harness.calls("keyed"), reply("Done."))
+    await harness.run(None, harness.calls("keyed"), reply("Done."))
 
     forced = (["keyed"], ToolChoice.named("keyed"))
     free = (["keyed", "reads", "acts"], AUTO)
-    assert offered(world) == [forced, free, forced, free]
-    assert {asked.parallel_tool_calls for asked in world.model.requests} == {False}
+    assert offered(harness) == [forced, free, forced, free]
+    assert {asked.parallel_tool_calls for asked in harness.model.requests} == {False}
 
 
 async def test_one_of_several_is_required_while_a_rule_is_active() -> None:
-    world = world_with(child("keyed", "reads", "acts"), first("keyed"), first("reads"))
-    await world.run(None, world.calls("keyed"), world.calls("acts"), reply("Done."))
+    harness = harness_with(child("keyed", "reads", "acts"), first("keyed"), first("reads"))
+    await harness.run(None, harness.calls("keyed"), harness.calls("acts"), reply("Done."))
 
-    assert offered(world) == [
+    assert offered(harness) == [
         (["keyed", "reads"], ToolChoice.required()),
         (["reads", "acts"], ToolChoice.required()),
         (["keyed", "reads", "acts"], AUTO),
@@ -69,25 +69,25 @@ async def test_one_of_several_is_required_while_a_rule_is_active() -> None:
 
 
 async def test_children_are_allowed_only_after_their_parent() -> None:
-    world = world_with(parent("keyed", "acts"))
-    await world.run(
-        None, world.calls("acts"), world.calls("keyed"), world.calls("acts"), reply("x")
+    harness = harness_with(parent("keyed", "acts"))
+    await harness.run(
+        None, harness.calls("acts"), harness.calls("keyed"), harness.calls("acts"), reply("x")
     )
 
-    assert [names for names, _ in offered(world)] == [
+    assert [names for names, _ in offered(harness)] == [
         ["keyed", "reads"],
         ["keyed", "reads"],
         ["acts"],
         ["keyed", "reads"],
     ]
-    assert offered(world)[2][1] == ToolChoice.named("acts")
-    assert ran(world) == [["keyed"], ["acts"]]
+    assert offered(harness)[2][1] == ToolChoice.named("acts")
+    assert ran(harness) == [["keyed"], ["acts"]]
 
 
 async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
-    world = world_with(most("keyed", 1), child("reads", "acts"))
-    await world.run(
-        None, world.calls("keyed"), world.calls("keyed"), world.calls("other"), reply("x")
+    harness = harness_with(most("keyed", 1), child("reads", "acts"))
+    await harness.run(
+        None, harness.calls("keyed"), harness.calls("keyed"), harness.calls("other"), reply("x")
     )
 
     refused = (
@@ -95,34 +95,36 @@ async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
         "** Hint: Possible rules that were violated:\n"
         "\t- <tool_rule>\nkeyed: at most 1 use(s) per response\n</tool_rule>"
     )
-    assert return_messages(world)[1:] == [refused.format("keyed"), refused.format("other")]
-    assert world.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
+    assert return_messages(harness)[1:] == [refused.format("keyed"), refused.format("other")]
+    assert harness.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
 
 
 async def test_calls_that_were_refused_are_no_part_of_the_history() -> None:
-    world = world_with(most("keyed", 1), first("keyed"))
-    world.model.replies = [
-        world.calls("acts"),
-        replace(world.calls(), tool_calls=(ToolCall("broken", "keyed", "{"),)),
-        world.calls("keyed"),
+    harness = harness_with(most("keyed", 1), first("keyed"))
+    harness.model.replies = [
+        harness.calls("acts"),
+        replace(harness.calls(), tool_calls=(ToolCall("broken", "keyed", "{"),)),
+        harness.calls("keyed"),
         reply("Done."),
     ]
-    await world.run(None)
+    await harness.run(None)
 
     forced = (["keyed"], ToolChoice.named("keyed"))
-    assert offered(world) == [forced, forced, forced, (["reads", "acts"], AUTO)]
-    assert ran(world) == [["keyed"]]
+    assert offered(harness) == [forced, forced, forced, (["reads", "acts"], AUTO)]
+    assert ran(harness) == [["keyed"]]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) -> None:
-    world = world_with(most("keyed", count))
-    await world.run(None, world.calls("keyed"), world.calls("keyed", "keyed", "reads"), reply("x"))
+    harness = harness_with(most("keyed", count))
+    await harness.run(
+        None, harness.calls("keyed"), harness.calls("keyed", "keyed", "reads"), reply("x")
+    )
 
-    assert [name for batch in ran(world) for name in batch].count("keyed") == min(count, 3)
-    assert "reads" in ran(world)[-1], "the rest of the reply is not lost"
-    assert len(ran(world)) == 2, "calls that need no order are run together"
-    assert_pairs_are_whole(world.recall.messages)
+    assert [name for batch in ran(harness) for name in batch].count("keyed") == min(count, 3)
+    assert "reads" in ran(harness)[-1], "the rest of the reply is not lost"
+    assert len(ran(harness)) == 2, "calls that need no order are run together"
+    assert_pairs_are_whole(harness.recall.messages)
 
 
 @pytest.mark.parametrize(
@@ -136,74 +138,74 @@ async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) ->
 async def test_condition_depends_on_the_tools_output(
     output: str, next_tools: list[str], choice: ToolChoice
 ) -> None:
-    world = world_with(conditional("keyed", {"yes": "acts", "true": "reads"}))
-    world.tools.text = output
-    await world.run(None, world.calls("keyed"), reply("Done."))
+    harness = harness_with(conditional("keyed", {"yes": "acts", "true": "reads"}))
+    harness.tools.text = output
+    await harness.run(None, harness.calls("keyed"), reply("Done."))
 
-    assert offered(world)[1] == (next_tools, choice)
+    assert offered(harness)[1] == (next_tools, choice)
 
 
 async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text() -> None:
-    world = world_with(conditional("keyed", {"yes": "acts"}, default_child="reads"))
-    await world.run(None, world.calls("keyed"), reply("Done."))
-    assert offered(world)[1] == (["reads"], ToolChoice.named("reads"))
+    harness = harness_with(conditional("keyed", {"yes": "acts"}, default_child="reads"))
+    await harness.run(None, harness.calls("keyed"), reply("Done."))
+    assert offered(harness)[1] == (["reads"], ToolChoice.named("reads"))
 
-    world = world_with(
+    harness = harness_with(
         conditional("keyed", {"yes": "acts"}, require_output_mapping=True), required("acts")
     )
-    sink = await world.run(None, world.calls("keyed"), world.calls("acts"), reply("Done."))
-    assert offered(world)[1] == (["keyed", "reads", "acts"], ToolChoice.none())
-    assert "valid tools include: []." in return_messages(world)[1]
+    sink = await harness.run(None, harness.calls("keyed"), harness.calls("acts"), reply("Done."))
+    assert offered(harness)[1] == (["keyed", "reads", "acts"], ToolChoice.none())
+    assert "valid tools include: []." in return_messages(harness)[1]
     assert sink.outcome.stop_reason is StopReason.END_TURN, "what nobody can call is not waited for"
 
 
 async def test_calls_of_one_reply_are_run_in_turn_each_after_what_came_before() -> None:
-    world = world_with(
+    harness = harness_with(
         child("reads", "keyed", "acts"), conditional("keyed", {"did keyed": "acts"}), first("reads")
     )
-    await world.run(
-        None, world.calls("acts", "reads", "keyed", "reads", "acts", "reads"), reply("Done.")
+    await harness.run(
+        None, harness.calls("acts", "reads", "keyed", "reads", "acts", "reads"), reply("Done.")
     )
 
-    assert ran(world) == [["reads"], ["keyed"], ["acts"], ["reads"]]
-    statuses = [part.status.value for part in world.recall.messages[3].tool_returns]
+    assert ran(harness) == [["reads"], ["keyed"], ["acts"], ["reads"]]
+    statuses = [part.status.value for part in harness.recall.messages[3].tool_returns]
     assert statuses == ["Failed", "OK", "OK", "Failed", "OK", "OK"]
-    assert "valid tools include: ['reads']" in return_messages(world)[0]
-    assert "valid tools include: ['acts']" in return_messages(world)[3]
-    assert_pairs_are_whole(world.recall.messages)
-    assert len(world.recall.commits) == 2
+    assert "valid tools include: ['reads']" in return_messages(harness)[0]
+    assert "valid tools include: ['acts']" in return_messages(harness)[3]
+    assert_pairs_are_whole(harness.recall.messages)
+    assert len(harness.recall.commits) == 2
 
 
 async def test_prefilled_arguments_override_the_models_and_are_what_is_stored() -> None:
-    world = world_with(
+    harness = harness_with(
         first("keyed", prefilled={"keyed": '{"x": 1}'}),
         child("keyed", "reads", prefilled={"reads": '{"x": 2}'}),
     )
-    with_arguments(world, "keyed", "reads")
+    with_arguments(harness, "keyed", "reads")
     calls = [ToolCall("1", "keyed", '{"x": 9, "y": 8}'), ToolCall("2", "reads", "")]
     last = ToolCall("3", "reads", ' {"x": 9}')
-    await world.run(
+    await harness.run(
         None,
         *(replace(reply(""), tool_calls=(call,)) for call in (*calls, last)),
         reply("Done."),
     )
 
-    sent = [call.arguments for batch in world.tools.batches for call in batch.calls]
+    sent = [call.arguments for batch in harness.tools.batches for call in batch.calls]
     assert sent == ['{"x": 1, "y": 8}', '{"x": 2}', ' {"x": 9}']
-    stored = [call.arguments for m in world.recall.messages for call in m.tool_calls]
+    stored = [call.arguments for m in harness.recall.messages for call in m.tool_calls]
     assert stored == sent
 
 
-def with_arguments(world: LoopWorld, *names: str) -> None:
+def with_arguments(harness: LoopHarness, *names: str) -> None:
     """Gives tools the integer arguments x and y."""
     properties = {"x": {"type": "integer"}, "y": {"type": "integer"}}
     schema = {"type": "object", "properties": properties}
-    world.tools.toolset = ToolSet(
+    harness.tools.toolset = ToolSet(
         tuple(
             replace(tool, schema=replace(tool.schema, parameters=schema))
             if tool.name in names
             else tool
-            for tool in world.tools.toolset.tools
+            for tool in harness.tools.toolset.tools
         )
     )
 
@@ -211,54 +213,59 @@ def with_arguments(world: LoopWorld, *names: str) -> None:
 @pytest.mark.parametrize("arguments", ['{"nope": 1}', '{"x": "text"}'])
 async def test_wrong_prefilled_arguments_end_the_turn_and_run_nothing(arguments: str) -> None:
     for death in [None, *range(12)]:
-        world = world_with(first("keyed", prefilled={"keyed": arguments}))
-        with_arguments(world, "keyed")
-        sink = await until_done(world, [world.calls("keyed")], [] if death is None else [death])
+        harness = harness_with(first("keyed", prefilled={"keyed": arguments}))
+        with_arguments(harness, "keyed")
+        sink = await until_done(harness, [harness.calls("keyed")], [] if death is None else [death])
 
         assert sink.outcome.stop_reason is StopReason.INVALID_TOOL_CALL
-        assert ran(world) == []
-        assert return_messages(world)[0].startswith(
+        assert ran(harness) == []
+        assert return_messages(harness)[0].startswith(
             "Invalid prefilled tool arguments from tool rules (source=InitToolRule(keyed)): "
         )
 
 
 async def test_model_cannot_end_the_turn_by_quoting_the_argument_error() -> None:
-    world = world_with(first("keyed"))
+    harness = harness_with(first("keyed"))
     text = "Invalid prefilled tool arguments from tool rules"
-    world.model.replies = [
+    harness.model.replies = [
         replace(reply(""), tool_calls=(ToolCall("1", "keyed", f'{{"{text}'),)),
         reply("Done."),
     ]
-    sink = await world.run(None)
+    sink = await harness.run(None)
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_exit_and_continue_rules_replace_the_default_of_a_tool() -> None:
-    world = world_with(leaves("reads"))
-    sink = await world.run(None, world.calls("keyed"), world.calls("reads", "keyed"))
+    harness = harness_with(leaves("reads"))
+    sink = await harness.run(None, harness.calls("keyed"), harness.calls("reads", "keyed"))
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
-    assert ran(world) == [["keyed"], ["reads", "keyed"]]
+    assert ran(harness) == [["keyed"], ["reads", "keyed"]]
 
     tools = ("keyed", "memory_finish_edits")
-    world = world_with(most("keyed", 1), tools=tools)
-    sink = await world.run(None, world.calls("memory_finish_edits"))
+    harness = harness_with(most("keyed", 1), tools=tools)
+    sink = await harness.run(None, harness.calls("memory_finish_edits"))
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
 
     going_on = ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_finish_edits")
-    world = world_with(going_on, tools=tools)
-    sink = await world.run(None, world.calls("memory_finish_edits"), reply("Done."))
+    harness = harness_with(going_on, tools=tools)
+    sink = await harness.run(None, harness.calls("memory_finish_edits"), reply("Done."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_turn_does_not_end_before_the_required_tool_was_called() -> None:
-    world = world_with(required("keyed"), required("acts"))
-    sink = await world.run(
-        None, reply("Bye."), world.calls("keyed"), reply("Bye."), world.calls("acts"), reply("Bye.")
+    harness = harness_with(required("keyed"), required("acts"))
+    sink = await harness.run(
+        None,
+        reply("Bye."),
+        harness.calls("keyed"),
+        reply("Bye."),
+        harness.calls("acts"),
+        reply("Bye."),
     )
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert sink.outcome.step_count == 5
-    beats = heartbeats(world)
+    beats = heartbeats(harness)
     bodies = [json.loads(beat.text) for beat in beats]
     assert [body["reason"] for body in bodies] == [
         REASON.format("keyed, acts"),
@@ -267,59 +274,61 @@ async def test_turn_does_not_end_before_the_required_tool_was_called() -> None:
     assert all(set(body) == {"type", "reason", "time"} for body in bodies)
     assert beats[0].text.startswith('{\n  "type": "heartbeat",')
     assert beats[0].provenance == (Provenance.SYSTEM,)
-    assert [m.role.value for m in world.recall.messages[1:5]] == [
+    assert [m.role.value for m in harness.recall.messages[1:5]] == [
         "user",
         "assistant",
         "user",
         "assistant",
     ]
     assert not [message for message in sink.stored if message.hidden], "nobody is shown it"
-    asked = world.model.requests[1].messages[-1]
+    asked = harness.model.requests[1].messages[-1]
     assert asked.text == beats[0].text
 
 
 async def test_exit_tool_waits_for_the_required_one_too() -> None:
-    world = world_with(required("keyed"), leaves("reads"))
-    sink = await world.run(None, world.calls("reads"), world.calls("keyed"), world.calls("reads"))
+    harness = harness_with(required("keyed"), leaves("reads"))
+    sink = await harness.run(
+        None, harness.calls("reads"), harness.calls("keyed"), harness.calls("reads")
+    )
 
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
     assert sink.outcome.step_count == 3
-    assert len(heartbeats(world)) == 1
-    assert_pairs_are_whole(world.recall.messages)
+    assert len(heartbeats(harness)) == 1
+    assert_pairs_are_whole(harness.recall.messages)
 
 
 async def test_required_tool_is_called_in_the_reply_that_exits() -> None:
-    world = world_with(required("keyed"), leaves("reads"))
-    sink = await world.run(None, world.calls("reads", "keyed"))
+    harness = harness_with(required("keyed"), leaves("reads"))
+    sink = await harness.run(None, harness.calls("reads", "keyed"))
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
-    assert heartbeats(world) == []
+    assert heartbeats(harness) == []
 
 
 async def test_required_tool_does_not_extend_the_last_step() -> None:
     for steps in ([reply("Bye.")], None):
-        world = world_with(required("keyed"), leaves("reads"))
-        replies = steps or [world.calls("reads")]
-        sink = await world.run(world.request(max_steps=1), *replies)
+        harness = harness_with(required("keyed"), leaves("reads"))
+        replies = steps or [harness.calls("reads")]
+        sink = await harness.run(harness.request(max_steps=1), *replies)
         assert sink.outcome.stop_reason is StopReason.MAX_STEPS
-        assert heartbeats(world) == []
+        assert heartbeats(harness) == []
 
 
 async def test_truncated_reply_ends_the_turn_without_the_required_tool() -> None:
-    world = world_with(required("keyed"))
-    sink = await world.run(None, reply("Bye", finish=FinishReason.LENGTH))
+    harness = harness_with(required("keyed"))
+    sink = await harness.run(None, reply("Bye", finish=FinishReason.LENGTH))
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
 
 
 async def test_tool_that_could_not_be_run_was_not_called() -> None:
-    world = world_with(first("keyed"), child("keyed", "acts"))
-    world.tools.error = FailedPreconditionError("no", reason=Reason.TOOL_NOT_FOUND)
-    world.model.replies = [world.calls("keyed", "acts"), reply("Done.")]
-    await world.run(None)
+    harness = harness_with(first("keyed"), child("keyed", "acts"))
+    harness.tools.error = FailedPreconditionError("no", reason=Reason.TOOL_NOT_FOUND)
+    harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
+    await harness.run(None)
 
-    assert ran(world) == [["keyed"]]
-    assert "could not be run" in return_messages(world)[0]
-    assert "Cannot call acts" in return_messages(world)[1]
-    assert offered(world)[1] == (["keyed"], ToolChoice.named("keyed"))
+    assert ran(harness) == [["keyed"]]
+    assert "could not be run" in return_messages(harness)[0]
+    assert "Cannot call acts" in return_messages(harness)[1]
+    assert offered(harness)[1] == (["keyed"], ToolChoice.named("keyed"))
 
 
 def test_heartbeat_belongs_to_the_unit_of_its_reply() -> None:

@@ -41,7 +41,7 @@ from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.in_memory_ports import (
     USAGE,
-    LoopWorld,
+    LoopHarness,
     Sink,
     assert_pairs_are_whole,
     lost,
@@ -51,175 +51,175 @@ from unit.agent_loop.loop.journals import Died
 from unit.loop_time import put_forward
 
 
-def roles(world: LoopWorld) -> list[str]:
-    return [message.role.value for message in world.recall.messages]
+def roles(harness: LoopHarness) -> list[str]:
+    return [message.role.value for message in harness.recall.messages]
 
 
-def content(world: LoopWorld, message: int, part: int = 0) -> str:
-    packed = world.recall.messages[message].tool_returns[part].content
+def content(harness: LoopHarness, message: int, part: int = 0) -> str:
+    packed = harness.recall.messages[message].tool_returns[part].content
     return str(json.loads(packed)["message"])
 
 
 async def test_usage_is_summed_and_steps_are_counted() -> None:
-    world = LoopWorld()
-    sink = await world.run(None, world.calls("reads"), world.calls("keyed"), reply("Done."))
+    harness = LoopHarness()
+    sink = await harness.run(None, harness.calls("reads"), harness.calls("keyed"), reply("Done."))
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert sink.outcome.step_count == 3
     assert sink.outcome.usage == USAGE + USAGE + USAGE
-    assert roles(world) == ["system", "user"] + ["assistant", "tool"] * 2 + ["assistant"]
+    assert roles(harness) == ["system", "user"] + ["assistant", "tool"] * 2 + ["assistant"]
 
 
 async def test_plain_turn_writes_no_journal_and_reads_memory_and_counts_once() -> None:
-    world = LoopWorld()
-    await world.run(None, reply("Hello."))
+    harness = LoopHarness()
+    await harness.run(None, reply("Hello."))
 
-    assert world.journal.opened == 0
-    assert world.archival.asked == 1
-    assert world.memory.compiled == 1
-    assert world.recall.commits[0].system_text is None
-    assert world.recall.commits[0].metadata_stale is None
+    assert harness.journal.opened == 0
+    assert harness.archival.asked == 1
+    assert harness.memory.compiled == 1
+    assert harness.recall.commits[0].system_text is None
+    assert harness.recall.commits[0].metadata_stale is None
 
 
 async def test_calls_that_are_all_refused_write_no_journal() -> None:
-    world = LoopWorld()
-    sink = await world.run(None, world.calls("nonsense", "rubbish"), reply("Sorry."))
+    harness = LoopHarness()
+    sink = await harness.run(None, harness.calls("nonsense", "rubbish"), reply("Sorry."))
 
-    assert world.journal.opened == 0
+    assert harness.journal.opened == 0
     assert [e.result.tool_return.status for e in sink.of(ToolFinished)] == [ToolStatus.FAILED] * 2
-    assert "Cannot call rubbish, valid tools include: ['keyed'" in content(world, 3, 1)
+    assert "Cannot call rubbish, valid tools include: ['keyed'" in content(harness, 3, 1)
 
 
 async def test_good_calls_run_beside_refused_ones_and_returns_keep_the_order() -> None:
-    world = LoopWorld()
-    await world.run(None, world.calls("acts", "nonsense", "reads"), reply("Done."))
+    harness = LoopHarness()
+    await harness.run(None, harness.calls("acts", "nonsense", "reads"), reply("Done."))
 
-    assert_pairs_are_whole(world.recall.messages)
-    statuses = [part.status for part in world.recall.messages[3].tool_returns]
+    assert_pairs_are_whole(harness.recall.messages)
+    statuses = [part.status for part in harness.recall.messages[3].tool_returns]
     assert statuses == [ToolStatus.OK, ToolStatus.FAILED, ToolStatus.OK]
 
 
 async def test_memory_edit_rebuilds_the_prompt_for_the_next_step_and_stores_it_with_it() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
 
     def edit() -> None:
-        world.memory.text = "<memory_blocks>\nnew\n</memory_blocks>"
+        harness.memory.text = "<memory_blocks>\nnew\n</memory_blocks>"
 
-    world.tools.on_edit = edit
-    world.archival.answer = ArchivalStats(2, ("a", "b"))
-    await world.run(None, world.calls("edits"), reply("Done."))
+    harness.tools.on_edit = edit
+    harness.archival.answer = ArchivalStats(2, ("a", "b"))
+    await harness.run(None, harness.calls("edits"), reply("Done."))
 
-    first, second = (request.messages[0].text for request in world.model.requests)
+    first, second = (request.messages[0].text for request in harness.model.requests)
     assert "empty" in first
     assert "new" in second
     assert "Available archival memory tags: a, b" in first
     assert "Available archival memory tags: a, b" in second
-    assert [commit.system_text for commit in world.recall.commits] == [first, second]
-    assert world.archival.asked == 1
-    assert world.recall.commits[1].metadata_stale is False
+    assert [commit.system_text for commit in harness.recall.commits] == [first, second]
+    assert harness.archival.asked == 1
+    assert harness.recall.commits[1].metadata_stale is False
 
 
 async def test_rebuilt_prompt_that_no_step_stored_is_rebuilt_again_next_time() -> None:
-    world = LoopWorld()
-    world.memory.text = "<memory_blocks>\nnew\n</memory_blocks>"
-    await world.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "no"))
-    assert "empty" in world.recall.messages[0].text
+    harness = LoopHarness()
+    harness.memory.text = "<memory_blocks>\nnew\n</memory_blocks>"
+    await harness.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "no"))
+    assert "empty" in harness.recall.messages[0].text
 
-    await world.run(None, reply("Hello."))
-    assert "new" in world.recall.messages[0].text
+    await harness.run(None, reply("Hello."))
+    assert "new" in harness.recall.messages[0].text
 
 
 async def test_unavailable_counts_stay_and_are_requested_again() -> None:
-    world = LoopWorld()
-    world.recall.stale = True
-    world.archival.answer = ArchivalStats(7, ("x",))
-    await world.run(None, reply("Hello."))
-    assert world.recall.stale is False
+    harness = LoopHarness()
+    harness.recall.stale = True
+    harness.archival.answer = ArchivalStats(7, ("x",))
+    await harness.run(None, reply("Hello."))
+    assert harness.recall.stale is False
 
-    world.recall.stale = True
-    world.archival.answer = UnavailableError("down")
-    await world.run(None, reply("Hello."))
-    assert "- 7 total memories" in world.recall.messages[0].text
-    assert world.recall.stale is True
+    harness.recall.stale = True
+    harness.archival.answer = UnavailableError("down")
+    await harness.run(None, reply("Hello."))
+    assert "- 7 total memories" in harness.recall.messages[0].text
+    assert harness.recall.stale is True
 
 
 async def test_new_date_rebuilds_the_prompt_once_a_day() -> None:
-    world = LoopWorld()
-    await world.run(None, reply("Hello."))
-    assert world.recall.commits[-1].system_text is None
-    world.clock.advance(24 * 3600)
-    await world.run(None, reply("Hello."))
-    system_text = world.recall.commits[-1].system_text
+    harness = LoopHarness()
+    await harness.run(None, reply("Hello."))
+    assert harness.recall.commits[-1].system_text is None
+    harness.clock.advance(24 * 3600)
+    await harness.run(None, reply("Hello."))
+    system_text = harness.recall.commits[-1].system_text
     assert system_text is not None
-    assert f"date is: {world.clock.now():%B %d, %Y}\n" in system_text
-    await world.run(None, reply("Hello."))
-    assert world.recall.commits[-1].system_text is None
+    assert f"date is: {harness.clock.now():%B %d, %Y}\n" in system_text
+    await harness.run(None, reply("Hello."))
+    assert harness.recall.commits[-1].system_text is None
 
 
 async def test_the_window_does_not_grow_with_the_conversation() -> None:
-    world = LoopWorld(window_tokens=4096)
+    harness = LoopHarness(window_tokens=4096)
     sizes = []
     for number in range(60):
-        asked = world.request(f"Question {number} " + "q" * 400)
-        sink = await world.run(asked, reply("a" * 400))
+        asked = harness.request(f"Question {number} " + "q" * 400)
+        sink = await harness.run(asked, reply("a" * 400))
         assert sink.outcome.stop_reason is StopReason.END_TURN
-        sizes.append(len(world.recall.messages))
+        sizes.append(len(harness.recall.messages))
     assert max(sizes[30:]) <= max(sizes[:30])
-    assert world.recall.messages[-2].text.startswith("Question 59")
-    assert world.recall.hidden + len(world.recall.messages) == 121 + len(world.recall.swaps)
-    out_of_view = world.recall.hidden - (len(world.recall.swaps) - 1)
-    assert f"- {out_of_view} previous" in world.recall.messages[0].text
-    assert 0 < len(world.recall.swaps) < 20
-    assert len(world.model.summarised) == len(world.recall.swaps)
+    assert harness.recall.messages[-2].text.startswith("Question 59")
+    assert harness.recall.hidden + len(harness.recall.messages) == 121 + len(harness.recall.swaps)
+    out_of_view = harness.recall.hidden - (len(harness.recall.swaps) - 1)
+    assert f"- {out_of_view} previous" in harness.recall.messages[0].text
+    assert 0 < len(harness.recall.swaps) < 20
+    assert len(harness.model.summarised) == len(harness.recall.swaps)
 
 
 async def test_hidden_messages_are_counted_and_never_negative() -> None:
-    world = LoopWorld()
-    world.recall.stale = True
-    world.recall.hidden = 12
-    await world.run(None, reply("Hello."))
-    assert "- 12 previous messages between you and the user" in world.recall.messages[0].text
+    harness = LoopHarness()
+    harness.recall.stale = True
+    harness.recall.hidden = 12
+    await harness.run(None, reply("Hello."))
+    assert "- 12 previous messages between you and the user" in harness.recall.messages[0].text
 
-    world.recall.stale = True
-    world.recall.hidden = -5
-    await world.run(None, reply("Hello."))
-    assert "- 0 previous messages between you and the user" in world.recall.messages[0].text
+    harness.recall.stale = True
+    harness.recall.hidden = -5
+    await harness.run(None, reply("Hello."))
+    assert "- 0 previous messages between you and the user" in harness.recall.messages[0].text
 
 
 async def test_call_ids_that_repeat_are_made_unique() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     same = (ToolCall("call_0", "reads", ""), ToolCall("call_0", "acts", ""))
-    await world.run(None, reply("", *same), reply("", *same), reply("Done."))
+    await harness.run(None, reply("", *same), reply("", *same), reply("Done."))
 
-    ids = [call.id for message in world.recall.messages for call in message.tool_calls]
+    ids = [call.id for message in harness.recall.messages for call in message.tool_calls]
     assert len(set(ids)) == 4
-    assert list(world.tools.acted.values()) == [1, 1]
-    assert_pairs_are_whole(world.recall.messages)
+    assert list(harness.tools.acted.values()) == [1, 1]
+    assert_pairs_are_whole(harness.recall.messages)
 
 
 async def test_text_that_cannot_be_stored_is_cleaned() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     bad = ToolCall("c\0", "reads", '{"a": "\ud800"}')
-    await world.run(None, reply("a\0b\udc00", bad), reply("Done."))
+    await harness.run(None, reply("a\0b\udc00", bad), reply("Done."))
 
-    stored = world.recall.messages[2]
+    stored = harness.recall.messages[2]
     assert stored.text == "ab?"
     assert stored.tool_calls[0].arguments == '{"a": "?"}'
 
 
 async def test_cut_reply_runs_its_whole_calls_and_stops() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     calls = (ToolCall("a", "acts", "{}"), ToolCall("b", "acts", '{"x": '))
-    sink = await world.run(None, reply("", *calls, finish=FinishReason.LENGTH))
+    sink = await harness.run(None, reply("", *calls, finish=FinishReason.LENGTH))
 
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
-    assert len(world.tools.acted) == 1
-    assert "cut at the limit of output tokens" in content(world, 3, 1)
+    assert len(harness.tools.acted) == 1
+    assert "cut at the limit of output tokens" in content(harness, 3, 1)
 
 
 async def test_reply_cut_before_any_text_fails_with_advice() -> None:
-    world = LoopWorld()
-    sink = await world.run(None, reply("", finish=FinishReason.LENGTH))
+    harness = LoopHarness()
+    sink = await harness.run(None, reply("", finish=FinishReason.LENGTH))
 
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
     assert sink.outcome.failure is not None
@@ -241,32 +241,32 @@ async def test_reply_cut_before_any_text_fails_with_advice() -> None:
 async def test_model_errors_end_the_run_with_a_reason(
     kind: str, stop: str, reason: str, retryable: bool
 ) -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     error = ModelError(ModelErrorKind(kind), "What the provider said.")
     if kind == "not_configured":
-        world.models.error = error
-        sink = await world.run()
+        harness.models.error = error
+        sink = await harness.run()
     else:
-        sink = await world.run(None, *[error] * 3)
+        sink = await harness.run(None, *[error] * 3)
 
     assert sink.outcome.stop_reason.value == stop
     assert sink.outcome.failure is not None
     assert sink.outcome.failure.reason.value == reason
     assert sink.outcome.failure.retryable is retryable
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 async def test_broken_stream_is_restarted_at_most_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
-    world = LoopWorld()
+    harness = LoopHarness()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
-    sink = await world.run(None, broken, broken, reply("Whole."))
+    sink = await harness.run(None, broken, broken, reply("Whole."))
     assert len(sink.of(StepRestarted)) == 2
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
-    sink = await world.run(None, broken, broken, broken)
+    sink = await harness.run(None, broken, broken, broken)
     assert len(sink.of(StepRestarted)) == 2
     assert sink.outcome.stop_reason is StopReason.LLM_API_ERROR
 
@@ -275,9 +275,9 @@ async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
-    world = LoopWorld()
+    harness = LoopHarness()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
-    sink = await world.run(None, broken, reply("Whole."))
+    sink = await harness.run(None, broken, reply("Whole."))
 
     sent, again = sink.of(ModelRequestSent)
     lost_reply, whole_reply = sink.of(ReplyReceived)
@@ -291,80 +291,80 @@ async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
 
 
 async def test_request_that_the_provider_refused_costs_nothing() -> None:
-    world = LoopWorld()
-    world.model.says_before_failure = ""
-    sink = await world.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "No."))
+    harness = LoopHarness()
+    harness.model.says_before_failure = ""
+    sink = await harness.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "No."))
     assert len(sink.of(ModelRequestSent)) == 1
     assert [event.usage for event in sink.of(ReplyReceived)] == [Usage()]
     assert sink.outcome.usage == Usage()
 
 
 async def test_system_prompt_larger_than_the_window_never_reaches_the_model() -> None:
-    world = LoopWorld(window_tokens=4096)
-    world.memory.text = "<memory_blocks>\n" + "x" * 40_000 + "\n</memory_blocks>"
-    sink = await world.run()
+    harness = LoopHarness(window_tokens=4096)
+    harness.memory.text = "<memory_blocks>\n" + "x" * 40_000 + "\n</memory_blocks>"
+    sink = await harness.run()
 
     stop = StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT
     assert sink.outcome.stop_reason is stop
-    assert world.model.requests == []
+    assert harness.model.requests == []
 
 
 async def test_definite_refusal_of_a_service_ends_the_run_with_the_message_stored() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
 
     async def refuse(names: Sequence[str], *, skip_missing: bool = False, run_id: str = "") -> None:
         raise FailedPreconditionError("No.", reason=Reason.SCHEMA_OUTDATED)
 
-    world.tools.resolve = refuse  # type: ignore[assignment,method-assign]
-    sink = await world.run()
+    harness.tools.resolve = refuse  # type: ignore[assignment,method-assign]
+    sink = await harness.run()
 
     assert sink.outcome.stop_reason is StopReason.ERROR
     assert sink.outcome.failure is not None
     assert sink.outcome.failure.reason is Reason.SCHEMA_OUTDATED
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 async def test_service_that_cannot_be_reached_leaves_the_run_open() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
 
     async def away(*_: object, **__: object) -> ToolSet:
         raise UnavailableError("down")
 
-    world.tools.resolve = away  # type: ignore[method-assign]
+    harness.tools.resolve = away  # type: ignore[method-assign]
     sink = Sink()
     with pytest.raises(UnavailableError):
-        await Turn(world.ports, world.request(), sink).run()
+        await Turn(harness.ports, harness.request(), sink).run()
     assert "RunFinished" not in sink.kinds
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
 
 @pytest.mark.parametrize("broke", [True, False], ids=["in mid-call", "before the call"])
 async def test_keyed_calls_are_repeated_until_the_executor_is_back(broke: bool) -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     error: StrataError = UnavailableError("ipv4:10.0.0.1:7605: refused")
-    world.tools.error = lost(error) if broke else error
-    turn = asyncio.create_task(world.run(None, world.calls("keyed"), reply("Done.")))
-    while len(world.tools.batches) < 3:
+    harness.tools.error = lost(error) if broke else error
+    turn = asyncio.create_task(harness.run(None, harness.calls("keyed"), reply("Done.")))
+    while len(harness.tools.batches) < 3:
         await asyncio.sleep(0.01)
-    world.tools.error = None
+    harness.tools.error = None
     sink = await turn
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert [part.status for part in world.recall.messages[3].tool_returns] == [ToolStatus.OK]
+    assert [part.status for part in harness.recall.messages[3].tool_returns] == [ToolStatus.OK]
     assert sink.kinds.count("ToolStarted") == 1
-    assert len(world.tools.keys) == 1
+    assert len(harness.tools.keys) == 1
 
 
 async def test_call_that_may_have_acted_is_unknown_and_never_failed() -> None:
-    world = LoopWorld()
-    world.tools.error = lost(InternalError("Received RST_STREAM"))
-    sink = await world.run(None, world.calls("acts", "keyed"), reply("Pity."))
-    assert [part.status for part in world.recall.messages[3].tool_returns] == [
+    harness = LoopHarness()
+    harness.tools.error = lost(InternalError("Received RST_STREAM"))
+    sink = await harness.run(None, harness.calls("acts", "keyed"), reply("Pity."))
+    assert [part.status for part in harness.recall.messages[3].tool_returns] == [
         ToolStatus.UNKNOWN,
         ToolStatus.UNKNOWN,
     ]
     assert sink.outcome.stop_reason is StopReason.END_TURN
     # The keyed call was sent again; the other one must not be.
-    assert [[call.name for call in batch.calls] for batch in world.tools.batches] == [
+    assert [[call.name for call in batch.calls] for batch in harness.tools.batches] == [
         ["acts", "keyed"],
         ["keyed"],
         ["keyed"],
@@ -372,8 +372,8 @@ async def test_call_that_may_have_acted_is_unknown_and_never_failed() -> None:
 
 
 async def test_reply_is_requested_once_and_committed_once_recall_is_available_again() -> None:
-    world = LoopWorld()
-    commit, away = world.recall.commit_step, 3
+    harness = LoopHarness()
+    commit, away = harness.recall.commit_step, 3
 
     async def commit_later(step: StepCommit) -> CommittedStep:
         nonlocal away
@@ -382,20 +382,20 @@ async def test_reply_is_requested_once_and_committed_once_recall_is_available_ag
             raise UnavailableError("down")
         return await commit(step)
 
-    world.recall.commit_step = commit_later  # type: ignore[assignment,method-assign]
-    sink = await world.run(None, reply("Hello."))
+    harness.recall.commit_step = commit_later  # type: ignore[assignment,method-assign]
+    sink = await harness.run(None, reply("Hello."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert sink.outcome.usage == USAGE
-    assert len(world.model.requests) == 1
-    assert roles(world) == ["system", "user", "assistant"]
+    assert len(harness.model.requests) == 1
+    assert roles(harness) == ["system", "user", "assistant"]
 
 
 @pytest.mark.parametrize("method", ["open_step", "record"])
 async def test_unavailable_journal_repeats_neither_reply_nor_call(
     method: str,
 ) -> None:
-    world = LoopWorld()
-    write, away = getattr(world.journal, method), 3
+    harness = LoopHarness()
+    write, away = getattr(harness.journal, method), 3
 
     async def write_later(*args: Any) -> None:
         nonlocal away
@@ -404,29 +404,29 @@ async def test_unavailable_journal_repeats_neither_reply_nor_call(
             raise UnavailableError("down")
         await write(*args)
 
-    setattr(world.journal, method, write_later)
-    sink = await world.run(None, world.calls("acts", "reads"), reply("Done."))
+    setattr(harness.journal, method, write_later)
+    sink = await harness.run(None, harness.calls("acts", "reads"), reply("Done."))
     assert away == 0
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert len(world.model.requests) == 2
-    assert len(world.tools.batches) == 1
-    returns = world.recall.messages[3].tool_returns
+    assert len(harness.model.requests) == 2
+    assert len(harness.tools.batches) == 1
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.OK]
 
 
 async def test_refusal_of_the_executor_is_reported_to_the_model() -> None:
-    world = LoopWorld()
-    world.tools.error = FailedPreconditionError("Not now.", reason=Reason.IN_USE)
-    sink = await world.run(None, world.calls("acts", "reads"), reply("Pity."))
+    harness = LoopHarness()
+    harness.tools.error = FailedPreconditionError("Not now.", reason=Reason.IN_USE)
+    sink = await harness.run(None, harness.calls("acts", "reads"), reply("Pity."))
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert content(world, 3) == "The tool could not be run: Not now."
-    assert_pairs_are_whole(world.recall.messages)
+    assert content(harness, 3) == "The tool could not be run: Not now."
+    assert_pairs_are_whole(harness.recall.messages)
 
 
-async def cancelled_turn(world: LoopWorld, ready: asyncio.Event) -> Sink:
+async def cancelled_turn(harness: LoopHarness, ready: asyncio.Event) -> Sink:
     sink, control = Sink(), TurnControl()
-    task = asyncio.create_task(Turn(world.ports, world.request(), sink, control).run())
+    task = asyncio.create_task(Turn(harness.ports, harness.request(), sink, control).run())
     await ready.wait()
     await asyncio.sleep(0)
     control.cancelled = True
@@ -437,74 +437,74 @@ async def cancelled_turn(world: LoopWorld, ready: asyncio.Event) -> Sink:
 
 
 async def test_cancel_while_tools_run_keeps_the_pair_whole() -> None:
-    world = LoopWorld()
-    world.model.replies = [world.calls("acts", "blocks", "acts")]
-    sink = await cancelled_turn(world, world.tools.running)
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts", "blocks", "acts")]
+    sink = await cancelled_turn(harness, harness.tools.running)
 
     assert [event.result.tool_return.status for event in sink.of(ToolFinished)] == [
         ToolStatus.OK,
         ToolStatus.UNKNOWN,
         ToolStatus.UNKNOWN,
     ]
-    assert world.tools.killed == 1
-    assert roles(world) == ["system", "user", "assistant", "tool"]
-    assert_pairs_are_whole(world.recall.messages)
-    returns = world.recall.messages[3].tool_returns
+    assert harness.tools.killed == 1
+    assert roles(harness) == ["system", "user", "assistant", "tool"]
+    assert_pairs_are_whole(harness.recall.messages)
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [
         ToolStatus.OK,
         ToolStatus.UNKNOWN,
         ToolStatus.UNKNOWN,
     ]
-    assert content(world, 3, 1) == content(world, 3, 2) == CANCELLED
+    assert content(harness, 3, 1) == content(harness, 3, 2) == CANCELLED
 
 
 async def test_turn_stopped_by_its_process_stores_no_returns_for_calls_cut_off() -> None:
     """Only a cancelled run is cancelled: the ledger has what ended, the next attempt the rest."""
-    world = LoopWorld()
-    world.model.replies = [world.calls("acts", "blocks", "acts")]
-    request = world.request()
-    task = asyncio.create_task(Turn(world.ports, request, Sink()).run())
-    await world.tools.running.wait()
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts", "blocks", "acts")]
+    request = harness.request()
+    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
+    await harness.tools.running.wait()
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert roles(world) == ["system", "user"]
+    assert roles(harness) == ["system", "user"]
 
-    sink = await world.run(replace(request, attempt=2), reply("Done."))
-    returns = world.recall.messages[3].tool_returns
+    sink = await harness.run(replace(request, attempt=2), reply("Done."))
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [
         ToolStatus.OK,
         ToolStatus.UNKNOWN,
         ToolStatus.UNKNOWN,
     ]
-    assert "cancelled" not in content(world, 3, 1)
+    assert "cancelled" not in content(harness, 3, 1)
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def cut_in_a_step() -> tuple[LoopWorld, RunRequest]:
+async def cut_in_a_step() -> tuple[LoopHarness, RunRequest]:
     """A run whose process was stopped while one of two calls was running."""
-    world = LoopWorld()
-    world.model.replies = [world.calls("acts", "blocks")]
-    request = world.request()
-    task = asyncio.create_task(Turn(world.ports, request, Sink()).run())
-    await world.tools.running.wait()
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts", "blocks")]
+    request = harness.request()
+    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
+    await harness.tools.running.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    return world, request
+    return harness, request
 
 
 async def test_cancelled_run_stores_the_step_that_an_earlier_attempt_left() -> None:
-    world, request = await cut_in_a_step()
-    batches = len(world.tools.batches)
+    harness, request = await cut_in_a_step()
+    batches = len(harness.tools.batches)
 
-    sink = await world.run(replace(request, attempt=2, cancelled=True))
+    sink = await harness.run(replace(request, attempt=2, cancelled=True))
 
     assert sink.outcome.stop_reason is StopReason.CANCELLED
-    assert len(world.tools.batches) == batches
-    assert_pairs_are_whole(world.recall.messages)
-    returns = world.recall.messages[3].tool_returns
+    assert len(harness.tools.batches) == batches
+    assert_pairs_are_whole(harness.recall.messages)
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
@@ -512,32 +512,32 @@ async def test_cancelled_run_stores_the_step_that_an_earlier_attempt_left() -> N
 async def test_run_that_is_dispatched_after_its_deadline_stores_the_step_that_was_left(
     cancelled: bool,
 ) -> None:
-    world, request = await cut_in_a_step()
-    batches, resume = len(world.tools.batches), world.journal.resume
+    harness, request = await cut_in_a_step()
+    batches, resume = len(harness.tools.batches), harness.journal.resume
 
     async def from_a_database(key: JournalKey, step: int) -> StepRecord | None:
         for _ in range(5):
             await asyncio.sleep(0)
         return await resume(key, step)
 
-    world.journal.resume = from_a_database  # type: ignore[method-assign]
+    harness.journal.resume = from_a_database  # type: ignore[method-assign]
     again = replace(request, attempt=2, remaining_s=0.0, cancelled=cancelled)
-    sink = await world.run(again)
+    sink = await harness.run(again)
 
     assert sink.outcome.stop_reason is StopReason.ERROR
     assert sink.outcome.failure is not None
     assert sink.outcome.failure.reason is Reason.DEADLINE_EXCEEDED
-    assert len(world.tools.batches) == batches
-    assert_pairs_are_whole(world.recall.messages)
-    returns = world.recall.messages[3].tool_returns
+    assert len(harness.tools.batches) == batches
+    assert_pairs_are_whole(harness.recall.messages)
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
-    assert "cancelled" not in content(world, 3, 1)
+    assert "cancelled" not in content(harness, 3, 1)
 
 
 async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it() -> None:
-    world, request = await cut_in_a_step()
+    harness, request = await cut_in_a_step()
 
-    control, looked, resume = TurnControl(), asyncio.Event(), world.journal.resume
+    control, looked, resume = TurnControl(), asyncio.Event(), harness.journal.resume
 
     async def look(key: JournalKey, step: int) -> StepRecord | None:
         if not looked.is_set():
@@ -545,9 +545,9 @@ async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it()
             await asyncio.Event().wait()
         return await resume(key, step)
 
-    world.journal.resume = look  # type: ignore[method-assign]
+    harness.journal.resume = look  # type: ignore[method-assign]
     sink = Sink()
-    turn = Turn(world.ports, replace(request, attempt=2), sink, control)
+    turn = Turn(harness.ports, replace(request, attempt=2), sink, control)
     running = asyncio.create_task(turn.run())
     await looked.wait()
     control.cancelled = True
@@ -555,51 +555,51 @@ async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it()
     await running
 
     assert sink.outcome.stop_reason is StopReason.CANCELLED
-    assert_pairs_are_whole(world.recall.messages)
-    returns = world.recall.messages[3].tool_returns
+    assert_pairs_are_whole(harness.recall.messages)
+    returns = harness.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
 async def test_detached_turn_finishes_its_step_and_starts_no_other() -> None:
-    world = LoopWorld()
-    world.model.replies = [world.calls("acts"), reply("Done.")]
-    request, control = world.request(), TurnControl()
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts"), reply("Done.")]
+    request, control = harness.request(), TurnControl()
 
     def lose() -> None:
         control.detached = True
 
-    world.tools.on_call = lose
+    harness.tools.on_call = lose
     with pytest.raises(CallerLostError):
-        await Turn(world.ports, request, Sink(), control).run()
-    assert roles(world) == ["system", "user", "assistant", "tool"]
-    assert len(world.model.requests) == 1
+        await Turn(harness.ports, request, Sink(), control).run()
+    assert roles(harness) == ["system", "user", "assistant", "tool"]
+    assert len(harness.model.requests) == 1
 
-    sink = await world.run(replace(request, attempt=2))
+    sink = await harness.run(replace(request, attempt=2))
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert roles(world) == ["system", "user", "assistant", "tool", "assistant"]
-    assert len(world.model.requests) == 2
+    assert roles(harness) == ["system", "user", "assistant", "tool", "assistant"]
+    assert len(harness.model.requests) == 2
 
 
 async def test_next_attempt_waits_for_one_that_finishes_its_step() -> None:
-    world = LoopWorld()
-    request = world.request()
-    await world.journal.mark_finishing(key_of(request), 60.0)
-    second = asyncio.create_task(world.run(replace(request, attempt=2), reply("Done.")))
+    harness = LoopHarness()
+    request = harness.request()
+    await harness.journal.mark_finishing(key_of(request), 60.0)
+    second = asyncio.create_task(harness.run(replace(request, attempt=2), reply("Done.")))
     await asyncio.sleep(0.05)
     # It has taken no fence: what the first attempt stores is still accepted.
-    assert world.recall.attempt == 0
+    assert harness.recall.attempt == 0
     assert not second.done()
-    await world.journal.mark_finishing(key_of(request), 0.0)
+    await harness.journal.mark_finishing(key_of(request), 0.0)
     assert (await second).outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_cancel_during_the_reply_stores_nothing_of_the_step() -> None:
-    world = LoopWorld()
-    world.model.hold = asyncio.Event()
-    world.model.replies = [reply("Never heard.")]
+    harness = LoopHarness()
+    harness.model.hold = asyncio.Event()
+    harness.model.replies = [reply("Never heard.")]
     sink, control = Sink(), TurnControl()
-    task = asyncio.create_task(Turn(world.ports, world.request(), sink, control).run())
-    while not world.model.requests:
+    task = asyncio.create_task(Turn(harness.ports, harness.request(), sink, control).run())
+    while not harness.model.requests:
         await asyncio.sleep(0)
     control.cancelled = True
     task.cancel()
@@ -609,69 +609,69 @@ async def test_cancel_during_the_reply_stores_nothing_of_the_step() -> None:
     completion = math.ceil(len("Never heard.") / sent.bytes_per_token)
     assert sink.outcome.usage == Usage(sent.prompt_tokens, completion, estimated=True)
 
-    assert roles(world) == ["system", "user"]
-    world.model.hold = None
-    assert (await world.run(None, reply("Hello."))).outcome.stop_reason is StopReason.END_TURN
+    assert roles(harness) == ["system", "user"]
+    harness.model.hold = None
+    assert (await harness.run(None, reply("Hello."))).outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_deadline_ends_the_run_and_says_so() -> None:
-    world = LoopWorld()
-    world.model.replies = [world.calls("blocks")]
-    turn = asyncio.create_task(world.run(world.request(remaining_s=3_600.0)))
-    await world.tools.running.wait()
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("blocks")]
+    turn = asyncio.create_task(harness.run(harness.request(remaining_s=3_600.0)))
+    await harness.tools.running.wait()
     put_forward(3_600)
     sink = await turn
 
     assert sink.outcome.stop_reason is StopReason.ERROR
     assert sink.outcome.failure is not None
     assert sink.outcome.failure.reason is Reason.DEADLINE_EXCEEDED
-    assert_pairs_are_whole(world.recall.messages)
-    assert roles(world)[-1] == "tool"
+    assert_pairs_are_whole(harness.recall.messages)
+    assert roles(harness)[-1] == "tool"
 
 
-async def die(world: LoopWorld, request: RunRequest) -> None:
+async def die(harness: LoopHarness, request: RunRequest) -> None:
     with pytest.raises(Died):
-        await world.run(request)
+        await harness.run(request)
 
 
 async def test_journalled_reply_is_not_requested_again_and_unknown_outcomes_are_reported() -> None:
-    world = LoopWorld()
-    world.model.replies = [world.calls("acts", "keyed", "reads", "acts"), reply("Done.")]
-    request = world.request()
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts", "keyed", "reads", "acts"), reply("Done.")]
+    request = harness.request()
     # Dies in the middle of the third call; the first was written down at once.
-    world.fate.last = 13
-    await die(world, request)
-    asked = len(world.model.requests)
+    harness.fate.last = 13
+    await die(harness, request)
+    asked = len(harness.model.requests)
     assert asked == 1
-    assert sum(world.tools.acted.values()) == 1
+    assert sum(harness.tools.acted.values()) == 1
 
-    world.fate.last = None
-    sink = await world.run(replace(request, attempt=2))
+    harness.fate.last = None
+    sink = await harness.run(replace(request, attempt=2))
 
-    assert len(world.model.requests) == asked + 1
-    statuses = [part.status for part in world.recall.messages[3].tool_returns]
+    assert len(harness.model.requests) == asked + 1
+    statuses = [part.status for part in harness.recall.messages[3].tool_returns]
     assert statuses == [ToolStatus.OK, ToolStatus.OK, ToolStatus.OK, ToolStatus.UNKNOWN]
-    assert max(world.tools.acted.values()) == 1
+    assert max(harness.tools.acted.values()) == 1
     assert sink.outcome.usage == USAGE + USAGE
 
 
 async def test_abandoned_dispatch_stops_at_the_fence() -> None:
-    world = LoopWorld()
-    world.model.hold = asyncio.Event()
-    world.model.replies = [world.calls("acts"), reply("From the second.")]
-    request = world.request()
-    first = asyncio.create_task(Turn(world.ports, request, Sink()).run())
-    while not world.model.requests:
+    harness = LoopHarness()
+    harness.model.hold = asyncio.Event()
+    harness.model.replies = [harness.calls("acts"), reply("From the second.")]
+    request = harness.request()
+    first = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
+    while not harness.model.requests:
         await asyncio.sleep(0)
-    held, world.model.hold = world.model.hold, None
-    sink = await world.run(replace(request, attempt=2))
+    held, harness.model.hold = harness.model.hold, None
+    sink = await harness.run(replace(request, attempt=2))
     held.set()
     with pytest.raises(AbortedError):
         await first
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    assert world.tools.acted == {}
-    assert roles(world) == ["system", "user", "assistant"]
+    assert harness.tools.acted == {}
+    assert roles(harness) == ["system", "user", "assistant"]
 
 
 def scripts() -> st.SearchStrategy[list[list[str]]]:
@@ -684,41 +684,41 @@ def scripts() -> st.SearchStrategy[list[list[str]]]:
 async def test_no_crash_loses_duplicates_or_separates_messages(
     script: list[list[str]], deaths: list[int]
 ) -> None:
-    world = LoopWorld()
-    request = world.request("Say this once.")
+    harness = LoopHarness()
+    request = harness.request("Say this once.")
     asked_before: dict[int, ModelReply] = {}
 
     def queue_replies() -> None:
-        done = len(world.recall.commits)
+        done = len(harness.recall.commits)
         rest = [
-            asked_before.setdefault(done + index, world.calls(*names))
+            asked_before.setdefault(done + index, harness.calls(*names))
             for index, names in enumerate(script[done:])
         ]
-        world.model.replies = [*rest, reply("Done.")]
+        harness.model.replies = [*rest, reply("Done.")]
 
     sink = None
     for attempt in range(1, len(deaths) + 2):
-        resumed = world.journal.rows.get(request.run_id, (0, None))[1]
+        resumed = harness.journal.rows.get(request.run_id, (0, None))[1]
         queue_replies()
-        if resumed is not None and resumed.step == len(world.recall.commits) + 1:
+        if resumed is not None and resumed.step == len(harness.recall.commits) + 1:
             # A journalled reply is not asked for again.
-            world.model.replies = world.model.replies[1:]
+            harness.model.replies = harness.model.replies[1:]
         last = deaths[attempt - 1] if attempt <= len(deaths) else None
-        world.fate.last = None if last is None else world.fate.calls + last
+        harness.fate.last = None if last is None else harness.fate.calls + last
         try:
-            sink = await world.run(replace(request, attempt=attempt))
+            sink = await harness.run(replace(request, attempt=attempt))
             break
         except Died:
             continue
 
     assert sink is not None
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    users = [m for m in world.recall.messages if m.role is MessageRole.USER and not m.hidden]
+    users = [m for m in harness.recall.messages if m.role is MessageRole.USER and not m.hidden]
     assert [m.text for m in users] == ["Say this once."]
-    assert_pairs_are_whole(world.recall.messages)
-    visible = [m.role.value for m in world.recall.messages if not m.hidden]
+    assert_pairs_are_whole(harness.recall.messages)
+    visible = [m.role.value for m in harness.recall.messages if not m.hidden]
     assert visible[2:] == ["assistant", "tool"] * len(script) + ["assistant"]
-    # A tool that acts on the world acts once, or its outcome is unknown and the model is told.
-    assert all(times == 1 for times in world.tools.acted.values())
+    # A tool with side effects acts once, or its outcome is unknown and the model sees that.
+    assert all(times == 1 for times in harness.tools.acted.values())
     assert sink.outcome.step_count == len(script) + 1
     assert isinstance(sink.outcome.usage, Usage)

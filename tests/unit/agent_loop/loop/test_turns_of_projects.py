@@ -13,7 +13,7 @@ from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.loop.priority import TurnWork
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Recall, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Recall, reply
 
 
 class SlowRecall:
@@ -56,11 +56,11 @@ class Turns:
         self._work = slots_of_short_work(64, "parts of turns")
 
     async def take(self, project: str) -> None:
-        world = LoopWorld()
-        recall = SlowRecall(world.recall, project, self._running, self.most)
-        world.ports = replace(world.ports, recall=recall, work=TurnWork(self._work))  # type: ignore[arg-type]
+        harness = LoopHarness()
+        recall = SlowRecall(harness.recall, project, self._running, self.most)
+        harness.ports = replace(harness.ports, recall=recall, work=TurnWork(self._work))  # type: ignore[arg-type]
         with use(RequestContext(caller=Caller("organization", project, "key"))):
-            await world.run(None, reply("Hello."))
+            await harness.run(None, reply("Hello."))
         self.ended.append(project)
 
     async def begin_many(self, project: str) -> list[asyncio.Task[None]]:

@@ -1,4 +1,4 @@
-"""Recording runs of the in-memory world, as the gateway and the agent loop do it together."""
+"""Recordings of runs of the loop harness, as the gateway and the agent loop make them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from strata.agent_loop.replay.recording import Recording
 from strata.api.agent_loop.v1 import recording_pb2
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.gateway.runs.events.model_calls import ModelCalls
-from unit.agent_loop.loop.in_memory_ports import LoopWorld
+from unit.agent_loop.loop.in_memory_ports import LoopHarness
 
 
 def pieces_of(
-    world: LoopWorld, request: RunRequest, events: Sequence[RunEvent]
+    harness: LoopHarness, request: RunRequest, events: Sequence[RunEvent]
 ) -> list[pb.RecordRunRequest]:
     """Returns what the gateway sends of a run with these events."""
     turn = recording_pb2.RecordedTurn(
@@ -29,12 +29,12 @@ def pieces_of(
         attempts=request.attempt,
         reads_transcript=request.transcript is not None,
     )
-    turn.accept_time.FromDatetime(world.clock.now())
+    turn.accept_time.FromDatetime(harness.clock.now())
     pieces, calls = [pb.RecordRunRequest(turn=turn)], ModelCalls()
     for event in events:
         if isinstance(event, TextPiece):
             continue
-        response = response_to_proto(event, request.run_id, world.clock.now())
+        response = response_to_proto(event, request.run_id, harness.clock.now())
         match response.WhichOneof("content"):
             case "request":
                 calls.note_request(response.request, 0)
@@ -47,14 +47,14 @@ def pieces_of(
 
 
 async def record(
-    world: LoopWorld,
+    harness: LoopHarness,
     request: RunRequest,
     events: Sequence[RunEvent],
     later: Sequence[pb.RecordRunRequest] = (),
 ) -> Recording:
     """Returns the recording of a run, written into a file and read again."""
     reader = EvidenceReader()
-    for piece in [*pieces_of(world, request, events), *later]:
+    for piece in [*pieces_of(harness, request, events), *later]:
         reader.take(piece)
-    recording = await Recorder(world.ports).record(reader.evidence)
+    recording = await Recorder(harness.ports).record(reader.evidence)
     return recording_from_json(recording_to_json(recording))

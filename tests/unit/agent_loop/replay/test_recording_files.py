@@ -16,16 +16,18 @@ from strata.agent_loop.replay import recording as recordings
 from strata.agent_loop.replay.replay import replay
 from strata.cli.main import app
 from strata.protocol.errors import InvalidArgumentError
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, reply
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
 from unit.agent_loop.replay.recorded import record
 
 
 @pytest.fixture
 async def document() -> dict[str, Any]:
-    world = LoopWorld()
-    request = world.request()
-    sink = await world.run(request, world.calls("reads"), reply("Done."))
-    value: dict[str, Any] = json.loads(recording_to_json(await record(world, request, sink.events)))
+    harness = LoopHarness()
+    request = harness.request()
+    sink = await harness.run(request, harness.calls("reads"), reply("Done."))
+    value: dict[str, Any] = json.loads(
+        recording_to_json(await record(harness, request, sink.events))
+    )
     return value
 
 

@@ -41,28 +41,28 @@ from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
 from unit.agent_loop.compaction.test_compacting_turns import full
 from unit.agent_loop.loop import gated
-from unit.agent_loop.loop.coding import coded, coding_world
-from unit.agent_loop.loop.in_memory_ports import LoopWorld, Sink, reply
+from unit.agent_loop.loop.coding import coded, coding_harness
+from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink, reply
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.test_replies_in_json import ANY, INVALID, TEXT, VALID, world_with
+from unit.agent_loop.loop.test_replies_in_json import ANY, INVALID, TEXT, VALID, harness_with
 from unit.agent_loop.replay.recorded import pieces_of, record
 
 
-async def run_and_record(world: LoopWorld, *replies: Any, **fields: Any) -> Recording:
-    request = world.request(**fields)
-    sink = await world.run(request, *replies)
-    return await record(world, request, sink.events)
+async def run_and_record(harness: LoopHarness, *replies: Any, **fields: Any) -> Recording:
+    request = harness.request(**fields)
+    sink = await harness.run(request, *replies)
+    return await record(harness, request, sink.events)
 
 
-def v2(world: LoopWorld, *, thoughts: bool = False) -> LoopWorld:
-    model = replace(world.agent.model, put_inner_thoughts_in_kwargs=thoughts)
-    use(world, replace(world.agent, type=AgentType.MEMGPT_V2, model=model))
-    return world
+def v2(harness: LoopHarness, *, thoughts: bool = False) -> LoopHarness:
+    model = replace(harness.agent.model, put_inner_thoughts_in_kwargs=thoughts)
+    use(harness, replace(harness.agent, type=AgentType.MEMGPT_V2, model=model))
+    return harness
 
 
-def use(world: LoopWorld, agent: Any) -> None:
-    world.agent = agent
-    world.ports.agents.agent = agent  # type: ignore[attr-defined]
+def use(harness: LoopHarness, agent: Any) -> None:
+    harness.agent = agent
+    harness.ports.agents.agent = agent  # type: ignore[attr-defined]
 
 
 def assert_whole(recording: Recording) -> None:
@@ -83,11 +83,11 @@ async def assert_same(recording: Recording) -> None:
 
 
 async def test_run_with_tools_is_replayed() -> None:
-    world = LoopWorld()
-    world.tools.failing = {"reads"}
-    await world.run(world.request("Earlier."), reply("Yes."))
+    harness = LoopHarness()
+    harness.tools.failing = {"reads"}
+    await harness.run(harness.request("Earlier."), reply("Yes."))
     recording = await run_and_record(
-        world, world.calls("keyed", "acts"), world.calls("reads", "nothing"), reply("Done.")
+        harness, harness.calls("keyed", "acts"), harness.calls("reads", "nothing"), reply("Done.")
     )
     assert len(recording.window) == 2
     assert [len(step.calls) for step in recording.steps] == [2, 1, 0]
@@ -95,45 +95,45 @@ async def test_run_with_tools_is_replayed() -> None:
 
 
 async def test_earlier_system_messages_are_reconstructed() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
 
     def edit() -> None:
-        world.memory.text = world.memory.text.replace("empty", "full")
+        harness.memory.text = harness.memory.text.replace("empty", "full")
 
-    world.tools.on_edit = edit
-    recording = await run_and_record(world, world.calls("edits"), reply("Done."))
+    harness.tools.on_edit = edit
+    recording = await run_and_record(harness, harness.calls("edits"), reply("Done."))
     assert "empty" in recording.system
     assert "full" in recording.steps[1].memory.section
     await assert_same(recording)
 
 
 async def test_reply_that_was_asked_for_twice_is_replayed() -> None:
-    world = LoopWorld()
-    await world.run(world.request("Earlier."), reply("Yes."))
-    world.memory.text = world.memory.text.replace("empty", "full")
-    recording = await run_and_record(world, reply(""), reply("Done."))
+    harness = LoopHarness()
+    await harness.run(harness.request("Earlier."), reply("Yes."))
+    harness.memory.text = harness.memory.text.replace("empty", "full")
+    recording = await run_and_record(harness, reply(""), reply("Done."))
     assert "empty" in recording.system
     await assert_same(recording)
 
 
 async def test_run_is_recorded_after_later_runs_have_changed_memory() -> None:
-    world = LoopWorld()
-    request = world.request("First.")
-    first = await world.run(request, reply("One."))
-    world.memory.text = world.memory.text.replace("empty", "full")
-    second_request = world.request("Second.")
-    second = await world.run(second_request, reply("Two."))
+    harness = LoopHarness()
+    request = harness.request("First.")
+    first = await harness.run(request, reply("One."))
+    harness.memory.text = harness.memory.text.replace("empty", "full")
+    second_request = harness.request("Second.")
+    second = await harness.run(second_request, reply("Two."))
     later = [
         pb.RecordRunRequest(
             later=pb.LaterChange(after=call.request.system, change=call.request.system_change)
         )
-        for piece in pieces_of(world, second_request, second.events)
+        for piece in pieces_of(harness, second_request, second.events)
         for call in piece.event.model_calls
         if call.request.HasField("system_change")
     ]
     assert len(later) == 1
-    await assert_same(await record(world, request, first.events, later))
-    without = await record(world, request, first.events)
+    await assert_same(await record(harness, request, first.events, later))
+    without = await record(harness, request, first.events)
     assert without.steps[0].request is not None
     assert without.steps[0].request.text.system is None
     assert any("system message" in note for note in without.notes)
@@ -144,10 +144,10 @@ async def test_run_is_recorded_after_later_runs_have_changed_memory() -> None:
 
 @pytest.mark.parametrize("thoughts", [False, True])
 async def test_run_of_the_v2_loop_is_replayed(thoughts: bool) -> None:
-    world = v2(LoopWorld(), thoughts=thoughts)
+    harness = v2(LoopHarness(), thoughts=thoughts)
     call = ToolCall("call_1", "reads", '{"thinking": "Hm. \\"So\\"", "request_heartbeat": true}')
     recording = await run_and_record(
-        world, reply("", call), reply("", ToolCall("call_2", "acts", '{"a":1}')), reply("Text.")
+        harness, reply("", call), reply("", ToolCall("call_2", "acts", '{"a":1}')), reply("Text.")
     )
     assert recording.steps[0].messages[-1].hidden
     if thoughts:
@@ -156,30 +156,32 @@ async def test_run_of_the_v2_loop_is_replayed(thoughts: bool) -> None:
 
 
 async def test_run_that_asks_for_approval_is_replayed_and_so_is_its_answer() -> None:
-    world = LoopWorld()
-    tools = tuple(replace(t, requires_approval=t.name == "acts") for t in world.tools.toolset.tools)
-    world.tools.toolset = replace(world.tools.toolset, tools=tools)
-    request = world.request()
-    asked = await world.run(request, world.calls("reads", "acts"))
+    harness = LoopHarness()
+    tools = tuple(
+        replace(t, requires_approval=t.name == "acts") for t in harness.tools.toolset.tools
+    )
+    harness.tools.toolset = replace(harness.tools.toolset, tools=tools)
+    request = harness.request()
+    asked = await harness.run(request, harness.calls("reads", "acts"))
     assert asked.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
-    await assert_same(await record(world, request, asked.events))
-    answer = gated.with_answer(world, gated.yes(gated.asked(world)))
-    answered = await world.run(answer, reply("Done."))
-    assert sum(world.tools.acted.values()) == 1
-    recording = await record(world, answer, answered.events)
+    await assert_same(await record(harness, request, asked.events))
+    answer = gated.with_answer(harness, gated.yes(gated.asked(harness)))
+    answered = await harness.run(answer, reply("Done."))
+    assert sum(harness.tools.acted.values()) == 1
+    recording = await record(harness, answer, answered.events)
     assert [call.name for step in recording.steps for call in step.calls] == ["reads", "acts"]
     await assert_same(recording)
-    assert sum(world.tools.acted.values()) == 1
+    assert sum(harness.tools.acted.values()) == 1
 
 
 async def test_recording_of_a_window_that_was_compacted_is_replayed() -> None:
-    world = await full()
+    harness = await full()
     for text in ("Last.", "Later."):
-        world.tools.text = "t" * 4_000
-        request = world.request(text + "q" * 400)
-        replies = [world.calls(name) for name in ("reads", "keyed", "edits") * 3]
-        sink = await world.run(request, *replies, reply("Done."))
-        recording = await record(world, request, sink.events)
+        harness.tools.text = "t" * 4_000
+        request = harness.request(text + "q" * 400)
+        replies = [harness.calls(name) for name in ("reads", "keyed", "edits") * 3]
+        sink = await harness.run(request, *replies, reply("Done."))
+        recording = await record(harness, request, sink.events)
         assert any(step.summaries for step in recording.steps)
         await assert_same(recording)
     # The last run compacts before its first request, and in its middle.
@@ -187,26 +189,28 @@ async def test_recording_of_a_window_that_was_compacted_is_replayed() -> None:
 
 
 async def test_run_that_was_taken_over_is_replayed() -> None:
-    world = LoopWorld()
-    request = world.request()
-    world.model.replies.extend([world.calls("keyed", "acts"), world.calls("reads"), reply("Done.")])
+    harness = LoopHarness()
+    request = harness.request()
+    harness.model.replies.extend(
+        [harness.calls("keyed", "acts"), harness.calls("reads"), reply("Done.")]
+    )
     events = []
-    world.fate.last = world.fate.calls + 9
+    harness.fate.last = harness.fate.calls + 9
     sink = Sink()
     with pytest.raises(Died):
-        await Turn(world.ports, request, sink).run()
+        await Turn(harness.ports, request, sink).run()
     events += sink.events
-    world.fate.last = None
-    again = await world.run(replace(request, attempt=2))
+    harness.fate.last = None
+    again = await harness.run(replace(request, attempt=2))
     events += again.events
-    recording = await record(world, request, events)
+    recording = await record(harness, request, events)
     assert recording.turn.attempts == 2
     await assert_same(recording)
 
 
 async def test_first_difference_in_the_prompt_is_reported_with_its_path() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    harness = LoopHarness()
+    recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
     changed = replace(recording, agent=replace(recording.agent, system="Another base."))
     difference = (await replay(changed)).difference
     assert difference is not None
@@ -216,8 +220,8 @@ async def test_first_difference_in_the_prompt_is_reported_with_its_path() -> Non
 
 
 async def test_first_difference_in_the_rules_is_reported() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    harness = LoopHarness()
+    recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
     rule: ToolRule = rule_from_json({"type": "exit_loop", "tool_name": "reads"})
     changed = replace(recording, agent=replace(recording.agent, tool_rules=(rule,)))
     difference = (await replay(changed)).difference
@@ -226,8 +230,8 @@ async def test_first_difference_in_the_rules_is_reported() -> None:
 
 
 async def test_first_difference_in_the_order_of_tools_is_reported() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, reply("Done."))
+    harness = LoopHarness()
+    recording = await run_and_record(harness, reply("Done."))
     tools = replace(recording.tools, tools=recording.tools.tools[::-1])
     difference = (await replay(replace(recording, tools=tools))).difference
     assert difference is not None
@@ -236,8 +240,8 @@ async def test_first_difference_in_the_order_of_tools_is_reported() -> None:
 
 
 async def test_first_difference_in_shown_messages_is_reported() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, reply("Done."))
+    harness = LoopHarness()
+    recording = await run_and_record(harness, reply("Done."))
     packaging = MessagePackaging(pack_user_messages=True)
     changed = replace(recording, agent=replace(recording.agent, packaging=packaging))
     difference = (await replay(changed)).difference
@@ -247,9 +251,9 @@ async def test_first_difference_in_shown_messages_is_reported() -> None:
 
 
 async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
-    world = LoopWorld()
-    use(world, replace(world.agent, tools=("keyed",)))
-    recording = await run_and_record(world, world.calls("acts"), reply("Done."))
+    harness = LoopHarness()
+    use(harness, replace(harness.agent, tools=("keyed",)))
+    recording = await run_and_record(harness, harness.calls("acts"), reply("Done."))
     changed = replace(recording, agent=replace(recording.agent, tools=("keyed", "acts")))
     unchecked = [
         replace(step, request=replace(step.request, text=type(step.request.text)()))
@@ -263,13 +267,13 @@ async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
 
 
 async def test_earlier_or_later_end_of_the_run_is_reported() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    harness = LoopHarness()
+    recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
     shorter = replace(recording, turn=replace(recording.turn, max_steps=1))
     difference = (await replay(shorter)).difference
     assert difference is not None
     assert "ends the run here (max_steps)" in difference.summary
-    recording = await run_and_record(world, world.calls("reads"), max_steps=1)
+    recording = await run_and_record(harness, harness.calls("reads"), max_steps=1)
     longer = replace(recording, turn=replace(recording.turn, max_steps=2))
     difference = (await replay(longer)).difference
     assert difference is not None
@@ -277,22 +281,22 @@ async def test_earlier_or_later_end_of_the_run_is_reported() -> None:
 
 
 async def test_run_in_which_another_model_answered_is_replayed() -> None:
-    world = LoopWorld()
-    fallback = LoopWorld().model
-    fallback.replies = [world.calls("reads"), reply("Done.")]
-    settings = replace(world.models.settings, handle="test/other", model="other")
-    world.models.others["test/other"] = BoundModel(fallback, settings)
-    model = replace(world.agent.model, fallback_models=("test/other",))
-    use(world, replace(world.agent, model=model))
-    recording = await run_and_record(world, ModelError(ModelErrorKind.REFUSED, "No."))
+    harness = LoopHarness()
+    fallback = LoopHarness().model
+    fallback.replies = [harness.calls("reads"), reply("Done.")]
+    settings = replace(harness.models.settings, handle="test/other", model="other")
+    harness.models.others["test/other"] = BoundModel(fallback, settings)
+    model = replace(harness.agent.model, fallback_models=("test/other",))
+    use(harness, replace(harness.agent, model=model))
+    recording = await run_and_record(harness, ModelError(ModelErrorKind.REFUSED, "No."))
     assert [step.model for step in recording.steps] == ["test/other", "test/other"]
     await assert_same(recording)
 
 
 async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     recording = await run_and_record(
-        world, world.calls("reads"), ModelError(ModelErrorKind.REFUSED, "No.")
+        harness, harness.calls("reads"), ModelError(ModelErrorKind.REFUSED, "No.")
     )
     assert recording.end.stop_reason is StopReason.LLM_API_ERROR
     assert [len(step.messages) for step in recording.steps] == [2, 0]
@@ -304,72 +308,72 @@ async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> No
 
 
 async def test_run_that_ends_with_an_error_of_its_own_is_replayed() -> None:
-    world = v2(LoopWorld())
-    recording = await run_and_record(world, reply("Only text."))
+    harness = v2(LoopHarness())
+    recording = await run_and_record(harness, reply("Only text."))
     assert recording.end.stop_reason is StopReason.NO_TOOL_CALL
     await assert_same(recording)
 
 
 async def test_messages_without_an_answer_are_replayed() -> None:
-    world = LoopWorld()
-    recording = await run_and_record(world, record_only=True)
+    harness = LoopHarness()
+    recording = await run_and_record(harness, record_only=True)
     assert recording.steps == ()
     await assert_same(recording)
 
 
 async def test_code_that_called_tools_is_replayed_without_running_it() -> None:
-    world, coding = coding_world()
-    request = world.request()
-    sink = await world.run(request, coded(world, ["keyed", "acts"]), reply("Done."))
-    recording = await record(world, request, sink.events)
+    harness, coding = coding_harness()
+    request = harness.request()
+    sink = await harness.run(request, coded(harness, ["keyed", "acts"]), reply("Done."))
+    recording = await record(harness, request, sink.events)
     ran = len(coding.answers)
     await assert_same(recording)
     assert len(coding.answers) == ran == 2
 
 
 async def test_cancelled_run_is_replayed_up_to_the_cancellation() -> None:
-    world = LoopWorld()
-    request, sink, control = world.request(), Sink(), TurnControl()
-    world.model.replies.extend([world.calls("reads"), world.calls("blocks")])
-    turn = asyncio.create_task(Turn(world.ports, request, sink, control).run())
-    await world.tools.running.wait()
+    harness = LoopHarness()
+    request, sink, control = harness.request(), Sink(), TurnControl()
+    harness.model.replies.extend([harness.calls("reads"), harness.calls("blocks")])
+    turn = asyncio.create_task(Turn(harness.ports, request, sink, control).run())
+    await harness.tools.running.wait()
     control.cancelled = True
     turn.cancel()
     await turn
-    recording = await record(world, request, sink.events)
+    recording = await record(harness, request, sink.events)
     assert recording.end.stop_reason is StopReason.CANCELLED
     assert len(recording.steps) == 2
     await assert_same(recording)
 
 
 async def test_run_of_a_memory_agent_is_replayed() -> None:
-    world = LoopWorld()
-    await world.run(world.request("Earlier."), reply("Yes."))
-    conversation = world.agent.default_conversation_id
-    read = TranscriptRange(world.agent.id, conversation, -1, 2)
+    harness = LoopHarness()
+    await harness.run(harness.request("Earlier."), reply("Yes."))
+    conversation = harness.agent.default_conversation_id
+    read = TranscriptRange(harness.agent.id, conversation, -1, 2)
     recording = await run_and_record(
-        world, world.calls("reads"), reply("Done."), text="", transcript=read
+        harness, harness.calls("reads"), reply("Done."), text="", transcript=read
     )
     assert recording.window == ()
     await assert_same(recording)
 
 
 async def test_run_with_an_image_is_replayed_without_its_bytes() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     image = ImagePart("image/png", data=png())
     request = replace(
-        world.request(), inputs=[MessageInput(MessageRole.USER, (TextPart("Look."), image))]
+        harness.request(), inputs=[MessageInput(MessageRole.USER, (TextPart("Look."), image))]
     )
-    sink = await world.run(request, reply("A dot."))
-    recording = await record(world, request, sink.events)
+    sink = await harness.run(request, reply("A dot."))
+    recording = await record(harness, request, sink.events)
     await assert_same(recording)
     assert b"base64" not in recording_to_json(recording)
 
 
 async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
-    world = LoopWorld()
-    world.tools.text = "x" * 100
-    recording = await run_and_record(world, world.calls("reads"), reply("Done."))
+    harness = LoopHarness()
+    harness.tools.text = "x" * 100
+    recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
     returned = recording.steps[0].messages[1]
     tool_return = replace(returned.tool_returns[0], content=returned.tool_returns[0].content + " ")
     step = replace(
@@ -384,30 +388,30 @@ async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
 @pytest.mark.parametrize(
     ("spoil", "error"),
     [
-        (lambda world, events: events.pop(), "not over"),
-        (lambda world, events: events.pop(0), "before its messages"),
-        (lambda world, events: world.recall.log.clear(), "not stored any more"),
+        (lambda harness, events: events.pop(), "not over"),
+        (lambda harness, events: events.pop(0), "before its messages"),
+        (lambda harness, events: harness.recall.log.clear(), "not stored any more"),
         (
-            lambda world, events: world.recall.log.pop(world.recall.messages[1].id),
+            lambda harness, events: harness.recall.log.pop(harness.recall.messages[1].id),
             "shown are not stored any more",
         ),
     ],
 )
 async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, error: str) -> None:
-    world = LoopWorld()
-    await world.run(world.request("Earlier."), reply("Yes."))
-    request = world.request()
-    events = (await world.run(request, reply("Done."))).events
-    spoil(world, events)
+    harness = LoopHarness()
+    await harness.run(harness.request("Earlier."), reply("Yes."))
+    request = harness.request()
+    events = (await harness.run(request, reply("Done."))).events
+    spoil(harness, events)
     with pytest.raises(FailedPreconditionError, match=error) as raised:
-        await record(world, request, events)
+        await record(harness, request, events)
     assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 
 
 async def test_long_replay_yields_to_other_tasks() -> None:
-    world = LoopWorld()
-    calls = [world.calls("reads", "acts") for _ in range(3)]
-    recording = await run_and_record(world, *calls, reply("Done."))
+    harness = LoopHarness()
+    calls = [harness.calls("reads", "acts") for _ in range(3)]
+    recording = await run_and_record(harness, *calls, reply("Done."))
     replaying = asyncio.create_task(replay(recording))
     turns = 0
     while not replaying.done():
@@ -418,21 +422,21 @@ async def test_long_replay_yields_to_other_tasks() -> None:
 
 
 async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
-    world = LoopWorld()
-    request = world.request()
-    sink = await world.run(request, reply("Done."))
+    harness = LoopHarness()
+    request = harness.request()
+    sink = await harness.run(request, reply("Done."))
     events = [
         replace(event, digest=None) if isinstance(event, ModelRequestSent) else event
         for event in sink.events
     ]
     with pytest.raises(FailedPreconditionError, match="release"):
-        await record(world, request, events)
+        await record(harness, request, events)
 
 
 async def test_run_with_a_response_format_of_the_agent_is_replayed() -> None:
-    world = world_with()
-    recording = await run_and_record(world, reply(VALID))
-    assert recording.agent.response_format == world.agent.response_format
+    harness = harness_with()
+    recording = await run_and_record(harness, reply(VALID))
+    assert recording.agent.response_format == harness.agent.response_format
     await assert_same(recording)
 
 
@@ -440,84 +444,84 @@ async def test_run_with_a_response_format_of_the_agent_is_replayed() -> None:
 async def test_run_with_a_response_format_of_its_message_is_replayed(
     response_format: ResponseFormat, text: str
 ) -> None:
-    world = world_with()
-    recording = await run_and_record(world, reply(text), response_format=response_format)
+    harness = harness_with()
+    recording = await run_and_record(harness, reply(text), response_format=response_format)
     assert recording.agent.response_format == response_format
     await assert_same(recording)
 
 
 async def test_run_that_called_the_tool_of_its_group_is_not_recorded() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     schema = {"type": "object", "properties": {"agent": {"type": "string"}}}
     tool = Tool(ToolSchema(HAND_OVER, "Hands over.", schema), ToolEffect.READ_ONLY)
-    tools = world.tools.toolset
-    world.tools.toolset = replace(tools, tools=(*tools.tools, tool))
+    tools = harness.tools.toolset
+    harness.tools.toolset = replace(tools, tools=(*tools.tools, tool))
     member = GroupMember("agent-2", "Bo", "Knows boats.")
-    request = world.request(group_tool=GroupTool(HAND_OVER, (member,)))
+    request = harness.request(group_tool=GroupTool(HAND_OVER, (member,)))
     call = ToolCall("call-1", HAND_OVER, '{"agent": "Bo"}')
-    sink = await world.run(request, reply("", call), reply("Done."))
+    sink = await harness.run(request, reply("", call), reply("Done."))
     # Outside of the run nobody is offered the tool.
-    world.tools.toolset = tools
+    harness.tools.toolset = tools
     with pytest.raises(FailedPreconditionError, match="only in runs of their group") as raised:
-        await record(world, request, sink.events)
+        await record(harness, request, sink.events)
     assert raised.value.reason is Reason.RUN_NOT_RECORDABLE
 
 
 async def test_run_in_which_a_reply_was_corrected_is_not_recorded() -> None:
-    world = world_with()
-    request = world.request()
-    sink = await world.run(request, reply(INVALID), reply(VALID))
+    harness = harness_with()
+    request = harness.request()
+    sink = await harness.run(request, reply(INVALID), reply(VALID))
     with pytest.raises(FailedPreconditionError, match="correct its reply"):
-        await record(world, request, sink.events)
+        await record(harness, request, sink.events)
 
 
 async def test_run_whose_prompt_a_provider_refused_as_too_long_is_replayed() -> None:
-    world = await full()
-    request = world.request("Last " + "q" * 10)
+    harness = await full()
+    request = harness.request("Last " + "q" * 10)
     overflow = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")
-    sink = await world.run(request, overflow, overflow, world.calls("reads"), reply("Done."))
-    recording = await record(world, request, sink.events)
+    sink = await harness.run(request, overflow, overflow, harness.calls("reads"), reply("Done."))
+    recording = await record(harness, request, sink.events)
     assert [step.refusals for step in recording.steps] == [(overflow.kind,) * 2, ()]
     assert recording.steps[0].summaries
     await assert_same(recording)
 
 
 async def test_run_whose_images_a_provider_refused_is_replayed() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     image = ImagePart("image/png", data=png())
-    request = replace(world.request(), inputs=[MessageInput(MessageRole.USER, (image,))])
+    request = replace(harness.request(), inputs=[MessageInput(MessageRole.USER, (image,))])
     refused = ModelError(ModelErrorKind.IMAGES_REFUSED, "no")
-    sink = await world.run(request, refused, reply("I see nothing."))
-    recording = await record(world, request, sink.events)
+    sink = await harness.run(request, refused, reply("I see nothing."))
+    recording = await record(harness, request, sink.events)
     assert recording.steps[0].refusals == (refused.kind,)
     await assert_same(recording)
 
 
 async def test_recording_holds_no_key_and_no_address() -> None:
-    world = LoopWorld()
+    harness = LoopHarness()
     secret = replace(
-        world.models.settings, api_key="sk-private", base_url="http://inner", key_owner="Ada"
+        harness.models.settings, api_key="sk-private", base_url="http://inner", key_owner="Ada"
     )
-    world.models.settings = secret
+    harness.models.settings = secret
     key = SealedKey("test", "", b"sealed-private")
-    use(world, replace(world.agent, model_keys=(key,), metadata={"crm": "private"}))
-    data = recording_to_json(await run_and_record(world, reply("Done.")))
+    use(harness, replace(harness.agent, model_keys=(key,), metadata={"crm": "private"}))
+    data = recording_to_json(await run_and_record(harness, reply("Done.")))
     for private in (b"private", b"inner", b"Ada", base64.b64encode(key.sealed)):
         assert private not in data
 
 
 async def test_agent_and_tools_that_were_changed_since_are_noted() -> None:
-    world = LoopWorld()
-    request = world.request()
-    sink = await world.run(request, reply("Done."))
+    harness = LoopHarness()
+    request = harness.request()
+    sink = await harness.run(request, reply("Done."))
     use(
-        world,
+        harness,
         replace(
-            world.agent, system="Another base.", model_keys=(SealedKey("test", "", b"sealed"),)
+            harness.agent, system="Another base.", model_keys=(SealedKey("test", "", b"sealed"),)
         ),
     )
-    world.tools.toolset = replace(world.tools.toolset, tools=world.tools.toolset.tools[1:])
-    recording = await record(world, request, sink.events)
+    harness.tools.toolset = replace(harness.tools.toolset, tools=harness.tools.toolset.tools[1:])
+    recording = await record(harness, request, sink.events)
     assert recording.agent.system == "Base."
     assert recording.agent.model_keys == ()
     [note] = recording.notes
