@@ -143,6 +143,18 @@ class ModelServer:
         """Answers by a function what the script does not."""
         self._responder = responder
 
+    def reset(self) -> None:
+        """Removes what an earlier test scripted, set or caused."""
+        self.requests.clear()
+        self.violations.clear()
+        self.received.clear()
+        self.abandoned.clear()
+        self.targets.clear()
+        self._steps.clear()
+        self._responder = None
+        self.meanwhile = None
+        self.refuses = None
+
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         routed: HttpRequest | HttpResponse = request
         if self._service == "azure":

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Step, call
 from live import LiveStrata
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from whole_system import Ran, System, text_of, user
+from whole_system import System
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -79,7 +81,9 @@ async def start(system: System, agents: list[agent_pb.Agent], **manager: Any) ->
             agent_ids=[agent.id for agent in agents], manager=group_pb.ManagerConfig(**manager)
         )
     )
-    request = run_pb.StartRunRequest(group_id=created.group.id, messages=[user(PLAIN_MESSAGE)])
+    request = run_pb.StartRunRequest(
+        group_id=created.group.id, messages=[user_message(PLAIN_MESSAGE)]
+    )
     return Watched((await system.runs.StartRun(request)).run.id)
 
 
@@ -144,7 +148,7 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, se
     await system.channel.close()
 
 
-async def check_in_turn(system: System, agents: list[agent_pb.Agent], ran: Ran) -> None:
+async def check_in_turn(system: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
     """Each window holds the whole exchange once, in order, with who wrote what."""
     check_log(ran, TURNS)
     expected = [f"{NAMES[turn % 3]} says {turn // 3 + 1}" for turn in range(TURNS)]
@@ -160,7 +164,7 @@ async def check_in_turn(system: System, agents: list[agent_pb.Agent], ran: Ran) 
 
 
 async def check_asked(
-    system: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: Ran
+    system: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: RunEvents
 ) -> None:
     """Each member was asked once and answered once, and the manager agent has both answers."""
     check_log(ran, 3)
@@ -177,7 +181,7 @@ async def check_asked(
     assert "Eve says 1" in content
 
 
-async def check_handed_over(system: System, agents: list[agent_pb.Agent], ran: Ran) -> None:
+async def check_handed_over(system: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
     """Each hand-over counted once, and each window holds the exchange once."""
     check_log(ran, 3)
     turns = [event.member.agent_name for event in ran.events if event.HasField("turn_finished")]
@@ -203,7 +207,7 @@ async def conversation(system: System, agent: agent_pb.Agent) -> list[message_pb
     ]
 
 
-def replies(ran: Ran) -> list[str]:
+def replies(ran: RunEvents) -> list[str]:
     """What was said, without the calls and returns of tools."""
     messages = [
         event.message_stored.message for event in ran.events if event.HasField("message_stored")
@@ -215,7 +219,7 @@ def replies(ran: Ran) -> list[str]:
     ]
 
 
-def check_log(ran: Ran, count: int) -> None:
+def check_log(ran: RunEvents, count: int) -> None:
     """The log has no gap and no double, and each turn ends once."""
     stored = [event for event in ran.events if event.sequence]
     assert [event.sequence for event in stored] == list(range(1, len(stored) + 1))

@@ -1,15 +1,17 @@
-"""All services behind the agent loop and a scripted model API, over sockets or in process."""
+"""The services behind the gateway and a scripted model API, over sockets or in process."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from chat_messages import user_message
 from doubles.model_server import ModelServer
+from run_events import RunEvents
 from strata.agent_loop import main as agent_loop
 from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
@@ -21,8 +23,6 @@ from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.api.common.v1 import message_pb2
-from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
@@ -55,46 +55,8 @@ from strata.tool_runner.settings import ToolRunnerSettings
 
 
 @dataclass
-class Ran:
-    """What one dispatch of a run told."""
-
-    events: list[RunEvent]
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of its events, repetitions of deltas folded."""
-        kinds: list[str] = []
-        for event in self.events:
-            kind = str(event.WhichOneof("event"))
-            if not (kinds and kinds[-1] == kind and kind.endswith("delta")):
-                kinds.append(kind)
-        return kinds
-
-    @property
-    def finished(self) -> RunFinished:
-        """The terminal event; there is exactly one, and it is the last."""
-        assert self.kinds.count("run_finished") == 1
-        assert self.kinds[-1] == "run_finished"
-        return self.events[-1].run_finished
-
-    @property
-    def stored(self) -> list[message_pb2.Message]:
-        """The messages that were stored, in order."""
-        return [
-            event.message_stored.message
-            for event in self.events
-            if event.WhichOneof("event") == "message_stored"
-        ]
-
-    @property
-    def text(self) -> str:
-        """The text of the last message."""
-        return "".join(part.text.text for part in self.stored[-1].parts)
-
-
-@dataclass
 class InnerServices:
-    """Stubs to everything, signed in as a project of the test's own."""
+    """Stubs to all services behind the gateway, called with tokens of a project."""
 
     model: ModelServer
     signer: TokenSigner
@@ -146,7 +108,7 @@ class InnerServices:
         fields.setdefault("attempt", 1)
         fields.setdefault("conversation_id", agent.default_conversation_id)
         request = turn_pb.ExecuteRunRequest(
-            agent_id=agent.id, messages=[user(text) for text in texts], **fields
+            agent_id=agent.id, messages=[user_message(text) for text in texts], **fields
         )
         return self.execute(request)
 
@@ -157,10 +119,10 @@ class InnerServices:
         call.add_done_callback(lambda _: requests.close())
         return call
 
-    async def run(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
-        """Runs a turn to its end."""
+    async def run(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> RunEvents:
+        """Runs a turn and returns all its events."""
         call = self.dispatch(agent, *texts, **fields)
-        return Ran([response.event async for response in call if response.HasField("event")])
+        return RunEvents([response.event async for response in call if response.HasField("event")])
 
     async def window(self, agent: agent_pb.Agent, conversation_id: str = "") -> Any:
         """Returns the window of a conversation."""
@@ -176,17 +138,6 @@ class Requests(RequestStream[turn_pb.ExecuteRunRequest]):
     def cancel(self) -> None:
         """Cancels the run."""
         self.add(turn_pb.ExecuteRunRequest(cancel=True))
-
-
-def user(text: str) -> message_pb2.MessageInput:
-    """What a person says."""
-    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
-    return message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=[part])
-
-
-def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
-    """The roles of messages, in short."""
-    return [message_pb2.Role.Name(m.role).removeprefix("ROLE_").lower() for m in messages]
 
 
 async def open_inner_services(

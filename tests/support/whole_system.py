@@ -7,19 +7,19 @@ behind a gRPC server of its own. Tests call both as a client does: over a socket
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
 
 import grpc.aio
 
+from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from metering import Cost, Meter, SqlMeter
+from run_events import RunEvents, RunStream
 from strata.agent_loop.settings import EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
@@ -29,7 +29,6 @@ from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2
-from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
@@ -88,95 +87,8 @@ class KeyedChannel(ClientChannel):
         return functools.partial(method, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
 
 
-@dataclass
-class Ran:
-    """The events of a run, in the order in which a client got them."""
-
-    events: list[RunEvent]
-
-    @property
-    def run_id(self) -> str:
-        return self.events[0].run_id
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of the events, repetitions of deltas folded."""
-        kinds: list[str] = []
-        for event in self.events:
-            kind = str(event.WhichOneof("event"))
-            if not (kinds and kinds[-1] == kind and kind.endswith("delta")):
-                kinds.append(kind)
-        return kinds
-
-    @property
-    def stored_events(self) -> list[RunEvent]:
-        """The events that are kept: all but deltas and snapshots."""
-        return [e for e in self.events if not str(e.WhichOneof("event")).endswith(_TRANSIENT)]
-
-    @property
-    def finished(self) -> RunFinished:
-        """The terminal event; there is exactly one, and it is the last."""
-        ends = [event for event in self.events if event.HasField("run_finished")]
-        assert len(ends) == 1, self.kinds
-        assert ends[0] is self.events[-1], self.kinds
-        return ends[0].run_finished
-
-    @property
-    def messages(self) -> list[message_pb2.Message]:
-        """The messages that were stored, in order."""
-        return [e.message_stored.message for e in self.events if e.HasField("message_stored")]
-
-    @property
-    def streamed(self) -> str:
-        """All text deltas."""
-        return "".join(e.text_delta.text for e in self.events if e.HasField("text_delta"))
-
-    @property
-    def text(self) -> str:
-        """The text of the last message."""
-        return text_of(self.messages[-1])
-
-
-_TRANSIENT = ("_delta", "text_snapshot")
-
-
-class Stream:
-    """A run that is being listened to.
-
-    Attributes:
-        events: What has come so far.
-    """
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-        self._responses = call.__aiter__()
-        self.events: list[RunEvent] = []
-
-    @property
-    def run_id(self) -> str:
-        """The run; known from its first event on."""
-        return self.events[0].run_id
-
-    async def until(self, kind: str) -> RunEvent:
-        """Reads on up to the next event of a kind, and returns it."""
-        async for response in self._responses:
-            self.events.append(response.event)
-            if response.event.HasField(kind):
-                return self.events[-1]
-        raise AssertionError(f"no {kind} came: {Ran(self.events).kinds}")
-
-    async def rest(self) -> Ran:
-        """Reads on to the end."""
-        self.events += [response.event async for response in self._responses]
-        return Ran(self.events)
-
-    def leave(self) -> None:
-        """Stops listening, as a client does that loses its connection."""
-        self._call.cancel()
-
-
-class Client:
-    """What a user of Strata has: an address and a key."""
+class SystemClient:
+    """A client of a running system, with an API key."""
 
     def __init__(self, channel: KeyedChannel) -> None:
         self.channel = channel
@@ -202,21 +114,21 @@ class Client:
         agent: agent_pb.Agent = response.agent
         return agent
 
-    def begin(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Stream:
+    def begin(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> RunStream:
         """Sends messages; returns the stream of the run."""
         request = run_pb.SendMessageRequest(
-            agent_id=agent.id, messages=[user(text) for text in texts], **fields
+            agent_id=agent.id, messages=[user_message(text) for text in texts], **fields
         )
-        return Stream(self.runs.SendMessage(request))
+        return RunStream(self.runs.SendMessage(request))
 
-    async def send(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
-        """Sends messages and reads the run to its end."""
+    async def send(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> RunEvents:
+        """Sends messages and reads all events of the run."""
         return await self.begin(agent, *texts, **fields).rest()
 
-    async def follow(self, run_id: str, after: int = 0) -> Ran:
+    async def follow(self, run_id: str, after: int = 0) -> RunEvents:
         """Reads the events of a run after a sequence, to its end."""
         request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after)
-        return await Stream(self.runs.StreamRun(request)).rest()
+        return await RunStream(self.runs.StreamRun(request)).rest()
 
     async def run(self, run_id: str) -> run_pb.Run:
         """Returns a run."""
@@ -254,7 +166,7 @@ class Client:
         return block
 
 
-class System(Client):
+class System(SystemClient):
     """A running system, and a client of it.
 
     Attributes:
@@ -281,9 +193,9 @@ class System(Client):
         self.urls: dict[str, Any] = {}
         self.meter: Meter | None = None
 
-    def client(self, key: str) -> Client:
+    def client(self, key: str) -> SystemClient:
         """Returns a client with another key; close its channel after use."""
-        return Client(KeyedChannel(self.address, key))
+        return SystemClient(KeyedChannel(self.address, key))
 
     @asynccontextmanager
     async def measure(self) -> AsyncIterator[Cost]:
@@ -291,47 +203,6 @@ class System(Client):
         assert self.meter is not None
         async with self.meter.measure() as cost:
             yield cost
-
-
-def user(text: str) -> message_pb2.MessageInput:
-    """What a person says."""
-    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
-    return message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=[part])
-
-
-def text_of(message: message_pb2.Message) -> str:
-    """The text of a message."""
-    return "".join(part.text.text for part in message.parts)
-
-
-def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
-    """The roles of messages, in short."""
-    return [message_pb2.Role.Name(m.role).removeprefix("ROLE_").lower() for m in messages]
-
-
-async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Waits until the condition holds; it may be a coroutine function."""
-    async with asyncio.timeout(seconds):
-        while True:
-            result = condition()
-            if asyncio.iscoroutine(result):
-                result = await result
-            if result:
-                return
-            await asyncio.sleep(0.02)
-
-
-def forget(model: ModelServer) -> None:
-    """Makes a model double as good as new, whatever an earlier test left in it."""
-    model.requests.clear()
-    model.violations.clear()
-    model.received.clear()
-    model.abandoned.clear()
-    model._steps.clear()
-    model._responder = None
-    model.meanwhile = None
-    model.refuses = None
-    model.targets.clear()
 
 
 def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:

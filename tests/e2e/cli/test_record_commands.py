@@ -11,7 +11,8 @@ from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.agent_loop.convert.recordings import recording_to_json
 from strata.shared.ids import new_id
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.replay.recorded import record
 
 RUN = new_id("run")

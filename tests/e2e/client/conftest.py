@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from strata.client import Client, connect
-from whole_system import Shape, System, forget, open_system
+from whole_system import Shape, System, open_system
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -21,7 +21,7 @@ async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
 @pytest.fixture
 def system(running_system: System) -> Iterator[System]:
     """The running system; the model must have been asked nothing that a provider refuses."""
-    forget(running_system.model)
+    running_system.model.reset()
     yield running_system
     assert running_system.model.violations == []
 

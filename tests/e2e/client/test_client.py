@@ -14,6 +14,7 @@ import strata.client
 from doubles.script import Call, Reply, say
 from e2e.client.toolbox import bill, unfit, with_discount
 from image_samples import png
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
@@ -33,7 +34,7 @@ from strata.client import (
     returned,
     tool_source,
 )
-from whole_system import Ran, System
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -116,7 +117,7 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
     request = agent_pb.CreateAgentRequest(name="a waiter", tools=["bill"])
     agent = (await client.agents.CreateAgent(request)).agent
     system.model.script(Reply(calls=(Call("bill", {"lines": lines}),)), say("Ten."))
-    ran = Ran([event async for event in client.send(agent.id, "The bill, please.")])
+    ran = RunEvents([event async for event in client.send(agent.id, "The bill, please.")])
     assert ran.text == "Ten."
     [told_model] = [
         part.tool_return.content
@@ -208,9 +209,9 @@ async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
                 road.cut()
                 held.set()
         assert road.travellers > 1
-    stored = [event.sequence for event in Ran(events).stored_events]
+    stored = [event.sequence for event in RunEvents(events).stored_events]
     assert stored == sorted(set(stored))
-    ran = Ran(events)
+    ran = RunEvents(events)
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert ran.text == text
     listed = await system.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
@@ -225,7 +226,7 @@ async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(
     async with connect(system.address, api_key=system.key) as client:
         first = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
         again = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
-    assert Ran(first).run_id == Ran(again).run_id
+    assert RunEvents(first).run_id == RunEvents(again).run_id
     assert len(system.model.requests) == 1
 
 

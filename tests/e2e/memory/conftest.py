@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.cli.main import app
-from whole_system import Shape, System, forget, open_system
+from whole_system import Shape, System, open_system
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
 @pytest.fixture
 def system(running_system: System) -> System:
     """The running system."""
-    forget(running_system.model)
+    running_system.model.reset()
     return running_system
 
 

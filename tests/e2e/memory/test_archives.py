@@ -13,9 +13,10 @@ import pytest_asyncio
 
 from e2e.memory.conftest import Run
 from other_models import DIM, WORDS, endpoints, serve
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
-from whole_system import Shape, System, eventually, open_system
+from whole_system import Shape, System, open_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,11 +12,12 @@ import pytest
 from doubles.script import call, say
 from e2e.cli.pty_program import on_terminal
 from e2e.memory.conftest import Run
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from whole_system import System, eventually
+from whole_system import System
 
 _PATIENT_EDITOR = """\
 import pathlib, sys, time

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from doubles.model_server import ModelServer
 from live import LiveStrata
-from whole_system import Shape, System, forget, open_system
+from whole_system import Shape, System, open_system
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape))
@@ -25,7 +25,7 @@ async def running_system(
 @pytest.fixture
 def system(running_system: System) -> Iterator[System]:
     """The running system; the model must have been asked nothing that a provider refuses."""
-    forget(running_system.model)
+    running_system.model.reset()
     yield running_system
     assert running_system.model.violations == []
 

@@ -16,6 +16,7 @@ from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
 from live import LiveStrata
 from passage_uploads import new_passages, upload_passages
+from polling import eventually
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -24,7 +25,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import StrataError
 from strata.standalone.data_folder import DataFolder
-from whole_system import System, eventually
+from whole_system import System
 
 MODEL_KEY = "sk-model/7fQ9+zT4bV=kM2xW8aL5c"
 VECTOR_KEY = "sk-vector/3hR6+yU1nB=pD0sE9jG7"

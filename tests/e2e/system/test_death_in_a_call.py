@@ -13,16 +13,18 @@ from typing import Any
 import psutil
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, call, say
 from live import LiveStrata
 from mcp_support import open_folder, program_command, tool
+from run_events import RunEvents, RunStream
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
-from whole_system import Ran, Stream, System, roles
+from whole_system import System
 
 _NAP_S = 25
 _UNTIL_ASLEEP_S = 1.0
@@ -254,7 +256,7 @@ async def killed(strata: LiveStrata, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def followed(system: System, broken: Stream) -> Ran:
+async def followed(system: System, broken: RunStream) -> RunEvents:
     """Follows a run to its end whose stream broke; its events equal those that were seen."""
     run_id, seen = broken.run_id, [event for event in broken.events if event.sequence]
     async with asyncio.timeout(60):

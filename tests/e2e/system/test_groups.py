@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from chat_messages import text_of
 from doubles.script import ModelCall, Step, call, say
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.cli.main import app
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from whole_system import System, eventually, text_of
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,6 +13,7 @@ from doubles.script import Call, Reply, say
 from image_samples import png
 from live import LiveStrata
 from mcp_support import program_command, tool
+from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -20,7 +21,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.client.images import user_message
-from whole_system import Ran, Stream, System
+from whole_system import System
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -38,9 +39,11 @@ async def add_painter(system: System, folder: Path) -> None:
     assert [tool.name for tool in added.tools] == ["painter__draw"], added.error
 
 
-async def send(system: System, agent: agent_pb.Agent, message: message_pb2.MessageInput) -> Ran:
+async def send(
+    system: System, agent: agent_pb.Agent, message: message_pb2.MessageInput
+) -> RunEvents:
     request = run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
-    return await Stream(system.runs.SendMessage(request)).rest()
+    return await RunStream(system.runs.SendMessage(request)).rest()
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles, text_of
 from doubles.script import Call, Fault, ModelCall, Reply, Step, overflow, say
 from metering import Cost, store_events_at_the_end
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from whole_system import Ran, Shape, System, open_system, roles, text_of
+from whole_system import Shape, System, open_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -150,7 +152,7 @@ class Session:
     compactions: int = 0
     costs: list[Cost] = field(default_factory=list)
 
-    async def turn(self, number: int, text: str) -> Ran:
+    async def turn(self, number: int, text: str) -> RunEvents:
         """One turn, which may not fail."""
         ran = await self.system.send(self.agent, f"Turn {number}. {text}")
         stop = ran.finished.stop_reason
@@ -159,10 +161,10 @@ class Session:
         self.system.model.requests.clear()
         return ran
 
-    async def run(self) -> Ran:
+    async def run(self) -> RunEvents:
         """All turns; returns the one that asks for the fact."""
         asking = self.plan.turns - 1
-        asked: Ran | None = None
+        asked: RunEvents | None = None
         for number in range(1, self.plan.turns + 1):
             if number == asking:
                 asked = await self.turn(number, "What is my grandmother's parrot called again?")
@@ -204,7 +206,7 @@ class Session:
                 return messages
 
 
-def returns_of(ran: Ran) -> list[Any]:
+def returns_of(ran: RunEvents) -> list[Any]:
     """What the tools of a turn told."""
     (tool_message,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
     returns = [json.loads(part.tool_return.content) for part in tool_message.parts]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, call, say
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from whole_system import Ran, System
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,7 +36,7 @@ async def remembering_agent(system: System, model: str = "", **fields: Any) -> a
     return await system.make_agent(model, tools=EVERY_TOOL, include_base_tools=False, **fields)
 
 
-def edits_of(ran: Ran) -> list[event_pb.MemoryEdit]:
+def edits_of(ran: RunEvents) -> list[event_pb.MemoryEdit]:
     """The memory edits that a client was told of."""
     return [
         edit

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from chat_messages import roles, text_of
 from doubles.script import (
     Call,
     Dialect,
@@ -26,7 +27,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from whole_system import System, roles, text_of
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from whole_system import System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,11 +9,12 @@ import re
 import psutil
 import pytest
 
+from chat_messages import roles, text_of
 from doubles.script import Call, ModelCall, Reply, Step, call, say
 from live import LiveStrata, alive, using
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from whole_system import System, roles, text_of
+from whole_system import System
 
 pytestmark = pytest.mark.timeout(240)
 

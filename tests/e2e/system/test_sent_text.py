@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply
+from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import tool_pb2 as tool_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.replies import words_of
-from whole_system import Ran, Stream, System
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,9 +31,9 @@ async def v2_agent(system: System, **fields: Any) -> agent_pb.Agent:
     return await system.make_agent("openai/test-model", type=kind, **fields)
 
 
-async def followed(system: System, run_id: str, after: int = 0, **fields: Any) -> Ran:
+async def followed(system: System, run_id: str, after: int = 0, **fields: Any) -> RunEvents:
     request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after, **fields)
-    return await Stream(system.runs.StreamRun(request)).rest()
+    return await RunStream(system.runs.StreamRun(request)).rest()
 
 
 async def listed(system: System, agent: agent_pb.Agent, **fields: Any) -> list[message_pb2.Message]:
@@ -101,7 +102,7 @@ async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(system:
     await first.until("text_delta")
     started = max(event.sequence for event in first.events)
     request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
-    second = Stream(system.runs.StreamRun(request))
+    second = RunStream(system.runs.StreamRun(request))
     snapshot = (await second.until("text_snapshot")).text_snapshot
     gate.set()
     ran, late = await first.rest(), await second.rest()
@@ -132,7 +133,7 @@ async def test_call_that_needed_approval_is_text_once_it_was_sent(system: System
         tool_call_id=asked.tool_calls[0].tool_call_id, approve=True
     )
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
-    answered = await Stream(system.runs.RespondToApproval(request)).rest()
+    answered = await RunStream(system.runs.RespondToApproval(request)).rest()
     texts = [text for message in answered.messages for text in words_of(message)]
     assert texts == ["Hello."]
     assert not {"tool_started", "tool_finished"} & set(answered.kinds)

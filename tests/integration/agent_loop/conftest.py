@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from inner_services import InnerServices, open_inner_services
 from web_servers import RawServer, raw_server
-from whole_system import forget
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -32,7 +31,7 @@ async def running_services(
 @pytest.fixture
 def services(running_services: InnerServices) -> Iterator[InnerServices]:
     """The services, signed in to a new project; the model must never have been asked wrongly."""
-    forget(running_services.model)
+    running_services.model.reset()
     with running_services.signed_in():
         yield running_services
     assert running_services.model.violations == []

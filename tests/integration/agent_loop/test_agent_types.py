@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from chat_messages import roles, user_message
 from doubles.script import call, say
-from inner_services import InnerServices, roles, user
+from inner_services import InnerServices
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -207,7 +208,7 @@ async def test_messages_of_the_request_take_the_place_of_those_of_the_type(
     services: InnerServices,
 ) -> None:
     kind = pb.AGENT_TYPE_MEMGPT_V2
-    agent = await services.make_agent(type=kind, initial_messages=[user("We met before.")])
+    agent = await services.make_agent(type=kind, initial_messages=[user_message("We met before.")])
     window = await services.window(agent)
     assert roles(window.messages) == ["system", "user"]
     assert window.messages[1].parts[0].text.text == "We met before."
@@ -215,7 +216,7 @@ async def test_messages_of_the_request_take_the_place_of_those_of_the_type(
     assert roles((await services.window(agent)).messages) == ["system"]
     with pytest.raises(InvalidArgumentError) as raised:
         await services.make_agent(
-            type=kind, initial_messages=[user("Hi.")], without_initial_messages=True
+            type=kind, initial_messages=[user_message("Hi.")], without_initial_messages=True
         )
     assert [v.field for v in raised.value.violations] == ["without_initial_messages"]
 

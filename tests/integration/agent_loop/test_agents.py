@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from chat_messages import roles, user_message
 from doubles.script import say
-from inner_services import InnerServices, roles, user
+from inner_services import InnerServices
 from strata.agent_loop.domain.agent.types import AGENT_TYPES
 from strata.agent_loop.prompts.library import system_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -140,7 +141,7 @@ async def test_agent_without_blocks_has_no_memory_section(services: InnerService
 
 
 async def test_initial_messages_follow_the_system_message(services: InnerServices) -> None:
-    made = await create(services, initial_messages=[user("We met before.")])
+    made = await create(services, initial_messages=[user_message("We met before.")])
     assert roles((await services.window(made.agent)).messages) == ["system", "user"]
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Reply, say
-from inner_services import InnerServices, roles
+from inner_services import InnerServices
 from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.run.events import ApprovalRequested

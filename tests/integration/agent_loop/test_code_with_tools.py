@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, say
-from inner_services import InnerServices, Ran, roles
+from inner_services import InnerServices
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
+from run_events import RunEvents
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
@@ -67,10 +69,10 @@ def code(text: str) -> Reply:
     return Reply(calls=(Call(CODE, {"code": text}),))
 
 
-def returned(ran: Ran) -> list[message_pb2.ToolReturnPart]:
+def returned(ran: RunEvents) -> list[message_pb2.ToolReturnPart]:
     return [
         part.tool_return
-        for message in ran.stored
+        for message in ran.messages
         for part in message.parts
         if part.HasField("tool_return")
     ]
@@ -142,7 +144,7 @@ total
     listed = await services.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
     # As what a call of the model's writes: its message is the origin, and memory is shown anew.
-    assert {passage.origin.message_id for passage in listed.passages} == {ran.stored[0].id}
+    assert {passage.origin.message_id for passage in listed.passages} == {ran.messages[0].id}
     assert "Spends 10" in services.model.requests[1].system
     window = (await services.window(agent)).messages
     assert roles(window) == ["system", "user", "assistant", "tool", "assistant"]
@@ -230,7 +232,7 @@ except ToolError as error:
     assert "needs the approval" in body(tool_return)["stdout"]
     assert made(tool_return)[4] == ("price", FAILED, True)
     assert list(tool_return.taint) == [message_pb2.PROVENANCE_WEB]
-    assert list(ran.stored[-1].provenance) == [
+    assert list(ran.messages[-1].provenance) == [
         message_pb2.PROVENANCE_MODEL,
         message_pb2.PROVENANCE_WEB,
     ]

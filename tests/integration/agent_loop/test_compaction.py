@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import ModelCall, say
-from inner_services import InnerServices, roles
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb

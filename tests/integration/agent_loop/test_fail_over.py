@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Fault, ModelCall, Reply, Step, rate_limited, say, unauthorized
 from image_samples import png
-from inner_services import InnerServices, roles
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
@@ -76,7 +77,7 @@ async def test_next_model_answers_in_the_same_step(
     assert (restarted.model, restarted.given_up) == (fallback, False)
     assert own in restarted.reason
     assert fallback in restarted.reason
-    stored = ran.stored[-1]
+    stored = ran.messages[-1]
     assert stored.model == fallback
     assert stored.usage == ran.finished.usage
 
@@ -157,7 +158,7 @@ async def test_fallback_model_that_fails_later_is_skipped_for_any_error(
     ran = await services.run(agent, "I am Ada.")
 
     assert ran.text == "Noted."
-    assert ran.stored[-1].model == "blind/test-model"
+    assert ran.messages[-1].model == "blind/test-model"
 
 
 @BOTH_WAYS

@@ -8,7 +8,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from inner_services import InnerServices, roles
+from chat_messages import roles
+from inner_services import InnerServices
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from inner_services import InnerServices, roles
+from chat_messages import roles
+from inner_services import InnerServices
 from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb

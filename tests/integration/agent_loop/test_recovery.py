@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from chat_messages import roles, user_message
 from doubles.script import Call, Reply, rate_limited, say
-from inner_services import InnerServices, roles, user
+from inner_services import InnerServices
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.agent_loop.clients.core_memory import CoreMemoryClient
 from strata.agent_loop.clients.recall import RecallClient
@@ -112,7 +113,7 @@ class Mortal:
                 attempt=1,
                 agent_id=agent.id,
                 conversation_id=agent.default_conversation_id,
-                messages=[user(text)],
+                messages=[user_message(text)],
             )
         )
 
@@ -159,7 +160,7 @@ def request_of(agent: agent_pb.Agent, text: str, **fields: Any) -> turn_pb.Execu
         attempt=1,
         agent_id=agent.id,
         conversation_id=agent.default_conversation_id,
-        messages=[user(text)],
+        messages=[user_message(text)],
         **fields,
     )
 
@@ -630,7 +631,7 @@ async def test_run_whose_deadline_has_passed_says_so(services: InnerServices) ->
         attempt=1,
         agent_id=agent.id,
         conversation_id=agent.default_conversation_id,
-        messages=[user("Quick!")],
+        messages=[user_message("Quick!")],
     )
     request.remaining_time.FromNanoseconds(0)
     call: Any = services.execute(request)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Fault, ModelCall, Reply, say
-from inner_services import InnerServices, Ran, roles
+from inner_services import InnerServices
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.common.v1 import run_event_pb2
@@ -128,15 +130,15 @@ def _sends(text: str) -> Reply:
     return Reply(calls=(Call("send_message", {"message": text}),))
 
 
-def _reply_of(ran: Ran, loop: str) -> str:
+def _reply_of(ran: RunEvents, loop: str) -> str:
     if loop == "v3":
         return ran.text
-    [call] = [p.tool_call for m in ran.stored for p in m.parts if p.HasField("tool_call")]
+    [call] = [p.tool_call for m in ran.messages for p in m.parts if p.HasField("tool_call")]
     message: str = json.loads(call.arguments)["message"]
     return message
 
 
-def _streamed(ran: Ran, loop: str) -> str:
+def _streamed(ran: RunEvents, loop: str) -> str:
     if loop == "v3":
         return "".join(event.text_delta.text for event in ran.events)
     return "".join(event.tool_call_delta.arguments for event in ran.events)
@@ -174,7 +176,7 @@ async def test_reply_that_stays_invalid_ends_the_run_and_the_next_one_works(
     assert ran.finished.stop_reason == STOP.STOP_REASON_INVALID_LLM_RESPONSE
     assert ran.finished.error.reason == "MODEL_REPLY_INVALID"
     assert "'city' is wrong: 3 is not of type 'string'" in ran.finished.error.message
-    assert not ran.stored
+    assert not ran.messages
     assert (await services.run(agent, "Again?")).text == WRITTEN
     assert roles((await services.window(agent)).messages) == ["system", "user", "user", "assistant"]
 

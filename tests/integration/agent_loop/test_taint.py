@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, say
-from inner_services import InnerServices, Ran
+from inner_services import InnerServices
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -62,7 +63,7 @@ class Post:
     def reads(self) -> Reply:
         return Reply(calls=(Call("fetch_webpage", {"url": self.server.url("/")}),))
 
-    async def run(self, agent: agent_pb.Agent, *replies: Reply, **fields: Any) -> Ran:
+    async def run(self, agent: agent_pb.Agent, *replies: Reply, **fields: Any) -> RunEvents:
         self.services.model.script(*replies)
         texts = () if "approval" in fields else ("Go.",)
         return await self.services.run(agent, *texts, **fields)
@@ -79,16 +80,16 @@ def post(services: InnerServices, pages: RawServer) -> Post:
     return Post(services, pages)
 
 
-def waits(ran: Ran) -> bool:
+def waits(ran: RunEvents) -> bool:
     return ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
 
 
-def asked(ran: Ran) -> message_pb2.ApprovalRequestPart:
+def asked(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
     [event] = [e for e in ran.events if e.WhichOneof("event") == "approval_requested"]
     return event.approval_requested.approval
 
 
-def taints(ran: Ran) -> list[list[int]]:
+def taints(ran: RunEvents) -> list[list[int]]:
     steps = [e for e in ran.events if e.WhichOneof("event") == "step_started"]
     return [list(e.step_started.taint) for e in steps]
 
@@ -103,15 +104,15 @@ async def test_a_page_gates_the_mail_and_its_absence_does_not(post: Post) -> Non
     agent = await post.agent()
     ran = await post.run(agent, SENDS, say("Sent."))
     assert not waits(ran)
-    assert "sent to eve" in str(ran.stored)
+    assert "sent to eve" in str(ran.messages)
     assert (taints(ran), list(ran.finished.taint)) == ([[], []], [])
 
     ran = await post.run(agent, post.reads, SENDS)
     assert waits(ran)
     assert (taints(ran), list(ran.finished.taint)) == ([[], [WEB]], [WEB])
-    assert "sent to eve" not in str(ran.stored)
+    assert "sent to eve" not in str(ran.messages)
     request = asked(ran)
-    [page] = [m for m in ran.stored if m.role == message_pb2.ROLE_TOOL]
+    [page] = [m for m in ran.messages if m.role == message_pb2.ROLE_TOOL]
     [source] = request.taint
     assert (source.label, source.message_id, source.tool_name) == (WEB, page.id, "fetch_webpage")
 
@@ -120,8 +121,8 @@ async def test_a_page_gates_the_mail_and_its_absence_does_not(post: Post) -> Non
     )
     answer = message_pb2.ApprovalResponsePart(approval_id=request.approval_id, decisions=[yes])
     ran = await post.run(agent, say("Sent."), approval=answer)
-    assert "sent to eve" in str(ran.stored)
-    assert list(ran.stored[-1].provenance) == [message_pb2.PROVENANCE_MODEL, WEB]
+    assert "sent to eve" in str(ran.messages)
+    assert list(ran.messages[-1].provenance) == [message_pb2.PROVENANCE_MODEL, WEB]
 
 
 async def test_a_summary_of_the_page_taints_and_another_conversation_is_clean(post: Post) -> None:
@@ -184,7 +185,7 @@ async def test_passage_written_under_taint_taints_later_searches(post: Post) -> 
     assert waits(ran)
     assert taints(ran) == [[], [WEB]]
     [tool_return] = [
-        part.tool_return for m in ran.stored for part in m.parts if part.tool_return.name
+        part.tool_return for m in ran.messages for part in m.parts if part.tool_return.name
     ]
     assert (tool_return.provenance, list(tool_return.taint)) == (
         message_pb2.PROVENANCE_MEMORY,

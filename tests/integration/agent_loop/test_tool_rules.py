@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, say
-from inner_services import InnerServices, roles
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
@@ -228,7 +229,7 @@ async def test_calls_of_one_reply_build_on_each_other_in_turn(services: InnerSer
     services.model.script(Reply(calls=calls), say("Done."))
     ran = await services.run(agent, "Hello.")
 
-    assistant, returns, _ = ran.stored
+    assistant, returns, _ = ran.messages
     statuses = [status for status, _ in returned_messages(returns)]
     assert statuses == ["OK", "Failed", "OK", "OK"]
     assert returned_messages(returns)[1][1] == (
@@ -252,7 +253,7 @@ async def test_turn_continues_until_the_required_tool_was_called(services: Inner
     ran = await services.run(agent, "I am Ada.")
 
     assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
-    assert roles(ran.stored) == ["assistant", "assistant", "tool", "assistant"]
+    assert roles(ran.messages) == ["assistant", "assistant", "tool", "assistant"]
     window = (await services.window(agent)).messages
     shown = ["system", "user", "assistant", "user", "assistant", "tool", "assistant"]
     assert roles(window) == shown
@@ -280,7 +281,7 @@ async def test_prefilled_arguments_win_over_the_models(services: InnerServices) 
         Reply(calls=(Call("memory_insert", {"label": "x", "new_str": "Ada"}),)), say("k")
     )
     ran = await services.run(agent, "I am Ada.")
-    assert returned_messages(ran.stored[1])[0][0] == "OK"
+    assert returned_messages(ran.messages[1])[0][0] == "OK"
     assert "Ada" in (await services.window(agent)).messages[0].parts[0].text.text
 
 

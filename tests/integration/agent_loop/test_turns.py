@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
-from inner_services import InnerServices, roles
+from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
@@ -198,7 +199,7 @@ async def test_several_calls_of_one_reply_come_back_in_one_tool_message(
 
     ran = await services.run(agent, "I am Ada and I like tea.")
 
-    assistant, tool, _ = ran.stored
+    assistant, tool, _ = ran.messages
     assert [part.WhichOneof("content") for part in assistant.parts] == ["text"] + ["tool_call"] * 3
     returns = [part.tool_return for part in tool.parts]
     assert [part.name for part in returns] == [call.name for call in calls]
@@ -332,7 +333,7 @@ async def test_arguments_that_are_not_an_object_are_refused_and_stored_unchanged
 
     ran = await services.run(agent, "Remember me.")
 
-    assistant, tool, _ = ran.stored
+    assistant, tool, _ = ran.messages
     assert assistant.parts[0].tool_call.arguments == arguments
     assert tool.parts[0].tool_return.status == message_pb2.TOOL_STATUS_FAILED
     assert error in json.loads(tool.parts[0].tool_return.content)["message"]
@@ -345,7 +346,7 @@ async def test_unknown_tool_is_refused_in_the_specified_words(services: InnerSer
 
     ran = await services.run(agent, "Fly!")
 
-    message = json.loads(ran.stored[1].parts[0].tool_return.content)["message"]
+    message = json.loads(ran.messages[1].parts[0].tool_return.content)["message"]
     assert message == (
         "[ToolConstraintError] Cannot call launch_rocket, valid tools include:"
         " ['conversation_search', 'memory_insert', 'memory_replace', 'archival_memory_insert',"
@@ -415,7 +416,7 @@ async def test_empty_reply_is_asked_for_again_once(services: InnerServices) -> N
     ran = await services.run(agent, "Hello?")
     assert ran.finished.stop_reason == event_pb.STOP_REASON_INVALID_LLM_RESPONSE
     assert ran.finished.error.retryable
-    assert ran.stored == []
+    assert ran.messages == []
     services.model.script(say("Back."))
     assert (await services.run(agent, "Anybody?")).text == "Back."
 
@@ -547,7 +548,7 @@ async def test_repeated_dispatch_of_a_finished_run_emits_its_events_again(
     again = await services.run(agent, "Hi.", run_id=run_id, attempt=2)
 
     assert len(services.model.requests) == asked
-    assert [m.id for m in again.stored] == [m.id for m in first.stored]
+    assert [m.id for m in again.messages] == [m.id for m in first.messages]
     assert again.finished.usage == first.finished.usage
     assert roles((await services.window(agent)).messages).count("user") == 1
 

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, ModelCall, Reply, say
-from inner_services import InnerServices, Ran, roles
+from inner_services import InnerServices
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
@@ -119,11 +121,11 @@ def without_users(seen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [entry for entry in seen if entry[0] != "user"]
 
 
-def calls(ran: Ran) -> list[message_pb2.ToolCallPart]:
-    return [p.tool_call for m in ran.stored for p in m.parts if p.HasField("tool_call")]
+def calls(ran: RunEvents) -> list[message_pb2.ToolCallPart]:
+    return [p.tool_call for m in ran.messages for p in m.parts if p.HasField("tool_call")]
 
 
-def deltas(ran: Ran, kind: Literal["reasoning_delta", "tool_call_delta"]) -> str:
+def deltas(ran: RunEvents, kind: Literal["reasoning_delta", "tool_call_delta"]) -> str:
     field = "arguments" if kind == "tool_call_delta" else "text"
     pieces = (getattr(event, kind) for event in ran.events if event.HasField(kind))
     return "".join(getattr(piece, field) for piece in pieces)
@@ -163,7 +165,7 @@ async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
         )
     ]
     assert reasons(last) == [REQUESTED] * 3
-    assert roles(ran.stored) == ["assistant", "tool"] * 4
+    assert roles(ran.messages) == ["assistant", "tool"] * 4
     assert [json.loads(call.arguments) for call in calls(ran)] == [
         *({"query": q} for q in "abc"),
         {"message": "Done."},
@@ -171,7 +173,7 @@ async def test_heartbeats_continue_the_turn_and_send_message_ends_it(
     asked = [call.request_heartbeat for call in calls(ran)]
     assert asked == [True, True, True, False]
     assert not calls(ran)[3].HasField("request_heartbeat")
-    body = json.loads(ran.stored[-1].parts[0].tool_return.content)
+    body = json.loads(ran.messages[-1].parts[0].tool_return.content)
     assert (body["status"], body["message"]) == ("OK", "Sent message successfully.")
 
 
@@ -208,7 +210,7 @@ async def test_call_without_heartbeat_ends_the_turn_without_a_continue_rule(
     services.model.script(Reply(calls=(search("a", request_heartbeat=False),)))
     ran = await services.run(agent, "Hello.")
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
-    assert roles(ran.stored) == ["assistant", "tool"]
+    assert roles(ran.messages) == ["assistant", "tool"]
     assert calls(ran)[0].HasField("request_heartbeat")
 
 
@@ -311,7 +313,7 @@ async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
         {"query": "a}"},
         {"message": "Hé {"},
     ]
-    thoughts = [p.reasoning.text for m in ran.stored for p in m.parts if p.HasField("reasoning")]
+    thoughts = [p.reasoning.text for m in ran.messages for p in m.parts if p.HasField("reasoning")]
     assert thoughts == [thought, "Tell."]
     assert deltas(ran, "reasoning_delta") == thought + "Tell."
     assert deltas(ran, "tool_call_delta") == '{"query": "a}"}{"message": "Hé {"}'
@@ -337,7 +339,7 @@ async def test_several_calls_of_one_reply_are_all_run_and_one_heartbeat_follows(
     ran = await services.run(agent, "Look.")
     assert services.model.requests[0].body["parallel_tool_calls"] is False
     assert reasons(flat(services.model.requests[1], "Look.")) == [REQUESTED]
-    assert roles(ran.stored) == ["assistant", "tool"] * 2
+    assert roles(ran.messages) == ["assistant", "tool"] * 2
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 

@@ -8,18 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    delta,
-    event,
-    finished,
-    kinds,
-    message,
-    started,
-    step,
-    stored,
-)
+from integration.gateway.scripted_runs import delta, event, finished, started, step, stored
+from integration.gateway.scripted_services import Gateway, ScriptedServices, message
+from run_events import kinds
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2

@@ -12,8 +12,9 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_services import Gateway, ScriptedServices, collect
+from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
+from run_events import collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key

@@ -10,19 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    collect,
-    event,
-    eventually,
-    finished,
-    kinds,
-    reply,
-    started,
-    step,
-)
+from integration.gateway.scripted_runs import event, finished, reply, started, step
+from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb

@@ -9,19 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from integration.gateway.scripted_services import (
-    REPLY_EVENTS,
-    Gateway,
-    ScriptedServices,
-    collect,
-    delta,
-    eventually,
-    finished,
-    kinds,
-    started,
-    step,
-    stored,
-)
+from integration.gateway.scripted_runs import REPLY_EVENTS, delta, finished, started, step, stored
+from integration.gateway.scripted_services import Gateway, ScriptedServices
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

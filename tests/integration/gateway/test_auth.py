@@ -11,8 +11,9 @@ import grpc.aio
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
-from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually
+from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb

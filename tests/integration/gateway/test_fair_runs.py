@@ -7,17 +7,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from integration.gateway.scripted_services import (
-    ScriptedServices,
-    collect,
-    eventually,
-    finished,
-    kinds,
-    started,
-    step,
-    stored,
-)
+from integration.gateway.scripted_runs import finished, started, step, stored
+from integration.gateway.scripted_services import ScriptedServices
 from integration.gateway.test_admin import project, project_key
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 

@@ -10,14 +10,10 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members, check_log, send, spoken_texts
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    collect,
-    eventually,
-    finished,
-    message,
-)
+from integration.gateway.scripted_runs import finished
+from integration.gateway.scripted_services import Gateway, ScriptedServices, message
+from polling import eventually
+from run_events import collect
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from integration.gateway.members import Members, send, spoken_texts
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    collect,
-    eventually,
-    finished,
-    message,
-)
+from integration.gateway.scripted_runs import finished
+from integration.gateway.scripted_services import Gateway, ScriptedServices, message
+from polling import eventually
+from run_events import collect
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    eventually,
-    finished,
-    reply,
-    started,
-    stored,
-)
+from integration.gateway.scripted_runs import finished, reply, started, stored
+from integration.gateway.scripted_services import Gateway, ScriptedServices
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb

@@ -13,7 +13,8 @@ from google.protobuf import descriptor_pool
 from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually
+from integration.gateway.scripted_services import Gateway, ScriptedServices
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
 from strata.gateway.registry import public_services

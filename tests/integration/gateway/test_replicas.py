@@ -14,19 +14,10 @@ import grpc.aio
 import pytest
 
 import strata
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    collect,
-    delta,
-    eventually,
-    finished,
-    kinds,
-    started,
-    step,
-    stored,
-    take_timing,
-)
+from integration.gateway.scripted_runs import delta, finished, started, step, stored
+from integration.gateway.scripted_services import Gateway, ScriptedServices, take_timing
+from polling import eventually
+from run_events import collect, kinds
 from service_process import command_of
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb

@@ -8,16 +8,12 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members
-from integration.gateway.scripted_services import (
-    ScriptedServices,
-    collect,
-    eventually,
-    kinds,
-    message,
-    reply,
-)
+from integration.gateway.scripted_runs import reply
+from integration.gateway.scripted_services import ScriptedServices, message
 from integration.gateway.test_approvals import asks, read_approval, respond
 from integration.gateway.test_schedules import Schedules
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import response_format_pb2 as format_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb

@@ -9,18 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_services import (
-    ScriptedServices,
-    collect,
-    delta,
-    event,
-    eventually,
-    finished,
-    kinds,
-    started,
-    step,
-    stored,
-)
+from integration.gateway.scripted_runs import delta, event, finished, started, step, stored
+from integration.gateway.scripted_services import ScriptedServices
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 

@@ -10,18 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_services import (
-    REPLY_EVENTS,
-    ScriptedServices,
-    collect,
-    delta,
-    eventually,
-    finished,
-    kinds,
-    started,
-    step,
-    stored,
-)
+from integration.gateway.scripted_runs import REPLY_EVENTS, delta, finished, started, step, stored
+from integration.gateway.scripted_services import ScriptedServices
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

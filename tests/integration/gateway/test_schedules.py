@@ -14,9 +14,10 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_services import Gateway, ScriptedServices, eventually, message
+from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_replicas import start_process
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb

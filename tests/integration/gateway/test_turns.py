@@ -9,20 +9,19 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_services import (
+from integration.gateway.scripted_runs import (
     REPLY_EVENTS,
-    ScriptedServices,
-    collect,
     delta,
-    eventually,
     finished,
-    kinds,
     reply,
     started,
     step,
     stored,
 )
+from integration.gateway.scripted_services import ScriptedServices
 from metering import wait_for_following_events
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 

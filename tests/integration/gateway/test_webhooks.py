@@ -17,14 +17,10 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_services import (
-    Gateway,
-    ScriptedServices,
-    collect,
-    eventually,
-    finished,
-    started,
-)
+from integration.gateway.scripted_runs import finished, started
+from integration.gateway.scripted_services import Gateway, ScriptedServices
+from polling import eventually
+from run_events import collect
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.api.gateway.v1 import webhook_service_pb2_grpc as pb_grpc

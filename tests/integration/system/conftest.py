@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from whole_system import Shape, System, forget, open_system
+from whole_system import Shape, System, open_system
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape))
@@ -22,6 +22,6 @@ async def running_system(
 @pytest.fixture
 def system(running_system: System) -> Iterator[System]:
     """The running system; the model must have been asked nothing that a provider refuses."""
-    forget(running_system.model)
+    running_system.model.reset()
     yield running_system
     assert running_system.model.violations == []

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import call, say
 from integration.system.test_approvals import GATE, INSERT, asked_in
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-from whole_system import System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles, user_message
 from doubles.script import Call, Reply, call, say
+from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -15,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from whole_system import Ran, Stream, System, roles, user
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,14 +33,16 @@ def asks(text: str = "May I?") -> Reply:
     return Reply(text=text, reasoning="hm", calls=calls)
 
 
-async def respond(system: System, asked: message_pb2.ApprovalRequestPart, **fields: Any) -> Ran:
+async def respond(
+    system: System, asked: message_pb2.ApprovalRequestPart, **fields: Any
+) -> RunEvents:
     [gated] = asked.tool_calls
     decision = message_pb2.ApprovalDecision(tool_call_id=gated.tool_call_id, **fields)
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
-    return await Stream(system.runs.RespondToApproval(request)).rest()
+    return await RunStream(system.runs.RespondToApproval(request)).rest()
 
 
-def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
+def asked_in(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
     assert ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
     [asked] = [
         e.approval_requested.approval for e in ran.events if e.HasField("approval_requested")
@@ -146,7 +150,7 @@ async def test_messages_wait_behind_a_request_and_may_take_its_place(system: Sys
     first = system.begin(agent, "I like rowing.")
     await first.until("text_delta")
     queued = await system.runs.StartRun(
-        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Third?")])
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Third?")])
     )
     go_on.set()
     asked_in(await first.rest())

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles, user_message
 from doubles.script import Call, Reply, say
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
-from whole_system import System, roles, user
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,7 +23,7 @@ BLANKS = [" ", "\n\t", "\u3000", "\u200b\u2060", "\ufeff \u00ad"]
 @pytest.mark.parametrize("text", BLANKS)
 async def test_blank_message_is_refused_and_not_stored(system: System, text: str) -> None:
     agent = await system.make_agent()
-    messages = [user("Hello."), user(text)]
+    messages = [user_message("Hello."), user_message(text)]
     with pytest.raises(InvalidArgumentError) as sent:
         await system.send(agent, "Hello.", text)
     with pytest.raises(InvalidArgumentError) as started:
@@ -35,7 +36,7 @@ async def test_blank_message_is_refused_and_not_stored(system: System, text: str
 
 async def test_blank_part_beside_text_is_accepted(system: System) -> None:
     agent = await system.make_agent()
-    message = user(" ")
+    message = user_message(" ")
     message.parts.append(message_pb2.Part(text=message_pb2.TextPart(text="Hello.")))
     system.model.script(say("Hi."))
     response = system.runs.SendMessage(

@@ -9,11 +9,13 @@ from collections import Counter
 import asyncpg
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, say
 from metering import Cost, wait_for_following_events
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from whole_system import Ran, System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -78,7 +80,7 @@ async def plain_turn(system: System, agent: agent_pb.Agent) -> Cost:
     return cost
 
 
-async def tool_turn(system: System, agent: agent_pb.Agent, fact: str) -> tuple[Cost, Ran]:
+async def tool_turn(system: System, agent: agent_pb.Agent, fact: str) -> tuple[Cost, RunEvents]:
     """Three calls in one reply, one of which changes the memory in view."""
     system.model.script(
         Reply(

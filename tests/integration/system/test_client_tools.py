@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, call, say
+from run_events import RunEvents, RunStream
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
-from whole_system import Ran, Stream, System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -37,17 +39,17 @@ async def show_map(system: System, name: str, **fields: Any) -> tool_api.Tool:
 
 async def answer(
     system: System, asked: message_pb2.ApprovalRequestPart, *decisions: dict[str, Any]
-) -> Ran:
+) -> RunEvents:
     """Answers; a decision is about the call of its place."""
     answers = [
         message_pb2.ApprovalDecision(tool_call_id=call.tool_call_id, **fields)
         for call, fields in zip(asked.tool_calls, decisions, strict=True)
     ]
     request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=answers)
-    return await Stream(system.runs.RespondToApproval(request)).rest()
+    return await RunStream(system.runs.RespondToApproval(request)).rest()
 
 
-def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
+def asked_in(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
     assert ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
     [asked] = [
         e.approval_requested.approval for e in ran.events if e.HasField("approval_requested")
@@ -55,7 +57,7 @@ def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
     return asked
 
 
-def returns(ran: Ran) -> list[message_pb2.ToolReturnPart]:
+def returns(ran: RunEvents) -> list[message_pb2.ToolReturnPart]:
     return [
         part.tool_return
         for message in ran.messages

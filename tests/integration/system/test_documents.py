@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from doubles.script import Call, ModelCall, Reply, Step, say
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
@@ -16,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.ids import new_id
-from whole_system import System, eventually
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

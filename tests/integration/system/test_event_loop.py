@@ -11,11 +11,12 @@ import pytest
 from doubles.script import say
 from loop_watch import assert_never_held, watch_loop
 from passage_uploads import upload_passages
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from whole_system import Shape, System, eventually, open_system
+from whole_system import Shape, System, open_system
 
 LONGEST_MS = 20.0
 DIM = 384

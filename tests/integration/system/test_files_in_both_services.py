@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
+from polling import eventually
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.shared.ids import new_id
-from whole_system import System, eventually
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

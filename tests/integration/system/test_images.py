@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Fault, ModelCall, Step, say
 from image_samples import encoded, padded, png
+from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -16,7 +18,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.client.images import image, user_message
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.protocol.images import MAX_IMAGE_BYTES, image_id
-from whole_system import Ran, Stream, System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -26,9 +28,9 @@ PHOTO = encoded("JPEG", 64, 48)
 
 async def send(
     system: System, agent: agent_pb.Agent, *messages: message_pb2.MessageInput, **fields: Any
-) -> Ran:
+) -> RunEvents:
     request = run_pb.SendMessageRequest(agent_id=agent.id, messages=messages, **fields)
-    return await Stream(system.runs.SendMessage(request)).rest()
+    return await RunStream(system.runs.SendMessage(request)).rest()
 
 
 def raw(**fields: Any) -> message_pb2.Part:

@@ -7,7 +7,9 @@ import re
 
 import pytest
 
+from chat_messages import roles, text_of, user_message
 from doubles.script import Call, Fault, ModelCall, Reply, Step, say
+from polling import eventually
 from strata.agent_loop.memory_inputs.transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -15,7 +17,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id, new_id
-from whole_system import System, eventually, roles, text_of, user
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -127,7 +129,7 @@ async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_b
     group = (await system.groups.CreateGroup(request)).group
     assert [member.agent_id for member in group.members] == [agent.memory_agent_id]
     started = await system.runs.StartRun(
-        run_pb.StartRunRequest(group_id=group.id, messages=[user("I am Ada.")])
+        run_pb.StartRunRequest(group_id=group.id, messages=[user_message("I am Ada.")])
     )
     following = run_pb.StreamRunRequest(run_id=started.run.id)
     events = [response.event async for response in system.runs.StreamRun(following)]

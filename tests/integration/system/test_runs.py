@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from chat_messages import roles, text_of, user_message
 from doubles.script import Call, ModelCall, Reply, Step, call, say
+from run_events import RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
-from whole_system import Stream, System, roles, text_of, user
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -67,7 +69,7 @@ async def test_conversation_has_one_active_run(system: System) -> None:
     await first.until("text_delta")
 
     second = await system.runs.StartRun(
-        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Second.")])
     )
     assert second.run.state == run_pb.RUN_STATE_QUEUED
     assert len(system.model.requests) == 1
@@ -175,7 +177,7 @@ async def test_queued_run_can_be_cancelled(system: System) -> None:
     first = system.begin(agent, "First.")
     await first.until("text_delta")
     second = await system.runs.StartRun(
-        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Second.")])
     )
 
     await system.cancel(second.run.id)
@@ -235,7 +237,7 @@ async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(system: S
     seen = max(event.sequence for event in call.events)
 
     request = run_pb.StreamRunRequest(run_id=call.run_id, after_sequence=seen)
-    follower = Stream(system.runs.StreamRun(request))
+    follower = RunStream(system.runs.StreamRun(request))
     await follower.until("text_snapshot")
     go_on.set()
     late = await follower.rest()
@@ -342,7 +344,7 @@ async def test_runs_queued_for_a_deleted_agent_are_cancelled_and_ask_nothing(
     system.model.script(slowly(held=go_on))
     stream = system.begin(agent, "First.")
     await stream.until("text_delta")
-    start = run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+    start = run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Second.")])
     queued = [(await system.runs.StartRun(start)).run.id for _ in range(3)]
 
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))

@@ -10,12 +10,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from chat_messages import roles
 from doubles.script import Call, Reply, call, say
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.agent_types import AgentType
-from whole_system import System, roles
+from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

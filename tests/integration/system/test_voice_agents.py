@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+from chat_messages import roles, text_of
 from doubles.script import Call, Fault, ModelCall, Reply, Step
 from metering import Cost, wait_for_following_events
+from polling import eventually
 from strata.agent_loop.memory_inputs.voice_transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.ids import default_conversation_id
-from whole_system import Shape, System, eventually, roles, text_of
+from whole_system import Shape, System
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

@@ -12,16 +12,7 @@ import pytest
 from cut_proxy import CutProxy
 from doubles import mcp_sdk_server
 from doubles.script import Call, Reply, say
-from mcp_support import (
-    DOUBLES,
-    Mcp,
-    alive,
-    names,
-    python_with_packages,
-    serving_http,
-    tool,
-    until,
-)
+from mcp_support import DOUBLES, Mcp, alive, names, python_with_packages, serving_http, tool, until
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
@@ -47,7 +38,7 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     agent = await mcp.services.make_agent(tools=["weather__echo"])
     mcp.services.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
     ran = await mcp.services.run(agent, "Echo Graz.")
-    [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
+    [returned] = [part for m in ran.messages for part in m.parts if part.HasField("tool_return")]
     tool_return = json.loads(returned.tool_return.content)
     assert (tool_return["status"], json.loads(tool_return["message"])) == ("OK", {"town": "Graz"})
     assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP

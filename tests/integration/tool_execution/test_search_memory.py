@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import call, say
-from inner_services import InnerServices, Ran
+from inner_services import InnerServices
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
@@ -33,13 +34,13 @@ async def agent(services: InnerServices) -> agent_pb.Agent:
 
 async def ask(
     services: InnerServices, agent: agent_pb.Agent, text: str, **arguments: Any
-) -> tuple[bool, Any, Ran]:
+) -> tuple[bool, Any, RunEvents]:
     """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
     services.model.script(call("search_memory", arguments), say("There it is."))
     ran = await services.run(agent, text)
     (tool_return,) = [
         part.tool_return
-        for message in ran.stored
+        for message in ran.messages
         for part in message.parts
         if part.HasField("tool_return")
     ]

@@ -16,18 +16,16 @@ from strata.agent_loop.domain.conversation.messages import Message, SummaryPart,
 from strata.agent_loop.domain.model.chat import ModelReply
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import BoundModel, WindowSwap
-from strata.agent_loop.domain.run.events import (
-    ReplyReceived,
-    StepRestarted,
-    WindowCompacted,
-)
+from strata.agent_loop.domain.run.events import ReplyReceived, StepRestarted, WindowCompacted
 from strata.agent_loop.loop.turn import Turn
 from strata.protocol.errors import AbortedError, Reason, UnavailableError
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 
 VIEW = View(5000)
 OVERFLOW = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")

@@ -8,7 +8,8 @@ from strata.agent_loop.compaction.manual_compaction import ManualCompaction
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.protocol.errors import AbortedError, FailedPreconditionError, Reason
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 
 
 def by_hand(harness: LoopHarness, bound: BoundModel | None) -> ManualCompaction:

@@ -24,7 +24,9 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.shared.messages import ToolStatus
 from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Tools, reply
+from unit.agent_loop.loop.in_memory_ports import Tools
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import rule
 
 CODE = "run_code_with_tools"

@@ -18,8 +18,9 @@ from strata.agent_loop.domain.model.chat import ChatRole
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 def gated_harness(*names: str, **fields: Any) -> LoopHarness:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,14 +12,12 @@ from strata.agent_loop.context.packaging import package
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.conversation.messages import (
     Message,
-    MessageInput,
     MessagePart,
     ToolReturn,
     Window,
     without_bytes,
 )
 from strata.agent_loop.domain.model.chat import (
-    FinishReason,
     ImagePart,
     ModelEvent,
     ModelReply,
@@ -28,7 +25,6 @@ from strata.agent_loop.domain.model.chat import (
     ModelSettings,
     TextDelta,
     TextPart,
-    ToolCall,
     ToolSchema,
 )
 from strata.agent_loop.domain.model.keys import SealedKey
@@ -48,7 +44,6 @@ from strata.agent_loop.domain.run.runs import (
     DocumentLines,
     DocumentRange,
     RunOutcome,
-    RunRequest,
     TranscriptRange,
 )
 from strata.agent_loop.domain.tools import (
@@ -60,22 +55,15 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.loop.turn_ports import Ports
-from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.system_message import Metadata, assemble
 from strata.protocol.errors import AbortedError, NotFoundError, Reason, StrataError
-from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
-from strata.shared.usage import Usage
-from unit.agent_loop.loop.journals import Fate, Journal, stale
-
-USAGE = Usage(prompt_tokens=10, completion_tokens=5)
+from unit.agent_loop.loop.journals import Fate, stale
+from unit.agent_loop.loop.model_replies import reply
 
 
 class Recall:
@@ -452,91 +440,3 @@ class Sink:
     def stored(self) -> list[Message]:
         """The messages that were stored."""
         return [event.message for event in self.of(MessageStored)]
-
-
-@dataclass
-class LoopHarness:
-    """The loop and everything around it."""
-
-    window_tokens: int = 32_000
-    fate: Fate = field(default_factory=Fate)
-    clock: ManualClock = field(default_factory=ManualClock)
-
-    def __post_init__(self) -> None:
-        self.agent = Agent(
-            id=new_id("agent"),
-            name="a",
-            type=AgentType.LETTA_V1,
-            system="Base.",
-            tools=("keyed", "reads", "acts", "edits", "files", "blocks"),
-        )
-        self.memory = Memory(self.fate)
-        metadata = Metadata(self.clock.now(), "UTC", None, 0)
-        system = assemble(self.agent.system, self.memory.text, metadata)
-        self.recall = Recall(self.agent, system, self.fate)
-        self.recall.now = self.clock.now
-        self.journal = Journal(self.fate)
-        self.model = Model(self.fate)
-        self.tools = Tools(self.fate, self.clock)
-        self.archival = Archival()
-        settings = ModelSettings("test/model", "openai", "model", context_window=self.window_tokens)
-        self.models = Models(self.model, settings)
-        self.ports = Ports(
-            agents=Agents(self.agent),
-            memory=self.memory,
-            recall=self.recall,
-            tools=self.tools,
-            archival=self.archival,
-            journal=self.journal,
-            models=self.models,
-            tokens=TokenEstimator(),
-            clock=self.clock,
-        )
-        self._numbers = itertools.count(1)
-
-    def request(self, text: str = "Hi.", **fields: Any) -> RunRequest:
-        """A run that says something."""
-        fields.setdefault("run_id", new_id("run"))
-        fields.setdefault("attempt", 1)
-        inputs = [MessageInput(MessageRole.USER, (TextPart(text),))] if text else []
-        return RunRequest(
-            agent_id=self.agent.id,
-            conversation_id=self.agent.default_conversation_id,
-            inputs=inputs,
-            **fields,
-        )
-
-    async def run(self, request: RunRequest | None = None, *replies: Any) -> Sink:
-        """Runs a turn."""
-        self.model.replies.extend(replies)
-        sink = Sink()
-        await Turn(self.ports, request or self.request(), sink).run()
-        return sink
-
-    def calls(self, *names: str, **fields: Any) -> ModelReply:
-        """A reply that calls tools, each call with an id of its own."""
-        calls = tuple(ToolCall(f"call_{next(self._numbers)}", name, "{}") for name in names)
-        return replace(reply("", **fields), tool_calls=calls)
-
-
-def lost(error: StrataError) -> StrataError:
-    """An error of a call that broke without an answer."""
-    error.lost = True
-    return error
-
-
-def reply(text: str, *calls: ToolCall, finish: FinishReason | None = None) -> ModelReply:
-    """A reply."""
-    reason = finish or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
-    return ModelReply((TextPart(text),) if text else (), calls, reason, USAGE, "model")
-
-
-def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
-    """Calls are followed at once by the returns of all of them, in order."""
-    for message, following in itertools.pairwise([*messages, None]):
-        if message is not None and message.tool_calls:
-            assert following is not None
-            asked = [call.id for call in message.tool_calls]
-            assert [tool_return.tool_call_id for tool_return in following.tool_returns] == asked
-        if following is not None and following.tool_returns:
-            assert message is not None and message.tool_calls  # noqa: PT018

@@ -11,8 +11,9 @@ from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import Agents, LoopHarness, Sink
+from unit.agent_loop.loop.in_memory_ports import Agents, Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
 
 AUTO = ToolChoice()
 REASON = (

@@ -30,8 +30,9 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.in_memory_ports import USAGE, LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import USAGE, reply
 from unit.agent_loop.loop.ruled import most, return_messages, rule
 
 GATE = ToolRuleType.REQUIRES_APPROVAL

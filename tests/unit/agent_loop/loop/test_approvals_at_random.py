@@ -22,8 +22,9 @@ from unit.agent_loop.loop.gated import (
     returns,
     with_answer,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 
 VERDICTS = ("approve", "deny", "client", "forget")
 # The process dies at this call to the outside; the run is dispatched again, or given up.

@@ -32,7 +32,8 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import child, first, most, return_messages, rule
 
 SHOWS = Tool(

@@ -18,7 +18,8 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import return_messages, rule
 
 GATE = ToolRuleType.REQUIRES_APPROVAL

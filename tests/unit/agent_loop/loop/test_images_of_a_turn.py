@@ -29,8 +29,10 @@ from strata.protocol.images import MAX_IMAGE_BYTES, image_id
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 
 URL = "https://pictures.example/cat.png"
 REFUSED = ModelError(ModelErrorKind.IMAGES_REFUSED, "Could not process image")

@@ -25,8 +25,10 @@ from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_harness, errors, nested
-from unit.agent_loop.loop.in_memory_ports import Sink, assert_pairs_are_whole, lost, reply
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import lost, reply
 from unit.agent_loop.loop.ruled import (
     child,
     conditional,

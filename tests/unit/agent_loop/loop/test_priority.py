@@ -14,7 +14,8 @@ from strata.agent_loop.loop.turn import Turn
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.messages import MessageRole
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink
+from unit.agent_loop.loop.in_memory_ports import Sink
+from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 class Time:

@@ -19,7 +19,8 @@ from strata.agent_loop.domain.model.chat import ImagePart, ModelReply, ToolCall,
 from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
     harness_with,

@@ -32,8 +32,10 @@ from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import Agents, LoopHarness, Models, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import Agents, Models, Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 
 SCHEMA = {
     "type": "object",

@@ -16,8 +16,9 @@ from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import (
     child,
     conditional,

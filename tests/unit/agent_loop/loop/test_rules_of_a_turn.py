@@ -17,7 +17,8 @@ from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import (
     AUTO,
     REASON,

@@ -17,8 +17,10 @@ from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Sink, reply
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.loop.ruled import return_messages, rule
 
 WEB, MCP = Provenance.WEB, Provenance.MCP

@@ -9,8 +9,10 @@ import pytest
 from strata.agent_loop.domain.model.chat import FinishReason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS
-from unit.agent_loop.loop.in_memory_ports import Agents, LoopHarness, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.in_memory_ports import Agents
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import reply
 
 
 def with_tools(harness: LoopHarness, *names: str) -> None:

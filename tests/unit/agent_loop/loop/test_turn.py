@@ -39,15 +39,10 @@ from strata.protocol.errors import (
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
-from unit.agent_loop.loop.in_memory_ports import (
-    USAGE,
-    LoopHarness,
-    Sink,
-    assert_pairs_are_whole,
-    lost,
-    reply,
-)
+from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole
+from unit.agent_loop.loop.model_replies import USAGE, lost, reply
 from unit.loop_time import put_forward
 
 

@@ -13,7 +13,9 @@ from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.loop.priority import TurnWork
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import slots_of_short_work
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, Recall, reply
+from unit.agent_loop.loop.in_memory_ports import Recall
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 
 
 class SlowRecall:

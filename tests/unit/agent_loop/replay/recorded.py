@@ -14,7 +14,7 @@ from strata.agent_loop.replay.recording import Recording
 from strata.api.agent_loop.v1 import recording_pb2
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.gateway.runs.events.model_calls import ModelCalls
-from unit.agent_loop.loop.in_memory_ports import LoopHarness
+from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 def pieces_of(

@@ -16,7 +16,8 @@ from strata.agent_loop.replay import recording as recordings
 from strata.agent_loop.replay.replay import replay
 from strata.cli.main import app
 from strata.protocol.errors import InvalidArgumentError
-from unit.agent_loop.loop.in_memory_ports import LoopHarness, reply
+from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.model_replies import reply
 from unit.agent_loop.replay.recorded import record
 
 
