@@ -70,13 +70,13 @@ def speaking(request: ModelCall) -> Step:
     return Reply(text=f"{name} says {own + 1}", piece=2, pause=0.02)
 
 
-async def members(system: System, *names: str) -> list[agent_pb.Agent]:
-    return [await system.make_agent(name=name, system=f"You are {name}.") for name in names]
+async def members(world: System, *names: str) -> list[agent_pb.Agent]:
+    return [await world.make_agent(name=name, system=f"You are {name}.") for name in names]
 
 
-async def start(system: System, agents: list[agent_pb.Agent], **manager: Any) -> Watched:
+async def start(world: System, agents: list[agent_pb.Agent], **manager: Any) -> Watched:
     """Makes a group of agents and sends it a message."""
-    created = await system.groups.CreateGroup(
+    created = await world.groups.CreateGroup(
         group_pb.CreateGroupRequest(
             agent_ids=[agent.id for agent in agents], manager=group_pb.ManagerConfig(**manager)
         )
@@ -84,10 +84,10 @@ async def start(system: System, agents: list[agent_pb.Agent], **manager: Any) ->
     request = run_pb.StartRunRequest(
         group_id=created.group.id, messages=[user_message(PLAIN_MESSAGE)]
     )
-    return Watched((await system.runs.StartRun(request)).run.id)
+    return Watched((await world.runs.StartRun(request)).run.id)
 
 
-async def watch(system: System, runs: list[Watched], count: int) -> None:
+async def watch(world: System, runs: list[Watched], count: int) -> None:
     """Reads the logs until so many more events have come, or all runs have ended."""
     enough = asyncio.Event()
     left = count
@@ -95,7 +95,7 @@ async def watch(system: System, runs: list[Watched], count: int) -> None:
     async def read(run: Watched) -> None:
         nonlocal left
         request = run_pb.StreamRunRequest(run_id=run.run_id, after_sequence=run.after)
-        async for response in system.runs.StreamRun(request):
+        async for response in world.runs.StreamRun(request):
             event = response.event
             run.after = max(run.after, event.sequence)
             run.ended = event.HasField("run_finished")
@@ -120,41 +120,41 @@ async def watch(system: System, runs: list[Watched], count: int) -> None:
 async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, seed: int) -> None:
     chance = random.Random(seed)
     strata.model.respond(speaking)
-    system = await strata.start()
-    in_turn = await members(system, *NAMES)
-    manager, *asked = await members(system, "Max", "Dee", "Eve")
-    swarm = await members(system, "Flo", "Gus")
+    world = await strata.start()
+    in_turn = await members(world, *NAMES)
+    manager, *asked = await members(world, "Max", "Dee", "Eve")
+    swarm = await members(world, "Flo", "Gus")
     runs = [
-        await start(system, in_turn, max_turns=TURNS),
+        await start(world, in_turn, max_turns=TURNS),
         await start(
-            system, asked, type=group_pb.MANAGER_TYPE_SUPERVISOR, manager_agent_id=manager.id
+            world, asked, type=group_pb.MANAGER_TYPE_SUPERVISOR, manager_agent_id=manager.id
         ),
-        await start(system, swarm, type=group_pb.MANAGER_TYPE_SWARM, max_turns=3),
+        await start(world, swarm, type=group_pb.MANAGER_TYPE_SWARM, max_turns=3),
     ]
     deaths = 0
     while deaths < 4:
         # After one to sixteen more events of the logs everything dies.
-        await watch(system, runs, chance.randint(1, 16))
+        await watch(world, runs, chance.randint(1, 16))
         if all(run.ended for run in runs):
             break
         await strata.kill()
         deaths += 1
-        await system.channel.close()
-        system = await strata.start()
+        await world.channel.close()
+        world = await strata.start()
     assert deaths >= 2
-    await check_in_turn(system, in_turn, await system.follow(runs[0].run_id))
-    await check_asked(system, manager, asked, await system.follow(runs[1].run_id))
-    await check_handed_over(system, swarm, await system.follow(runs[2].run_id))
-    await system.channel.close()
+    await check_in_turn(world, in_turn, await world.follow(runs[0].run_id))
+    await check_asked(world, manager, asked, await world.follow(runs[1].run_id))
+    await check_handed_over(world, swarm, await world.follow(runs[2].run_id))
+    await world.channel.close()
 
 
-async def check_in_turn(system: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
+async def check_in_turn(world: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
     """Each window holds the whole exchange once, in order, with who wrote what."""
     check_log(ran, TURNS)
     expected = [f"{NAMES[turn % 3]} says {turn // 3 + 1}" for turn in range(TURNS)]
     assert replies(ran) == expected
     for agent in agents:
-        log = await conversation(system, agent)
+        log = await conversation(world, agent)
         assert [text_of(message) for message in log] == [PLAIN_MESSAGE, *expected]
         assert len({message.group_id for message in log}) == 1
         for message in log[1:]:
@@ -164,30 +164,30 @@ async def check_in_turn(system: System, agents: list[agent_pb.Agent], ran: RunEv
 
 
 async def check_asked(
-    system: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: RunEvents
+    world: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: RunEvents
 ) -> None:
     """Each member was asked once and answered once, and the manager agent has both answers."""
     check_log(ran, 3)
     assert sorted(replies(ran)) == ["Dee says 1", "Eve says 1", "Max says 2"]
     assert replies(ran)[-1] == "Max says 2"
     for agent in asked:
-        question, answer = await conversation(system, agent)
+        question, answer = await conversation(world, agent)
         assert text_of(question).endswith(QUESTION)
         assert text_of(answer) == f"{agent.name} says 1"
-    message, _, returned, answer = await conversation(system, manager)
+    message, _, returned, answer = await conversation(world, manager)
     assert (text_of(message), text_of(answer)) == (PLAIN_MESSAGE, "Max says 2")
     content = returned.parts[0].tool_return.content
     assert "Dee says 1" in content
     assert "Eve says 1" in content
 
 
-async def check_handed_over(system: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
+async def check_handed_over(world: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
     """Each hand-over counted once, and each window holds the exchange once."""
     check_log(ran, 3)
     turns = [event.member.agent_name for event in ran.events if event.HasField("turn_finished")]
     assert turns == ["Flo", "Gus", "Flo"]
     assert replies(ran) == ["Flo says 2"]
-    flo, gus = [await conversation(system, agent) for agent in agents]
+    flo, gus = [await conversation(world, agent) for agent in agents]
     roles = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
     spoke = [*roles[:1], *roles[1:]]
     assert [message.role for message in flo] == [*spoke, message_pb2.ROLE_USER, roles[1]]
@@ -196,14 +196,14 @@ async def check_handed_over(system: System, agents: list[agent_pb.Agent], ran: R
     assert text_of(gus[1]).endswith("Yours.")
     assert text_of(gus[-1]) == "Flo says 2"
     groups = (
-        await system.groups.ListGroups(group_pb.ListGroupsRequest(agent_id=agents[0].id))
+        await world.groups.ListGroups(group_pb.ListGroupsRequest(agent_id=agents[0].id))
     ).groups
     assert [group.holder_agent_id for group in groups] == [agents[0].id]
 
 
-async def conversation(system: System, agent: agent_pb.Agent) -> list[message_pb2.Message]:
+async def conversation(world: System, agent: agent_pb.Agent) -> list[message_pb2.Message]:
     return [
-        message for message in await system.log(agent) if message.role != message_pb2.ROLE_SYSTEM
+        message for message in await world.log(agent) if message.role != message_pb2.ROLE_SYSTEM
     ]
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ import uvicorn
 
 from inner_services import InnerServices
 from integration.sandbox.jails import interpreter
+from polling import eventually
 from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
@@ -183,17 +184,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: Callable[[], Any]) -> Any:
-    """Waits until something holds; the test's own limit ends it otherwise."""
-    while True:
-        result = condition()
-        if asyncio.iscoroutine(result):
-            result = await result
-        if result:
-            return result
-        await asyncio.sleep(0.02)
-
-
 @asynccontextmanager
 async def serving_http(app: Any) -> AsyncIterator[str]:
     """Serves an application on this machine; yields its root."""
@@ -203,7 +193,7 @@ async def serving_http(app: Any) -> AsyncIterator[str]:
     server.capture_signals = _nothing  # type: ignore[method-assign, assignment]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        await until(lambda: server.started)
+        await eventually(lambda: server.started)
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def eventually(
-    condition: Callable[[], Any], seconds: float = 20.0, interval: float = 0.02
+    condition: Callable[[], Any], seconds: float = 60.0, interval: float = 0.02
 ) -> Any:
     """Evaluates a condition until it holds, and returns its value.
 
@@ -30,7 +30,7 @@ async def eventually(
             await asyncio.sleep(interval)
 
 
-async def settle() -> None:
-    """Lets all tasks run until they wait."""
-    for _ in range(20):
+async def settle(rounds: int = 20) -> None:
+    """Lets all tasks run until they wait, or for so many rounds of the event loop."""
+    for _ in range(rounds):
         await asyncio.sleep(0)

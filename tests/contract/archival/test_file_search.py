@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
 
 from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
+from polling import eventually
 from strata.archival.domain.chunks import FoundChunk
 from strata.archival.search.index import FILE_CHUNKS
 from strata.shared import context
@@ -29,12 +29,6 @@ async def in_the_index(engine: EmbeddedVectors, where: Where | None = None) -> i
         return await vectors.count(FILE_CHUNKS, context.current_project(), where)
     finally:
         await vectors.close()
-
-
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.1)
 
 
 async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: World) -> None:
@@ -103,14 +97,14 @@ async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(finder: World
     await world.stores.index_file(folder, kept, "to be kept")
     running = asyncio.create_task(world.indexer.run())
     try:
-        await until(lambda: _begun(world, file))
+        await eventually(lambda: _begun(world, file))
         assert await world.stores.chunks.drop([file], []) == 9
         assert texts(await world.find_chunks([folder], "secret")) in ([], ["to be kept"])
 
         async def idle() -> bool:
             return await in_the_index(engine) == 1 and await world.stores.progress(kept) == (1, 1)
 
-        await until(idle)
+        await eventually(idle)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -177,7 +171,7 @@ async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
         async def complete() -> bool:
             return await world.stores.progress(file) == (10, 10)
 
-        await until(complete)
+        await eventually(complete)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -198,7 +192,7 @@ async def test_a_dropped_collection_is_built_anew(finder: World) -> None:
     assert await world.find_chunks([folder], "stream of water") == []
     running = asyncio.create_task(world.indexer.run())
     try:
-        await until(lambda: _finds(world, folder, "stream of water"))
+        await eventually(lambda: _finds(world, folder, "stream of water"))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

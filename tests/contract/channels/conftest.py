@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,13 +27,6 @@ from strata.shared.settings import ServerLimits, ServiceSettings
 from strata.shared.telemetry import Telemetry
 
 HERE = Path(__file__).parent
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits for what a server does by itself, before or after its answer is here."""
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from contract.channels.conftest import until
+from polling import eventually
 from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.context import RequestContext, current, current_project
 from strata.shared.interceptors import standard
@@ -386,7 +386,7 @@ async def test_calls_are_counted_by_method_and_code(serve: Any, echo: Any, keys:
         for _ in range(3):
             await served.stub.Echo(echo.pb.Note())
     method = f"{PATH}/Echo"
-    await until(lambda: not served.telemetry.total("rpc_server_in_flight", method=method))
+    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight", method=method))
     assert served.telemetry.total("rpc_server_requests", method=method, code="OK") == 3
     assert served.telemetry.total("rpc_server_in_flight", method=method) == 0
     assert served.telemetry.histogram("rpc_server_latency_seconds", method=method).count == 3

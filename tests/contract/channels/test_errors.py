@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from contract.channels.conftest import until
+from polling import eventually
 from strata.protocol.errors import (
     ERRORS,
     AbortedError,
@@ -206,7 +206,7 @@ async def test_an_abort_by_the_servicer_keeps_its_status(serve: Any, echo: Any, 
     with keys.signed_in(), pytest.raises(AbortedError, match="by hand"):
         await served.stub.Echo(echo.pb.Note())
     # The answer may be here before the server has counted it.
-    await until(lambda: not served.telemetry.total("rpc_server_in_flight"))
+    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight"))
     assert served.telemetry.total("rpc_server_requests", code="ABORTED") == 1
 
 
@@ -315,7 +315,7 @@ async def test_an_unknown_method_is_unimplemented(serve: Any, echo: Any, keys: A
     with keys.signed_in(), pytest.raises(UnimplementedError) as raised:
         await served.channel.unary_unary(f"{PATH}/Nothing")(b"")
     assert raised.value.metadata["method"] == f"{PATH[1:]}/Nothing"
-    await until(lambda: not served.telemetry.total("rpc_server_in_flight"))
+    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight"))
     assert served.telemetry.total("rpc_server_requests", method="unknown") == 1
 
 
@@ -362,7 +362,7 @@ async def test_load_is_shed_with_a_hint(serve: Any, echo: Any, keys: Any) -> Non
     with keys.signed_in():
         running = [asyncio.ensure_future(served.stub.Echo(echo.pb.Note())) for _ in range(6)]
         # Each of the six is either in there or back.
-        await until(lambda: admitted + sum(task.done() for task in running) == len(running))
+        await eventually(lambda: admitted + sum(task.done() for task in running) == len(running))
         done = [task for task in running if task.done()]
         pending = [task for task in running if not task.done()]
         assert (len(done), len(pending)) == (4, 2)
@@ -374,7 +374,7 @@ async def test_load_is_shed_with_a_hint(serve: Any, echo: Any, keys: Any) -> Non
             assert error.retry_after > 0
         # Streams have a limit of their own.
         stream = asyncio.ensure_future(served.stub.Count(echo.pb.Note()).read())
-        await until(streaming.is_set)
+        await eventually(streaming.is_set)
         with pytest.raises(ResourceExhaustedError):
             await served.stub.Count(echo.pb.Note()).read()
         go.set()

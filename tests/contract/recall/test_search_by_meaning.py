@@ -16,7 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
-from message_finder import Finder, as_caller, finder_on, until
+from message_finder import Finder, as_caller, finder_on
+from polling import eventually
 from recall_support import START, Writer
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.migrations import MIGRATIONS
@@ -453,7 +454,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         asked.set()
         running = asyncio.create_task(finder.indexer.run())
         try:
-            await until(lambda: _has_caught_up(finder, 2))
+            await eventually(lambda: _has_caught_up(finder, 2))
             assert set(await finder.ids("name of the pet")) == {cat.id, dog.id}
             # Everything on its disk is lost: it is built anew while searches go on.
             client = connect(engine.url, engine.api_key)
@@ -462,7 +463,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
             await client.close()
             answer = await finder.ask("what is the dog called")
             assert {hit.item.id for hit in answer.hits} == {cat.id, dog.id}
-            await until(lambda: _has_caught_up(finder, 2))
+            await eventually(lambda: _has_caught_up(finder, 2))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

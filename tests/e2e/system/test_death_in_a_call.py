@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +16,7 @@ from chat_messages import roles
 from doubles.script import Call, Reply, call, say
 from live import LiveStrata
 from mcp_support import open_folder, program_command, tool
+from polling import eventually
 from run_events import RunEvents, RunStream
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -86,12 +86,6 @@ async def add_program(system: System, folder: Path) -> None:
     assert [tool.name for tool in added.tools] == ["marker__mark"], added.error
 
 
-async def until(holds: Any) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.05)
-
-
 def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolReturnPart]:
     parts = [part.tool_return for message in log for part in message.parts]
     return {part.name: part for part in parts if part.name}
@@ -113,7 +107,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     mark = Call("marker__mark", {"file": str(marks)})
     system.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
     turn = asyncio.create_task(system.send(agent, "Mark it."))
-    await until(lambda: marks.exists() and marks.read_text() == "done\n")
+    await eventually(lambda: marks.exists() and marks.read_text() == "done\n")
     before = service(either_live)
     tree = [before, *(child.pid for child in psutil.Process(before).children(recursive=True))]
     os.kill(before, signal.SIGKILL)
@@ -125,7 +119,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     assert tool_returns["memory_insert"].status == message_pb2.TOOL_STATUS_OK
     assert marks.read_text() == "done\n"
     assert (await system.block(agent, "human")).value.count("Was there.") == 1
-    await until(lambda: not any(map(psutil.pid_exists, tree)))
+    await eventually(lambda: not any(map(psutil.pid_exists, tree)))
 
     # The caller of a tool in the sandbox dies: the tool runner kills the call at once.
     idle = workers(either_live)
@@ -138,7 +132,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     assert idle <= workers(either_live)
     os.kill(second, signal.SIGKILL)
     async with asyncio.timeout(_NAP_S / 2):
-        await until(lambda: not idle <= workers(either_live))
+        await eventually(lambda: not idle <= workers(either_live))
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept."
     tool_returns = returns_of(await system.log(agent))
@@ -159,7 +153,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     assert following.status == message_pb2.TOOL_STATUS_FAILED
     assert "nothing outside of its sandbox" in following.content
     assert len(system.model.requests) == 6
-    await until(lambda: bool(workers(either_live)))
+    await eventually(lambda: bool(workers(either_live)))
 
     # So is code, and what it had called: the mark is made once, and nothing comes after it.
     code = f"""
@@ -169,7 +163,7 @@ memory_insert("human", "After.")
 """
     system.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
     turn = asyncio.create_task(system.send(agent, "Mark it again."))
-    await until(lambda: marks.read_text() == "done\ndone\n")
+    await eventually(lambda: marks.read_text() == "done\ndone\n")
     os.kill(service(either_live), signal.SIGKILL)
     ran = await turn
     assert ran.text == "I cannot tell again."
@@ -195,7 +189,7 @@ memory_insert("human", "After.")
     )
     known = len(system.model.requests)
     turn = asyncio.create_task(system.send(asking, "Ask for the capital."))
-    await until(lambda: len(system.model.requests) == known + 2)
+    await eventually(lambda: len(system.model.requests) == known + 2)
     os.kill(service(either_live), signal.SIGKILL)
     held.set()
     assert (await turn).text == "Paris it is."
@@ -233,7 +227,7 @@ async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
     system.model.script(Reply(text="A long reply.", piece=2, held=held))
     stream = system.begin(agent, "Talk.", request_id="talk")
     await stream.until("step_started")
-    await until(lambda: len(system.model.requests) == 3)
+    await eventually(lambda: len(system.model.requests) == 3)
     await killed(either_live, "gateway")
     held.set()
     ran = await followed(system, stream)

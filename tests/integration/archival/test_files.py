@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
 from integration.archival.conftest import Client
+from polling import eventually
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, StrataError
@@ -43,18 +44,12 @@ async def progress(client: Client, file: str) -> tuple[int, int] | None:
     return next(((f.indexed_count, f.chunk_count) for f in answer.files), None)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.05)
-
-
 async def indexed(client: Client, file: str) -> None:
     async def holds() -> bool:
         seen = await progress(client, file)
         return seen is not None and seen[0] == seen[1]
 
-    await until(holds)
+    await eventually(holds)
 
 
 async def test_a_file_is_stored_indexed_found_and_dropped(client: Client) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from contract.channels.conftest import echo, keys, until
+from contract.channels.conftest import echo, keys
+from polling import eventually
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.interceptors.auth import TokenAuthenticator
@@ -33,7 +34,7 @@ def refusals(server: GrpcServer) -> float:
 
 async def check_refusals(server: GrpcServer, expected: int) -> None:
     """Checks how many calls a server refused; it counts a call after it has answered."""
-    await until(lambda: refusals(server) >= expected)
+    await eventually(lambda: refusals(server) >= expected)
     assert refusals(server) == expected
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from contract.channels.conftest import until
+from polling import eventually
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.channels import ChannelFactory
@@ -68,7 +68,7 @@ async def test_a_completed_stream_is_logged_with_its_final_status(
     with keys.signed_in():
         await first_of_count()
         gc.collect()
-        await until(lambda: bool(ended()))
+        await eventually(lambda: bool(ended()))
     assert ended() == {"OK": 1}
 
 
@@ -85,7 +85,7 @@ async def test_a_stream_with_questions_completes_after_its_result(
         async with aclosing(stream) as results:
             async for _ in results:
                 break
-        await until(lambda: bool(ended()))
+        await eventually(lambda: bool(ended()))
     assert ended() == {"OK": 1}
 
 
@@ -100,7 +100,7 @@ async def test_a_call_that_the_server_does_not_end_is_cancelled(
         call = stub.Count(echo.pb.Note())
         assert await call.read() is not grpc.aio.EOF
         complete_in_background(call)
-        await until(lambda: bool(ended()))
+        await eventually(lambda: bool(ended()))
     assert ended() == {"CANCELLED": 1}
 
 
@@ -113,6 +113,6 @@ async def test_no_task_reads_requests_after_the_end_of_a_call(
         stream: Any = call_and_answer(stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True)
         async with aclosing(stream) as responses:
             assert len([response async for response in responses]) == 1
-    await until(
+    await eventually(
         lambda: not [task for task in asyncio.all_tasks() if "request_iterator" in repr(task)]
     )

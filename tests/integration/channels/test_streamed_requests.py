@@ -11,8 +11,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from contract.channels.conftest import until
 from integration.channels.conftest import check_refusals, refusals, targets
+from polling import eventually
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
@@ -155,7 +155,7 @@ async def test_no_task_waits_for_requests_after_the_end_of_a_call(
                 await call.code()
             except UnavailableError:
                 assert stub is none
-        await until(lambda: not readers())
+        await eventually(lambda: not readers())
     assert all(call.done() for call in calls)
     assert refusals(refusing)
 
@@ -173,10 +173,10 @@ async def test_call_can_be_cancelled_between_two_attempts(
             ended: list[bool] = []
             call.add_done_callback(lambda _: ended.append(True))
             if how == "drop":
-                await until(lambda: bool(refusals(refusing)))
+                await eventually(lambda: bool(refusals(refusing)))
             else:
                 reading = asyncio.ensure_future(call if method == "Sum" else call.read())
-                await until(lambda: bool(refusals(refusing)))
+                await eventually(lambda: bool(refusals(refusing)))
                 # The pause lasts long.
                 await asyncio.sleep(0.1)
                 assert not call.done()
@@ -190,7 +190,7 @@ async def test_call_can_be_cancelled_between_two_attempts(
                 del reading
             del call
             gc.collect()
-            await until(lambda: not readers())
+            await eventually(lambda: not readers())
             await check_refusals(refusing, 1)
     finally:
         await factory.close()
@@ -227,7 +227,7 @@ async def test_attempts_end_with_the_deadline_of_the_call(
             call = getattr(stub, method)(RequestStream(), timeout=0.3)
             with pytest.raises(DeadlineExceededError):
                 await (call if method == "Sum" else call.read())
-            await until(lambda: not readers())
+            await eventually(lambda: not readers())
 
 
 async def test_error_of_the_iterator_cancels_the_call(echo: Any, keys: Any, stub: Any) -> None:

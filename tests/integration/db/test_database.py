@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from polling import eventually
 from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -422,9 +423,7 @@ async def _terminate_sessions(url: str) -> None:
 
 async def _until_gone(pids: Iterable[int]) -> None:
     """Waits until server processes are gone, and our loop has seen their sockets close."""
-    async with asyncio.timeout(30):
-        while any(map(psutil.pid_exists, pids)):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not any(map(psutil.pid_exists, pids)))
     await asyncio.sleep(0.1)
 
 
@@ -568,9 +567,7 @@ async def test_no_acknowledged_commit_is_lost_when_the_server_is_killed(
                 acknowledged.add(number)
 
         writers = [asyncio.create_task(write(first)) for first in range(4)]
-        async with asyncio.timeout(60):
-            while len(acknowledged) < 100:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(acknowledged) >= 100)
         killed = server.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)

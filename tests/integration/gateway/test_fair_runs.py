@@ -27,12 +27,12 @@ class Held:
     def __init__(self, services: ScriptedServices) -> None:
         self.running: Counter[str] = Counter()
         self.order: list[str] = []
-        self._world = services
+        self._services = services
         self._end: dict[str, asyncio.Semaphore] = {}
         services.turns.script = self.turn
 
     async def turn(self, _: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        project_id = self._world.turns.callers[-1].project_id
+        project_id = self._services.turns.callers[-1].project_id
         self.running[project_id] += 1
         self.order.append(project_id)
         try:

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import strata
+from polling import eventually
 from service_process import command_of
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
@@ -62,12 +63,6 @@ def service(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iter
     finally:
         process.kill()
         process.wait(60)
-
-
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +122,15 @@ async def test_acknowledged_messages_are_found_after_a_kill(
     with use(RequestContext(caller=TokenVerifier(public).verify(token))):
         for _ in range(deaths):
             with service(urls, vectors, public, port) as pid:
-                await until(there)
+                await eventually(there)
                 await say(24)
                 await asyncio.sleep(dice.uniform(0, 1.0))
                 os.kill(pid, signal.SIGKILL)
         with service(urls, vectors, public, port):
-            await until(there)
+            await eventually(there)
             for text in dice.sample(sorted(ids_by_text), 20):
                 assert ids_by_text[text] in await search_ids(text)
-            await until(complete, 60 + deaths * 2)
+            await eventually(complete, 60 + deaths * 2)
             request = pb.SearchMessagesRequest(
                 agent_id=agent, query="Where did I go on trip 5?", limit=3
             )

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
+from polling import eventually
 from strata.protocol.errors import UnavailableError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
@@ -40,12 +41,6 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
         pytest.skip(f"no isolation can be had here: {made.probe.description()}")
     yield made
     await made.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def descriptors() -> int:
@@ -148,11 +143,11 @@ async def test_cancelling_ends_every_process_of_the_call(sandbox: JailSandbox) -
     before = len(descendants(others))
     run = Run(source="import os, time\nfor _ in range(4):\n    os.fork()\ntime.sleep(1000)")
     task = asyncio.create_task(sandbox.run(run))
-    await until(lambda: len(descendants(others)) >= before + 10)
+    await eventually(lambda: len(descendants(others)) >= before + 10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: len(descendants(others)) == before)
+    await eventually(lambda: len(descendants(others)) == before)
     assert (await sandbox.run(ADD)).value_json == "3"
 
 
@@ -187,7 +182,7 @@ async def test_a_fork_server_that_dies_is_replaced(sandbox: JailSandbox) -> None
     assert "fork server" in result.detail
     assert (await sandbox.run(ADD)).value_json == "3"
     assert sandbox.server_pid not in {None, died}
-    await until(lambda: not psutil.pid_exists(died))
+    await eventually(lambda: not psutil.pid_exists(died))
 
 
 async def test_closing_ends_what_runs() -> None:
@@ -372,7 +367,7 @@ async def test_sleeping_calls_of_one_project_leave_places_to_others(sandbox: Jai
     with of("noisy"):
         sleeping = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(60)]
     try:
-        await until(lambda: sandbox._slots.held("noisy") == sandbox._slots.most)
+        await eventually(lambda: sandbox._slots.held("noisy") == sandbox._slots.most)
         assert sandbox._slots.waiting("noisy") == 60 - sandbox._slots.most
         with of("quiet"):
             result = await sandbox.run(ADD)

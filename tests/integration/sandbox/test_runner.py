@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ import pytest
 import pytest_asyncio
 
 import strata
+from polling import eventually
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
@@ -121,12 +122,6 @@ def family(pid: int) -> set[int]:
     return {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.02)
-
-
 async def test_calls_are_run_in_the_other_process(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
@@ -176,7 +171,7 @@ async def test_calls_that_succeed_are_logged_as_such(
         for _ in range(20):
             assert (await sandbox.run(ADD)).status is RunStatus.OK
             await sandbox.run(replace(ASK, answerer=answerer))
-        await until(lambda: codes().total() == 40)
+        await eventually(lambda: codes().total() == 40)
     assert codes() == {"RunCode OK": 20, "RunAskingCode OK": 20}
 
 
@@ -277,7 +272,7 @@ async def test_what_code_asks_is_answered_here(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert left == [True, True]
-        await until(lambda: len(family(process.pid)) <= waiting + 1)
+        await eventually(lambda: len(family(process.pid)) <= waiting + 1)
         with pytest.raises(UnavailableError, match="nobody is there"):
             await sandbox.run(replace(ASK, answerer=fails))
 
@@ -290,11 +285,13 @@ async def test_a_cancelled_call_leaves_no_process(
         await sandbox.run(ADD)
         waiting = len(family(process.pid))
         calls = [asyncio.create_task(sandbox.run(SPIN)) for _ in range(3)]
-        await until(lambda: spinning(process.pid) >= 3)
+        await eventually(lambda: spinning(process.pid) >= 3)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await until(lambda: spinning(process.pid) == 0 and len(family(process.pid)) <= waiting + 1)
+        await eventually(
+            lambda: spinning(process.pid) == 0 and len(family(process.pid)) <= waiting + 1
+        )
 
 
 def spinning(pid: int) -> int:
@@ -316,13 +313,13 @@ async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
     with runner.started() as process:
         sandbox = await connected(stub)
         call = asyncio.create_task(sandbox.run(SPIN))
-        await until(lambda: spinning(process.pid) > 0)
+        await eventually(lambda: spinning(process.pid) > 0)
         jailed = family(process.pid)
         process.send_signal(signal.SIGKILL)
         result = await call
         assert result.status is RunStatus.KILLED
         assert "lost" in result.detail
-        await until(lambda: not any(psutil.pid_exists(pid) for pid in jailed))
+        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in jailed))
     assert (await sandbox.run(ADD)).status is RunStatus.KILLED
     with runner.started():
         await connected(stub)
@@ -343,9 +340,7 @@ async def test_call_before_the_runner_is_up_fails_and_is_not_lost(
 async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:
     assert not await is_serving(runner.address)
     with runner.started():
-        async with asyncio.timeout(60):
-            while not await is_serving(runner.address):
-                await asyncio.sleep(0.05)
+        await eventually(lambda: is_serving(runner.address))
         # Its group may open the socket, everybody else may not.
         assert stat.S_IMODE(runner.socket.stat().st_mode) & 0o777 == 0o770
 
@@ -396,9 +391,7 @@ async def test_call_that_has_ended_is_not_cut_off_in_its_last_step() -> None:
             sandbox = SandboxClient(pb_grpc.SandboxServiceStub(channel))
             for _ in range(3):
                 await sandbox.run(ADD)
-            async with asyncio.timeout(30):
-                while len(servicer.ends) < 3:
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: len(servicer.ends) >= 3)
     finally:
         await server.stop(None)
     assert servicer.ends == ["OK"] * 3

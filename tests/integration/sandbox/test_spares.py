@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from polling import eventually
 from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
@@ -83,12 +84,6 @@ def namespaces(pid: int) -> set[str]:
     return {str(Path(f"/proc/{pid}/ns/{name}").readlink()) for name in ("user", "pid", "mnt")}
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     """The processes that wait locked in, as the machine sees them."""
     children = []
@@ -107,7 +102,7 @@ def another_waits(sandbox: JailSandbox, besides: set[int]) -> bool:
 
 
 async def all_waiting(sandbox: JailSandbox) -> list[psutil.Process]:
-    await until(lambda: len(waiting(sandbox)) == WARM)
+    await eventually(lambda: len(waiting(sandbox)) == WARM)
     return waiting(sandbox)
 
 
@@ -157,7 +152,7 @@ async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
         spares = {process.pid for process in await all_waiting(sandbox)}
         assert not spares & used
         await seen(sandbox, look("secret"))
-        await until(partial(another_waits, sandbox, spares))
+        await eventually(partial(another_waits, sandbox, spares))
         # The one that served is gone, and was one of those that waited.
         left = {process.pid for process in await all_waiting(sandbox)}
         gone = spares - left
@@ -200,14 +195,14 @@ async def test_without_spares_every_call_gets_a_process_of_its_own() -> None:
         pytest.skip(sandbox.probe.description())
     add = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}', limits=limits())
     assert (await sandbox.run(add)).value_json == "3"
-    await until(lambda: waiting(sandbox) == [])
+    await eventually(lambda: waiting(sandbox) == [])
     await sandbox.close()
 
 
 async def test_a_spare_that_was_killed_is_replaced(sandbox: JailSandbox) -> None:
     for process in await all_waiting(sandbox):
         os.kill(process.pid, signal.SIGKILL)
-    await until(lambda: waiting(sandbox) == [])
+    await eventually(lambda: waiting(sandbox) == [])
     await seen(sandbox, look("after"))
     await all_waiting(sandbox)
 
@@ -237,7 +232,7 @@ async def test_a_call_does_not_reach_those_that_wait(sandbox: JailSandbox) -> No
     result = await sandbox.run(hostile)
     # In a namespace of its own process -1 is nobody, which is no error everywhere.
     assert result.value_json in {"[]", "[-1]"}, result
-    await until(lambda: len(waiting(sandbox)) == WARM)
+    await eventually(lambda: len(waiting(sandbox)) == WARM)
     # All but the one that served it are still there.
     assert len(before & {process.pid for process in waiting(sandbox)}) == WARM - 1
     await seen(sandbox, look())
@@ -272,7 +267,7 @@ async def test_packages_that_were_made_anew_are_seen(root: Path) -> None:
             pytest.skip(sandbox.probe.description())
         for _ in range(3):
             assert (await sandbox.run(run)).value_json == '"old"'
-        await until(lambda: len(waiting(sandbox)) == WARM)
+        await eventually(lambda: len(waiting(sandbox)) == WARM)
         folder.rename(root / "gone")
         make(folder, "new")
         assert (await sandbox.run(run)).value_json == '"new"'
@@ -292,5 +287,5 @@ async def test_nothing_waits_once_it_is_closed() -> None:
     closing = [asyncio.create_task(sandbox.run(look())) for _ in range(3)]
     await sandbox.close()
     await asyncio.gather(*closing, return_exceptions=True)
-    await until(lambda: not any(process.is_running() for process in spares))
+    await eventually(lambda: not any(process.is_running() for process in spares))
     assert sandbox.server_pid is None

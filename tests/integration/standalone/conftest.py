@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,11 +82,3 @@ def run_engines(open_folder: Path) -> Iterator[Callable[..., Engines]]:
     for engines in started:
         engines.close()
         assert not engines.survivors()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came about"
-        await asyncio.sleep(0.02)

@@ -12,7 +12,8 @@ import pytest
 from cut_proxy import CutProxy
 from doubles import mcp_sdk_server
 from doubles.script import Call, Reply, say
-from mcp_support import DOUBLES, Mcp, alive, names, python_with_packages, serving_http, tool, until
+from mcp_support import DOUBLES, Mcp, alive, names, python_with_packages, serving_http, tool
+from polling import eventually
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
@@ -156,7 +157,7 @@ async def test_notified_tool_change_is_read_again(mcp: Mcp) -> None:
     async def seen() -> bool:
         return "new" in await mcp.states(server)
 
-    await until(seen)
+    await eventually(seen)
     states = await mcp.states(server)
     assert states["feed"].state == pb.MCP_TOOL_STATE_CHANGED
     assert states["new"].state == pb.MCP_TOOL_STATE_APPROVED
@@ -196,7 +197,7 @@ async def test_no_process_is_left(mcp: Mcp) -> None:
     pids = json.loads(await mcp.run("parent__child"))
     assert all(map(alive, pids))
     await mcp.remove(server.id)
-    await until(lambda: not any(map(alive, pids)))
+    await eventually(lambda: not any(map(alive, pids)))
     assert await mcp.offered("parent__child") == []
     with pytest.raises(NotFoundError) as caught:
         await mcp.refresh(server)

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from doubles.script import Call, Reply, say
-from mcp_support import Mcp, names, python_with_packages, until
+from mcp_support import Mcp, names, python_with_packages
+from polling import eventually
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -91,7 +92,7 @@ async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
     # if only for a thread that has not ended, a request may still reach it.
     [process] = programs("mcp_server_time")
     process.kill()
-    await until(lambda: not psutil.pid_exists(process.pid))
+    await eventually(lambda: not psutil.pid_exists(process.pid))
     assert (await mcp.run("clock__get_current_time", timezone="UTC"))["timezone"] == "UTC"
 
 

@@ -17,7 +17,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from mcp_support import alive, open_folder, program_command, serving_http, tool, until
+from mcp_support import alive, open_folder, program_command, serving_http, tool
+from polling import eventually
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.messages import ToolStatus
@@ -297,11 +298,11 @@ async def test_idle_sessions_are_closed_to_make_space(sessions: Sessions) -> Non
         server = sessions.program(name, tool("child"))
         pids.append(json.loads(await sessions.run(server, "child")))
     assert sessions.manager.connections == 2
-    await until(lambda: not any(map(alive, pids[0])))
+    await eventually(lambda: not any(map(alive, pids[0])))
     assert all(map(alive, pids[1] + pids[2]))
     await sessions.manager.close_idle_sessions()
     assert sessions.manager.connections == 0
-    await until(lambda: not any(map(alive, pids[1] + pids[2])))
+    await eventually(lambda: not any(map(alive, pids[1] + pids[2])))
 
 
 async def test_a_project_leaves_sessions_to_others() -> None:
@@ -318,7 +319,7 @@ async def test_a_project_leaves_sessions_to_others() -> None:
             hanging = [
                 asyncio.create_task(sessions.run(name, "hang")) for name in ("one", "two", "three")
             ]
-            await until(lambda: sessions.manager.connections == 3)
+            await eventually(lambda: sessions.manager.connections == 3)
             with pytest.raises(ConnectError, match="sessions with 3 MCP servers, the maximum"):
                 await sessions.manager.refresh("four")
         with use(RequestContext(caller=Caller("org", "quiet", "key"))):
@@ -376,7 +377,7 @@ async def test_a_program_that_ended_between_two_calls_is_started_for_the_second(
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has to block
     assert alive(child)
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
-    await until(lambda: not alive(child))
+    await eventually(lambda: not alive(child))
 
 
 async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
@@ -387,7 +388,7 @@ async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
     with pytest.raises(ToolError, match="the program ended with exit code 3") as caught:
         await sessions.run(server, "die")
     assert caught.value.status is ToolStatus.UNKNOWN
-    await until(lambda: not alive(child))
+    await eventually(lambda: not alive(child))
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
 
 
@@ -395,7 +396,7 @@ async def test_a_call_that_is_cancelled_leaves_the_server_to_others(sessions: Se
     server = sessions.program("slow", tool("hang"), tool("echo"), tool("child"))
     pids = json.loads(await sessions.run(server, "child"))
     hanging = asyncio.create_task(sessions.run(server, "hang"))
-    await until(lambda: sessions.manager._entries["project-1", server].connection.in_flight)  # type: ignore[union-attr]
+    await eventually(lambda: sessions.manager._entries["project-1", server].connection.in_flight)  # type: ignore[union-attr]
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
@@ -411,8 +412,8 @@ async def test_a_start_that_is_cancelled_leaves_no_program(
         "mute", "mute", Transport.STDIO, (program_command()[0], "-c", program)
     )
     starting = asyncio.create_task(sessions.manager.refresh("mute"))
-    pid = int(await until(lambda: noted.exists() and noted.read_text()))
+    pid = int(await eventually(lambda: noted.exists() and noted.read_text()))
     assert alive(pid)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    await until(lambda: not alive(pid))
+    await eventually(lambda: not alive(pid))

@@ -9,7 +9,8 @@ import pytest
 
 from doubles.script import Call, Reply, say
 from integration.agent_loop.test_recovery import Died, Mortal, mortal
-from mcp_support import Mcp, names, tool, until
+from mcp_support import Mcp, names, tool
+from polling import eventually
 from strata.agent_loop.domain.tools import ToolEvent
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -57,7 +58,7 @@ async def test_tools_that_a_server_adds_and_removes_in_a_turn_count_from_the_nex
     async def seen() -> bool:
         return "new" in await mcp.states(server)
 
-    await until(seen)
+    await eventually(seen)
     await mcp.services.run(agent, "What now?")
     before, after = ["pets__change", "pets__feed"], ["pets__change", "pets__new"]
     offered = [request.tool_names for request in mcp.services.model.requests[-3:]]
@@ -123,7 +124,7 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
     async def back() -> bool:
         return names((await resolve(mcp, "pets__*")).tools) == ["pets__echo"]
 
-    await until(back)
+    await eventually(back)
 
 
 async def test_a_single_tool_is_not_offered_twice(mcp: Mcp) -> None:

@@ -30,14 +30,14 @@ class Memory:
         self.tools = tools
         self._agent = tools.agent.id
         self._messages = message_grpc.MessageServiceStub(services.channel("recall"))
-        self._world = services
+        self._services = services
 
     async def fill(self) -> None:
-        self._world.model.script(*(say("Noted.") for _ in TEXTS))
+        self._services.model.script(*(say("Noted.") for _ in TEXTS))
         for text in TEXTS:
-            await self._world.run(self.tools.agent, text)
+            await self._services.run(self.tools.agent, text)
             passage = passage_pb.NewPassage(text=text)
-            await self._world.passages.InsertPassage(
+            await self._services.passages.InsertPassage(
                 passage_pb.InsertPassageRequest(agent_id=self._agent, passage=passage)
             )
         for count in (self.messages, self.passages):
@@ -61,7 +61,7 @@ class Memory:
         request = passage_pb.SearchPassagesRequest(
             agent_id=self._agent, query=UNRELATED, top_k=20, explain=True
         )
-        response = await self._world.passages.SearchPassages(request)
+        response = await self._services.passages.SearchPassages(request)
         assert not response.hits
         return sum(
             exclusion.count

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from polling import settle
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.protocol.shapes import RpcShape
 from strata.shared.context import Caller, RequestContext, use
@@ -30,11 +31,6 @@ def of(project: str) -> Any:
     return use(RequestContext(caller=Caller("org", project, "key")))
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("method", [UNARY, UPLOAD], ids=["calls", "streams"])
 async def test_one_project_cannot_take_every_place(method: Method) -> None:
     released = asyncio.Event()
@@ -51,13 +47,13 @@ async def test_one_project_cannot_take_every_place(method: Method) -> None:
             return await run(SimpleNamespace())  # type: ignore[arg-type]
 
     held = [asyncio.create_task(call("noisy")) for _ in range(6)]
-    await settle()
+    await settle(5)
     with pytest.raises(ResourceExhaustedError, match="The project has 6") as refused:
         await call("noisy")
     assert refused.value.reason is Reason.OVERLOADED
     assert refused.value.retry_after
     others = [asyncio.create_task(call(name)) for name in ("quiet", "other")]
-    await settle()
+    await settle(5)
     with pytest.raises(ResourceExhaustedError, match="The server"):
         await call("quiet")
     released.set()
@@ -83,7 +79,7 @@ async def test_a_call_of_a_quiet_project_overtakes_those_of_a_busy_one() -> None
 
     await call("quiet", runs[0])
     busy = [asyncio.create_task(call("busy", runs[n % 2])) for n in range(100)]
-    await settle()
+    await settle(5)
     await call("quiet", runs[1])
     assert ended.count("busy") <= 4
     await asyncio.gather(*busy)
@@ -109,7 +105,7 @@ async def test_calls_that_wait_for_something_do_not_hold_up_the_calls_of_their_p
         assert await fair.bind(UNARY, answer)(SimpleNamespace()) == "done"  # type: ignore[arg-type]
     with of("busy"):
         waiting = [asyncio.create_task(wait()) for _ in range(6)]
-        await settle()
+        await settle(5)
         assert await fair.bind(ANOTHER, answer)(SimpleNamespace()) == "done"  # type: ignore[arg-type]
     assert not any(task.done() for task in waiting)
     released.set()

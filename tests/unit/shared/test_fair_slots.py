@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polling import settle
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import FairSlots, share_of, slots_of_short_work
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_a_project_that_holds_its_share_leaves_slots_to_others() -> None:
@@ -26,10 +22,10 @@ async def test_a_project_that_holds_its_share_leaves_slots_to_others() -> None:
         for _ in range(6):
             await stack.enter_async_context(slots.slot("noisy"))
         seventh = asyncio.create_task(stack.enter_async_context(slots.slot("noisy")))
-        await settle()
+        await settle(5)
         assert not seventh.done()
         async with slots.slot("quiet"), slots.slot("quiet"):
-            await settle()
+            await settle(5)
             assert not seventh.done()
         seventh.cancel()
         await asyncio.gather(seventh, return_exceptions=True)
@@ -46,7 +42,7 @@ async def test_free_slots_go_in_turn_to_the_project_that_holds_fewest() -> None:
             await asyncio.sleep(0)
 
     noisy = [asyncio.create_task(work("noisy")) for _ in range(50)]
-    await settle()
+    await settle(5)
     quiet = [asyncio.create_task(work(name)) for name in ("one", "two", "one")]
     begun = len(order)
     await asyncio.gather(*noisy, *quiet)
@@ -58,7 +54,7 @@ async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named(
     slots = FairSlots(1, "calls in the sandbox", queue=2)
     async with slots.slot("noisy"):
         waiting = [asyncio.create_task(slots.slot("noisy").__aenter__()) for _ in range(2)]
-        await settle()
+        await settle(5)
         with pytest.raises(ResourceExhaustedError, match="calls in the sandbox") as caught:
             await slots.slot("noisy").__aenter__()
         assert caught.value.reason is Reason.OVERLOADED
@@ -66,7 +62,7 @@ async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named(
         assert caught.value.metadata["queue"] == "2"
         # Another project still has its own queue.
         other = asyncio.create_task(slots.slot("quiet").__aenter__())
-        await settle()
+        await settle(5)
         for task in (*waiting, other):
             task.cancel()
         await asyncio.gather(*waiting, other, return_exceptions=True)
@@ -83,7 +79,7 @@ async def test_beside_others_a_project_holds_few_slots_and_alone_its_share_again
     async def holds(project: str, count: int) -> int:
         """Asks for slots, and returns how many of them a project got at once."""
         asking = [asyncio.create_task(hold(project)) for _ in range(count)]
-        await settle()
+        await settle(5)
         got = slots.held(project)
         for task in asking:
             task.cancel()
@@ -114,12 +110,12 @@ async def test_a_busy_project_gives_way_to_a_quiet_one_that_works_but_not_for_lo
             pass
     async with slots.slot("quiet"):
         asking = asyncio.create_task(slots.slot("noisy").acquire())
-        await settle()
+        await settle(5)
         assert slots.held("noisy") == 0
     await asking
     async with slots.slot("quiet"):
         asking = asyncio.create_task(slots.slot("noisy").acquire())
-        await settle()
+        await settle(5)
         assert slots.held("noisy") == 1, "its first slot only"
         now += 0.01
         await asyncio.wait_for(asking, timeout=10)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polling import settle
 from strata.shared.interceptors.replay import LIMIT_BYTES, RequestReplay
 from strata.shared.request_stream import RequestStream
 
@@ -20,12 +21,6 @@ async def take(requests: AsyncIterator[bytes], count: int) -> list[bytes]:
 
 async def take_all(requests: AsyncIterator[bytes]) -> list[bytes]:
     return [request async for request in requests]
-
-
-async def settle() -> None:
-    """Lets all tasks run until they wait."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def delayed(requests: list[bytes]) -> AsyncIterator[bytes]:

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from file_stores import REMAINING_FILE, Stores, as_project
+from polling import eventually
 from strata.core_memory.files.domain.files import (
     Folder,
 )
@@ -86,9 +87,7 @@ async def test_deleting_the_last_file_waits_for_a_concurrent_upload(stores: Stor
     async with stores.database.transaction() as connection:
         added = await _Finish(connection, new, SystemClock()).run()
         deleting = asyncio.create_task(stores.files.delete(last.id))
-        async with asyncio.timeout(20):
-            while not await stores.is_waiting():
-                await asyncio.sleep(0.02)
+        await eventually(lambda: stores.is_waiting())
     await deleting
     stored = [part async for part in stores.contents.parts(current_project(), added.content_key)]
     assert stored == [b"hello\n"]

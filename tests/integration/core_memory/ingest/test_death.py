@@ -22,6 +22,7 @@ import file_samples as samples
 import strata
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
+from polling import eventually
 from service_process import command_of
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
@@ -115,9 +116,7 @@ async def test_worker_without_its_lease_writes_nothing(
 async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Services, stores: Stores) -> None:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
     reading = asyncio.create_task(stores.reading().read_next())
-    async with asyncio.timeout(30):
-        while not any(map(_is_reading, psutil.Process().children())):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: any(map(_is_reading, psutil.Process().children())))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -353,9 +352,7 @@ async def until_busy(admin: Admin, moment: str) -> None:
         "reading": "SELECT count(*) FROM core_memory.content_pages",
         "converting": "SELECT attempts FROM core_memory.contents",
     }[moment]
-    async with asyncio.timeout(60):
-        while not await admin.value(busy):
-            await asyncio.sleep(0.005)
+    await eventually(lambda: admin.value(busy))
 
 
 async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
@@ -389,9 +386,7 @@ async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
             with core_memory_process(services, port, archival.address, lease=1.0) as pid:
                 await until_up(services.files)
                 file = await services.upload(await services.folder(), "a.txt", data)
-                async with asyncio.timeout(60):
-                    while not await connection.fetchval(stored):
-                        await asyncio.sleep(0.005)
+                await eventually(lambda: connection.fetchval(stored))
                 os.kill(pid, signal.SIGKILL)
         assert await admin.value("SELECT chunk_count FROM core_memory.files") == 0
         with core_memory_process(services, port, archival.address):

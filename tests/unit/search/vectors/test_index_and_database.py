@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from polling import settle
 from strata.protocol.errors import UnavailableError
 from strata.shared.search.result_merge import Matches, search_both
 from strata.shared.search.vectors import Hit, StartGate
@@ -80,11 +81,6 @@ class Services:
         return asyncio.create_task(search_both(self.look, self.ask, self.by_words))
 
 
-async def run_dry() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def until_seen(services: Services, what: str) -> None:
     async with asyncio.timeout(30):
         while what not in services.seen:
@@ -94,10 +90,10 @@ async def until_seen(services: Services, what: str) -> None:
 async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     services = Services()
     finding = services.search_both()
-    await run_dry()
+    await settle()
     assert services.seen == ["look", "vector"]  # what is asked is made meanwhile
     services.begins.set()
-    await run_dry()
+    await settle()
     # Both search now, the index first: it takes longer.
     assert services.seen[2:] == ["begun", "index", "statement"]
     services.open()
@@ -123,7 +119,7 @@ async def test_a_prepared_request_is_sent_before_the_statement_is_built() -> Non
         return await asyncio.create_task(send())
 
     finding = asyncio.create_task(search_both(services.look, by_task, services.by_words))
-    await run_dry()
+    await settle()
     services.begins.set()
     await finding
     assert services.seen[:4] == ["look", "begun", "sent", "statement"]
@@ -168,7 +164,7 @@ async def test_the_search_waits_for_index_and_database(index_first: bool) -> Non
     services.begins.set()
     gates = [services.index, services.words]
     for gate in gates if index_first else reversed(gates):
-        await run_dry()
+        await settle()
         assert not finding.done()
         gate.set()
     assert (await finding).by_words == [("by words", 0.5)]
@@ -228,7 +224,7 @@ async def test_cancelling_also_cancels_the_search_of_the_index() -> None:
     services.begins.set()
     services.words.set()
     finding = services.search_both()
-    await run_dry()
+    await settle()
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await finding
