@@ -25,6 +25,7 @@ from hypothesis import settings
 
 import ast_parse_lock
 from scheduling import FixtureScheduling
+from strata.shared.db import Database
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
@@ -171,6 +172,28 @@ async def postgres(engine_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
 async def databases(postgres: EmbeddedPostgres) -> Databases:
     """Makes databases in the session's PostgreSQL."""
     return Databases(postgres)
+
+
+@pytest.fixture
+def pool_size() -> int:
+    """How many connections `database` may have."""
+    return 10
+
+
+@pytest.fixture
+async def database(urls: ServiceDatabase, pool_size: int) -> AsyncIterator[Database]:
+    """The database of `urls`, as the service uses it; a folder of tests defines its `urls`."""
+    opened = Database(urls.service_url, pool_size=pool_size)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
+    """The same database, as the background work of the service uses it."""
+    opened = Database(urls.worker_url)
+    yield opened
+    await opened.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

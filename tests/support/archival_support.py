@@ -29,7 +29,6 @@ from strata.archival.store import (
     PostgresPassageHistory,
     PostgresPassageStore,
 )
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import Indexer
@@ -37,10 +36,6 @@ from strata.shared.search.indexing.indexer import Indexer
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4
 MODEL, DIM = "all-minilm-l6-v2-int8", 384
-
-
-def caller(project: str) -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), project, "key"))
 
 
 def archive(name: str) -> Archive:

@@ -23,7 +23,7 @@ from strata.core_memory.files.store.folders import PostgresFolderStore
 from strata.core_memory.files.store.uploads import PostgresUploadStore
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext, current_project
+from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -31,10 +31,6 @@ from strata.shared.ids import new_id
 TABLES = ("folders", "contents", "content_parts", "content_pages", "files", "dropped_files")
 REMAINING_FILE = {"folders": 1, "contents": 1, "content_parts": 1, "files": 1}
 NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
-
-
-def as_project() -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), new_id("project"), "key-1"))
 
 
 class Stores:

@@ -14,7 +14,6 @@ from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder
@@ -60,25 +59,21 @@ class Finder:
         return await self.vectors.count(MESSAGES, context.current_project(), where)
 
 
-def as_caller(project: str) -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), project, "key"))
-
-
 async def finder_on(
     engine: EmbeddedVectors,
     embedder: Embedder,
-    database: tuple[Database, Database],
+    database: Database,
+    worker: Database,
     floor: float = FLOOR,
 ) -> Finder:
-    service, worker = database
     config = QdrantConfig(fusion=FusionConfig(floor=floor))
     vectors = QdrantIndex(connect(engine.url, engine.api_key), config)
     index = MessageIndex(vectors, embedder, SparseEncoder())
-    pending = PendingMessages(service, worker)
+    pending = PendingMessages(database, worker)
     telemetry = Telemetry()
     backlog = MessageBacklog(pending, index, telemetry, batch=8)
     await backlog.ensure()
-    writer = Writer(service, new_id("agent"))
+    writer = Writer(database, new_id("agent"))
     await writer.open()
     return Finder(
         writer,
@@ -91,7 +86,7 @@ async def finder_on(
             polled=[DeletedAgentBacklog(pending, index)],
             check_interval_s=0.5,
         ),
-        MessageSearch(PostgresSearchStore(service), index, SystemClock()),
+        MessageSearch(PostgresSearchStore(database), index, SystemClock()),
         vectors,
         telemetry,
     )

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
+from callers import as_project
 from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentPatch,
@@ -24,7 +25,6 @@ from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -156,7 +156,7 @@ async def test_conversations_belong_to_their_agent_and_project(store: PostgresAg
     with pytest.raises(NotFoundError) as raised:
         await store.load(other.id, talk.id)
     assert raised.value.reason is Reason.CONVERSATION_NOT_FOUND
-    with context.use(RequestContext(caller=Caller("org", new_id("project"), "key"))):
+    with context.use(as_project()):
         assert await store.known_conversation(RequestKey("c", "h")) is None
         for work in (
             store.get(made.id),
@@ -176,18 +176,14 @@ async def test_conversations_belong_to_their_agent_and_project(store: PostgresAg
 
 
 async def test_housekeeping_deletes_old_rows_of_every_project(
-    store: PostgresAgentStore, database: Database, urls: Any
+    store: PostgresAgentStore, database: Database, worker: Database
 ) -> None:
     made = await active(store)
     await store.update(AgentPatch(made.id, name="New"), RequestKey("u", "h"))
-    worker = Database(urls.worker_url)
-    try:
-        week = timedelta(days=7)
-        assert await Housekeeping(worker, requests=week, journals=week).clean() == 0
-        none = timedelta(0)
-        assert await Housekeeping(worker, requests=none, journals=none).clean() == 1
-        with pytest.raises(ProgrammingError, match="permission denied"):
-            async with worker.system_transaction(read_only=True) as connection:
-                await connection.execute(text("SELECT answer FROM agent_loop.requests"))
-    finally:
-        await worker.close()
+    week = timedelta(days=7)
+    assert await Housekeeping(worker, requests=week, journals=week).clean() == 0
+    none = timedelta(0)
+    assert await Housekeeping(worker, requests=none, journals=none).clean() == 1
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        async with worker.system_transaction(read_only=True) as connection:
+            await connection.execute(text("SELECT answer FROM agent_loop.requests"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
+from callers import as_project
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.messages import ToolReturn
@@ -26,7 +27,6 @@ from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -219,7 +219,7 @@ async def test_journal_has_the_state_of_each_call(
 
 async def test_other_project_sees_no_journal(journal: PostgresJournal, key: JournalKey) -> None:
     await journal.open_step(key, record("a"))
-    stranger = RequestContext(caller=Caller("org", new_id("project"), "key"))
+    stranger = as_project()
     with context.use(stranger), pytest.raises(AbortedError):
         await journal.record(key, 1, [result("a")])
 

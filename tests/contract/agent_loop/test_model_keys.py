@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy import text
 
-from contract.agent_loop.conftest import signed_in
+from callers import as_project
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.model.keys import SealedKey, in_force
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
@@ -96,7 +96,7 @@ async def test_other_project_cannot_use_the_key(
 ) -> None:
     agent = await active(agents, "Ann")
     await keys.put(SealedKey("openai", "", b"x"))
-    with context.use(signed_in(new_id("project"))):
+    with context.use(as_project()):
         assert await keys.of_project() == []
         assert await keys.delete("openai", "") is False
         with pytest.raises(NotFoundError):

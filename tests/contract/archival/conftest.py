@@ -4,19 +4,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
+from archival_support import CHUNK_BATCH, NOW, Finder, Stores
+from callers import new_project
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
 from strata.archival.search.passage_search import PassageSearch
-from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.ids import new_id
-from strata.shared.search.embedding import CachingEmbedder, Embedder
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding import Embedder
 from strata.shared.search.fusion import FLOOR, FusionConfig
 from strata.shared.search.indexing.indexer import Backlog, Indexer
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
@@ -26,8 +23,7 @@ from strata.standalone.vectors import EmbeddedVectors
 
 @pytest.fixture(autouse=True)
 def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(caller(project_id)):
+    with new_project() as project_id:
         yield project_id
 
 
@@ -36,13 +32,6 @@ async def stores(databases: Any) -> AsyncIterator[Stores]:
     opened = Stores.opened(await databases.of(MIGRATIONS))
     yield opened
     await opened.close()
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def embedder() -> AsyncIterator[Embedder]:
-    model = await MiniLmEmbedder.load()
-    yield CachingEmbedder(model)
-    await model.close()
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from archival_support import Stores, caller, new_chunks
+from archival_support import Stores, new_chunks
+from callers import as_project
 from strata.archival.domain.chunks import SetState
 from strata.archival.store import ChunkQueue
 from strata.protocol.errors import AbortedError
@@ -198,7 +199,7 @@ async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> N
     folder, file = new_id("folder"), new_id("file")
     set_id = await stores.index_file(folder, file, "the secret plan")
     staged = await stores.chunks.begin(folder, file)
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         assert await stores.progress(file) is None
         assert await search_texts(stores, folder, "plan") == []
         async with stores.chunks.open_snapshot("plan", [folder], 100) as snapshot:

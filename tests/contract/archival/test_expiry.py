@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from archival_support import Finder, Stores, archive, caller, new_passage, new_text
+from archival_support import Finder, Stores, archive, new_passage, new_text
+from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage
 from strata.archival.domain.search import Search
@@ -102,7 +103,7 @@ async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -
     await stores.passages.insert(ArchiveRef(archive_id=old.archive_id), more, archive("-"), "")
     await stores.history.delete(more[3].id, Author(), ago(0))
     await stores.history.update(old.id, PassageChange(text=new_text("the older boat")), ago(0))
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         _, stranger, kept = await aged(stores)
         await live(stores, kept, HOUR)
     worker, woken = expiry(stores, batch=3)
@@ -128,7 +129,7 @@ async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (1, ("both",))
     assert await stores.archives.tags("", agent) == {"both": 1}
-    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+    with context.use(as_project()), pytest.raises(NotFoundError):
         await stores.passages.get(stranger.id)
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archival_support import Stores, caller
+from archival_support import Stores
+from callers import as_project
 from strata.shared import context
 from strata.shared.ids import new_id
 
 
 async def passages_of(stores: Stores, project: str, count: int) -> list[str]:
-    with context.use(caller(project)):
+    with context.use(as_project(project)):
         texts = [f"Note {number} of {project}." for number in range(count)]
         return [inserted.passage.id for inserted in await stores.insert(new_id("agent"), *texts)]
 
 
 async def done(stores: Stores, project: str, ids: Sequence[str]) -> None:
-    with context.use(caller(project)):
+    with context.use(as_project(project)):
         await stores.pending.done(project, await stores.pending.load(project, ids))
 
 
@@ -61,7 +62,7 @@ async def test_an_empty_queue_is_looked_at_with_one_statement(stores: Stores) ->
 
 async def test_files_of_projects_are_indexed_in_turn(stores: Stores) -> None:
     for project, count in (("project-a", 6), ("project-b", 1), ("project-c", 2)):
-        with context.use(caller(project)):
+        with context.use(as_project(project)):
             for _ in range(count):
                 await stores.index_file(new_id("folder"), new_id("file"), "words")
     served = []
@@ -69,7 +70,7 @@ async def test_files_of_projects_are_indexed_in_turn(stores: Stores) -> None:
         async with stores.queue.claim() as queued:
             assert queued is not None
             served.append(queued.project_id)
-            with context.use(caller(queued.project_id)):
+            with context.use(as_project(queued.project_id)):
                 batch = await stores.queue.next(queued, 4)
                 assert batch is not None
                 await stores.queue.indexed(queued, batch)

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 
-from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
+from archival_support import CHUNK_BATCH, Finder, new_chunks
+from callers import as_project
 from polling import eventually
 from strata.archival.domain.chunks import FoundChunk
 from strata.archival.search.index import FILE_CHUNKS
@@ -148,7 +149,7 @@ async def test_another_projects_files_are_never_found(finder: World) -> None:
     folder = new_id("folder")
     await world.stores.index_file(folder, new_id("file"), "the launch code is 1234")
     await world.index_all()
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         assert await world.find_chunks([folder], "launch code") == []
         await world.stores.index_file(folder, new_id("file"), "a code of honour")
         await world.index_all()

@@ -20,7 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from archival_support import archive, caller, new_passage, new_text
+from archival_support import archive, new_passage, new_text
+from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter
 from strata.archival.migrations import MIGRATIONS
@@ -75,7 +76,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.caller = caller(new_id("project"))
+        self.caller = as_project()
         self.known: dict[str, Known] = {}
         self.purged: set[str] = set()
         self.lives = [0, 0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from archival_support import NOW, Stores, archive, caller, new_passage, new_text
+from archival_support import NOW, Stores, archive, new_passage, new_text
+from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, InsertedPassage
 from strata.shared import context
@@ -73,7 +74,7 @@ async def test_near_duplicates_are_ordered_by_similarity_and_limited(stores: Sto
 async def test_only_existing_passages_of_the_archive_are_near_duplicates(stores: Stores) -> None:
     place, elsewhere = await home(stores), await home(stores)
     await put(stores, elsewhere, f"{GREEN} A")
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         await put(stores, await home(stores), f"{GREEN} B")
     (deleted,) = await put(stores, place, f"{GREEN} C")
     await stores.history.delete(deleted.passage.id, Author(), NOW)

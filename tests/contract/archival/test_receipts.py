@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import NOW, Stores, archive, caller
+from archival_support import NOW, Stores, archive
+from callers import as_project
 from strata.archival.domain.passages import ArchiveChange
 from strata.archival.store import RECEIPTS
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
@@ -57,7 +58,7 @@ async def test_a_request_that_failed_may_be_sent_again(stores: Stores) -> None:
 async def test_another_project_may_use_the_same_request_id(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", RequestKey())
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         other = await stores.archives.create(archive("one"), "", RequestKey())
         changed = await stores.archives.update(
             other.id, ArchiveChange(name="b"), NOW, RequestKey("r1", "b")

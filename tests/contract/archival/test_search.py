@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from archival_support import NOW, Finder, caller, new_text
+from archival_support import NOW, Finder, new_text
+from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.domain.search import Search
@@ -116,7 +117,7 @@ async def test_the_index_is_asked_after_the_moment_and_not_before(finder: World)
 async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: World) -> None:
     world, _ = finder
     one, other = new_id("agent"), new_id("agent")
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         await world.stores.insert(one, *(f"Fact number {number}." for number in range(200)))
     later = NOW + timedelta(seconds=1)
     await world.stores.insert(other, "The wifi password is tulip-42.", stored=later)
@@ -291,7 +292,7 @@ async def test_another_projects_passages_are_never_found(finder: World) -> None:
     agent = new_id("agent")
     await world.stores.insert(agent, "the launch code is 1234")
     await world.indexer.index_pending()
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         assert await find(world, agent, "launch code") == []
         (stranger,) = await world.stores.insert(agent, "nothing to see")
         hit = await world.search.search(

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
+from archival_support import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
+from callers import as_project
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
@@ -239,7 +240,7 @@ async def test_a_revision_made_while_indexing_stays_pending(stores: Stores) -> N
 async def test_another_project_sees_nothing(stores: Stores) -> None:
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "secret")
-    with context.use(caller(new_id("project"))):
+    with context.use(as_project()):
         assert await stores.passages.archive_ids(agent) == []
         for missing in (
             stores.passages.get(stored.passage.id),

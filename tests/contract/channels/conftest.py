@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 from grpc_tools import protoc
 
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from callers import TokenKeys
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.inprocess import InProcessNetwork
@@ -60,13 +60,8 @@ class Served:
     telemetry: Telemetry
 
 
-@dataclass
-class Keys:
-    """Tokens for the tests."""
-
-    signer: TokenSigner
-    verifier: TokenVerifier
-    public: str
+class Keys(TokenKeys):
+    """Makes tokens, and calls with them."""
 
     def caller(self, project_id: str = "project-1", **more: Any) -> Caller:
         scopes = more.pop("scopes", frozenset({"agents:read"}))
@@ -89,8 +84,7 @@ class Keys:
 
 @pytest.fixture(scope="session")
 def keys() -> Keys:
-    private, public = generate_key_pair()
-    return Keys(TokenSigner(private), TokenVerifier(public), public)
+    return Keys.generate()
 
 
 Serve = Callable[..., Awaitable[Served]]

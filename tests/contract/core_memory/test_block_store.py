@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from file_stores import as_project
+from callers import as_project
 from strata.core_memory.domain.blocks import (
     Authorship,
     Block,

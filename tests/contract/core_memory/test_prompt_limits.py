@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from file_stores import as_project
+from callers import as_project
 from strata.core_memory.domain.blocks import (
     Authorship,
     Block,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from callers import new_project
 from contract.gateway.test_run_store import PROJECT, new_run
 from contract.gateway.test_schedules import TERMS, new_schedule
 from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
@@ -29,8 +30,6 @@ from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.webhooks.domain import NewWebhook
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import AlreadyExistsError, Reason
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import RequestTable, run_once
@@ -166,9 +165,9 @@ _SUBJECTS = [
 
 
 @pytest.fixture(autouse=True)
-def signed_in() -> Any:
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
-        yield
+def project() -> Iterator[str]:
+    with new_project() as project_id:
+        yield project_id
 
 
 @pytest.fixture(params=_SUBJECTS)
@@ -221,8 +220,7 @@ async def test_ids_of_projects_are_independent_and_expire(service: str, database
     try:
         mine = _TableRequests(database, table, response_of, "claim")
         first = await mine.send("order-1", "a")
-        caller = Caller(new_id("org"), new_id("project"), "key")
-        with context.use(RequestContext(caller=caller)):
+        with new_project():
             assert await mine.send("order-1", "b") != first
         assert await table.delete_expired(worker, timedelta(days=1)) == 0
         assert await table.delete_expired(worker, timedelta(0)) == 2

@@ -1,31 +1,23 @@
-"""A database of recall, and a project signed in."""
+"""A project and a database of recall for each test."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from callers import new_project
 from strata.recall.migrations import MIGRATIONS
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
-from strata.shared.db import Database
-from strata.shared.ids import new_id
 
 
 @pytest.fixture(autouse=True)
 def project() -> Iterator[str]:
     """The project of the calls of a test."""
-    project_id = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
+    with new_project() as project_id:
         yield project_id
 
 
 @pytest.fixture
-async def database(databases: Any) -> AsyncIterator[Database]:
-    """A new database, as the service uses it."""
-    urls = await databases.of(MIGRATIONS)
-    database = Database(urls.service_url)
-    yield database
-    await database.close()
+async def urls(databases: Any) -> Any:
+    return await databases.of(MIGRATIONS)

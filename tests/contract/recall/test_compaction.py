@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
+from callers import as_project
 from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
@@ -22,7 +23,6 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
@@ -246,7 +246,7 @@ async def test_what_cannot_be_pinned(talk: Talk, project: str) -> None:
     with pytest.raises(NotFoundError) as raised:
         await talk.pins.set(missing, pinned=True)
     assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
-    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    stranger = as_project()
     with context.use(stranger), pytest.raises(NotFoundError):
         await talk.pins.set(newest[0].id, pinned=True)
 

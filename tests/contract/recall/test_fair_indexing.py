@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,27 +10,22 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
+from callers import as_project
 from recall_support import START, Writer
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PendingMessages
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 
 @pytest.fixture
-async def services(databases: Any) -> AsyncIterator[tuple[Database, PendingMessages]]:
-    urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
-    yield database, PendingMessages(database, worker)
-    await database.close()
-    await worker.close()
+def pending(database: Database, worker: Database) -> PendingMessages:
+    return PendingMessages(database, worker)
 
 
 async def stored_ids(database: Database, project: str, days: range) -> list[str]:
     """Messages of these days after the beginning."""
-    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+    with context.use(as_project(project)):
         writer = Writer(database, new_id("agent"))
         await writer.open()
         return [
@@ -40,9 +34,8 @@ async def stored_ids(database: Database, project: str, days: range) -> list[str]
 
 
 async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is_in_the_batch(
-    services: tuple[Database, PendingMessages],
+    database: Database, pending: PendingMessages
 ) -> None:
-    database, pending = services
     before = await stored_ids(database, "project-a", range(30))
     [single] = await stored_ids(database, "project-b", range(30, 31))
     after = await stored_ids(database, "project-a", range(31, 60))
@@ -53,18 +46,17 @@ async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is
 
 
 async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
-    services: tuple[Database, PendingMessages],
+    database: Database, pending: PendingMessages
 ) -> None:
-    database, pending = services
     for number in range(5):
         await stored_ids(database, f"project-{number}", range(3))
     served = [project for _ in range(3) for project in (await pending.find(4)).ids]
     assert sorted(served) == [f"project-{number}" for number in range(5)]
 
 
-async def test_a_batch_beside_a_long_backlog_reads_few_rows(databases: Any) -> None:
-    urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
+async def test_a_batch_beside_a_long_backlog_reads_few_rows(
+    urls: Any, database: Database, worker: Database, pending: PendingMessages
+) -> None:
     [first] = await stored_ids(database, "project-a", range(1))
     await stored_ids(database, "project-b", range(1))
     async with database.transaction(project_id="project-a") as connection:
@@ -91,15 +83,12 @@ async def test_a_batch_beside_a_long_backlog_reads_few_rows(databases: Any) -> N
     admin = await asyncpg.connect(urls.admin_url)
     await admin.execute("ANALYZE recall.messages")
     await admin.close()
-    pending = PendingMessages(database, worker)
     bound = {"after": "''", "projects": "16", "limit": "64", "oldest": "32", "newest": "32"}
     statement = re.sub(
         r"(?<!:):(\w+)", lambda name: bound[name[1]], pending._in_turn._statement.text
     )
     async with worker.system_transaction(read_only=True) as connection:
         plan = [row[0] for row in await connection.exec_driver_sql("EXPLAIN ANALYZE " + statement)]
-    await database.close()
-    await worker.close()
     reads = [re.search(r" on messages.*actual .*rows=(\d+).* loops=(\d+)", line) for line in plan]
     rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
     assert 64 <= rows < 200, "\n".join(plan)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
+from callers import as_project
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Cursor, Message, MessageFilter, Step, Window
 from strata.recall.domain.search import SearchQuery
@@ -24,7 +25,6 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
@@ -369,7 +369,7 @@ async def test_repeating_a_fork_changes_nothing_and_strangers_see_none(talk: Tal
     with pytest.raises(NotFoundError) as raised:
         await talk.fork(new_id("message"))
     assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
-    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    stranger = as_project()
     with context.use(stranger), pytest.raises(NotFoundError):
         await talk.fork(one[0].id)
 

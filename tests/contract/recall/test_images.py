@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text as sql
 
+from callers import as_project
 from contract.recall.test_forks import Talk
 from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
@@ -18,7 +19,6 @@ from strata.protocol.images import image_id
 from strata.recall.convert import messages as convert
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import (
     PostgresImageStore,
     PostgresOldMessages,
@@ -26,7 +26,6 @@ from strata.recall.store import (
 )
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
@@ -51,12 +50,10 @@ class Store:
 
 
 @pytest.fixture
-async def store(databases: Any) -> AsyncIterator[Store]:
-    urls = await databases.of(MIGRATIONS)
-    made = [Database(url) for url in (urls.service_url, urls.worker_url, urls.admin_url)]
-    yield Store(*made)
-    for database in made:
-        await database.close()
+async def store(urls: Any, database: Database, worker: Database) -> AsyncIterator[Store]:
+    admin = Database(urls.admin_url)
+    yield Store(database, worker, admin)
+    await admin.close()
 
 
 def picture(*images: bytes, run: str = "", role: Any = common.ROLE_USER) -> Message:
@@ -93,7 +90,7 @@ async def test_equal_images_are_stored_once_and_come_back_as_they_were(
 
 async def test_image_of_another_project_is_not_found(store: Store) -> None:
     await show(await store.talk(), png())
-    other = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    other = as_project()
     with context.use(other), pytest.raises(NotFoundError) as raised:
         await store.images.get(image_id(png()))
     assert raised.value.reason is Reason.IMAGE_NOT_FOUND

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from callers import as_project
 from recall_support import START
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.store import PendingMessages, PostgresSearchStore, PostgresWindowStore
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 
 async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_words(
-    databases: Any,
+    urls: Any, database: Database, worker: Database
 ) -> None:
     """The index, which is asked after the moment, may have been asked before it took this in."""
-    urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.service_url)
-    workers = Database(urls.worker_url)
+    other = Database(urls.service_url)
     project, agent = new_id("project"), new_id("agent")
     message = Message(
         id=new_id("message"),
@@ -31,14 +28,13 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
         create_time=START,
     )
 
-    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+    with context.use(as_project(project)):
         conversation = new_id("conversation")
         await PostgresWindowStore(database).open(conversation, agent, [message], "english")
         store, query = PostgresSearchStore(database), SearchQuery(agent, "boat", 5)
         async with store.open_snapshot(query, []) as snapshot:
-            await PendingMessages(worker, workers).done(project, [message.id])
+            await PendingMessages(other, worker).done(project, [message.id])
             assert [match.id for match, _ in await snapshot.waiting()] == [message.id]
         async with store.open_snapshot(query, []) as snapshot:
             assert not await snapshot.waiting()
-    for resource in (database, worker, workers):
-        await resource.close()
+    await other.close()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from callers import as_project
 from other_models import WORDS, endpoints, serve
 from recall_support import Writer
 from strata.api.common.v1 import search_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES
 from strata.recall.search.indexes import Indexes, open_indexes, wire
 from strata.recall.search.message_search import MessageSearch
@@ -24,7 +24,6 @@ from strata.recall.settings import RecallSettings
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
@@ -48,10 +47,8 @@ async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
 
 @pytest.fixture
 async def parts(
-    databases: Any, engine: EmbeddedVectors
+    database: Database, worker: Database, engine: EmbeddedVectors
 ) -> AsyncIterator[tuple[Indexes, Database, QdrantIndex]]:
-    urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
     endpoint = await serve()
     vectors = QdrantIndex(connect(engine.url, engine.api_key))
     settings = RecallSettings(embedding_models=endpoints(endpoint.base_url))
@@ -64,8 +61,6 @@ async def parts(
         yield indexes, database, vectors
     await vectors.close()
     await endpoint.stop()
-    await database.close()
-    await worker.close()
 
 
 async def test_the_model_of_the_messages_is_changed_while_people_talk(
@@ -85,7 +80,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         return hit.item.parts[0]["text"], hit.vector_rank is not None
 
     project = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+    with context.use(as_project(project)):
         stays, goes = Writer(database, new_id("agent")), Writer(database, new_id("agent"))
         for writer in (stays, goes):
             await writer.open()
@@ -121,7 +116,7 @@ async def test_a_copy_does_not_bring_back_a_deleted_agent(
     indexes, database, vectors = parts
     indexer, _ = indexes.indexers
     project = new_id("project")
-    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+    with context.use(as_project(project)):
         writer = Writer(database, new_id("agent"))
         await writer.open()
         await writer.say("The otter was seen at the pond.")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from contract.recall import test_search_by_meaning as by_meaning
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
 from message_finder import Finder, finder_on
 from strata.recall.domain.messages import Message
@@ -38,16 +37,12 @@ SAID = (
 )
 
 
-embedder = by_meaning.embedder
-database = by_meaning.database
-
-
 @pytest.fixture
 async def finder(
-    vectors: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+    vectors: EmbeddedVectors, embedder: Embedder, database: Database, worker: Database
 ) -> AsyncIterator[Finder]:
     # The order of texts is compared, also of those that have little to do with the question.
-    made = await finder_on(vectors, embedder, database, floor=0.0)
+    made = await finder_on(vectors, embedder, database, worker, floor=0.0)
     yield made
     await made.vectors.close()
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import text as sql
 
+from callers import as_project
 from contract.recall.test_forks import Talk, ids
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.domain.search import SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.backlogs import DeletedMessageBacklog, MessageBacklog
 from strata.recall.search.index import MESSAGES, MessageIndex
 from strata.recall.store import (
@@ -28,11 +26,10 @@ from strata.recall.store import (
 )
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding import Embedder
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
@@ -67,12 +64,8 @@ class House:
 
 
 @pytest.fixture
-async def house(databases: Any) -> AsyncIterator[House]:
-    urls = await databases.of(MIGRATIONS)
-    service, worker = Database(urls.service_url), Database(urls.worker_url)
-    yield House(service, worker)
-    await service.close()
-    await worker.close()
+def house(database: Database, worker: Database) -> House:
+    return House(database, worker)
 
 
 async def log(talk: Talk) -> list[Message]:
@@ -105,7 +98,7 @@ async def test_the_setting_is_the_projects_own_and_keeps_its_time(house: House) 
     changed = await house.settings.set(9, NOW + timedelta(days=2))
     assert (changed.days, changed.update_time) == (9, NOW + timedelta(days=2))
     assert await house.settings.get() == changed
-    other = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    other = as_project()
     with context.use(other):
         assert (await house.settings.get()).days == 0
 
@@ -216,7 +209,7 @@ async def test_other_projects_and_agents_are_left_alone(house: House) -> None:
     await talk.turn("old")
     await talk.turn("older")
     await talk.compact()
-    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    stranger = as_project()
     with context.use(stranger):
         theirs = await house.talk()
         await theirs.turn("old")
@@ -346,7 +339,7 @@ async def test_turn_of_the_active_run_is_kept(house: House) -> None:
 
 
 async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -> None:
-    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    stranger = as_project()
     with context.use(stranger):
         theirs = await house.talk()
         for _ in range(2):
@@ -367,15 +360,8 @@ async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -
         assert await turns_of(house, theirs) == before
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def embedder() -> AsyncIterator[MiniLmEmbedder]:
-    model = await MiniLmEmbedder.load()
-    yield model
-    await model.close()
-
-
 async def test_deleted_messages_are_removed_from_the_index(
-    house: House, vectors: EmbeddedVectors, embedder: MiniLmEmbedder
+    house: House, vectors: EmbeddedVectors, embedder: Embedder
 ) -> None:
     await house.keep(30)
     # Every message counts, whether or not it is about parrots.

@@ -11,16 +11,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from callers import as_project
 from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
-from message_finder import Finder, as_caller, finder_on
+from message_finder import Finder, finder_on
 from polling import eventually
 from recall_support import START, Writer
 from strata.recall.domain.search import Mode, SearchQuery
-from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.index import MESSAGES, MessageIndex
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages
@@ -29,35 +28,18 @@ from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
-from strata.shared.search.embedding import CachingEmbedder, Embedder
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding import Embedder
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def embedder() -> AsyncIterator[Embedder]:
-    model = await MiniLmEmbedder.load()
-    yield CachingEmbedder(model)
-    await model.close()
-
-
-@pytest.fixture
-async def database(databases: Any) -> AsyncIterator[tuple[Database, Database]]:
-    urls = await databases.of(MIGRATIONS)
-    service, worker = Database(urls.service_url), Database(urls.worker_url)
-    yield service, worker
-    await service.close()
-    await worker.close()
-
-
 @pytest.fixture
 async def finder(
-    vectors: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+    vectors: EmbeddedVectors, embedder: Embedder, database: Database, worker: Database
 ) -> AsyncIterator[Finder]:
-    made = await finder_on(vectors, embedder, database)
+    made = await finder_on(vectors, embedder, database, worker)
     yield made
     await made.vectors.close()
 
@@ -275,7 +257,7 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
     await finder.writer.say("nothing to see")
     await finder.index_all()
     assert "1234" not in str(await finder.ask("launch code"))
-    with context.use(as_caller(new_id("project"))):
+    with context.use(as_project()):
         assert await finder.ids("nothing to see") == []
         spy = SearchQuery(other.agent, "launch code", 5)
         assert (await finder.search.search(spy)).hits == ()
@@ -419,8 +401,7 @@ async def test_every_request_to_the_engine_names_its_project(
     await client.close()
 
 
-async def test_worker_role_cannot_read_messages(database: tuple[Database, Database]) -> None:
-    _, worker = database
+async def test_worker_role_cannot_read_messages(worker: Database) -> None:
     for column in ("parts", "search_words", "agent_id"):
         with pytest.raises(DBAPIError, match="permission denied"):
             async with worker.system_transaction(read_only=True) as connection:
@@ -428,11 +409,11 @@ async def test_worker_role_cannot_read_messages(database: tuple[Database, Databa
 
 
 async def test_without_the_engine_words_still_find_and_nothing_is_lost(
-    embedder: Embedder, database: tuple[Database, Database], open_folder: Any
+    embedder: Embedder, database: Database, worker: Database, open_folder: Any
 ) -> None:
     engine = EmbeddedVectors(open_folder / "vectors")
     await engine.start()
-    finder = await finder_on(engine, embedder, database)
+    finder = await finder_on(engine, embedder, database, worker)
     try:
         cat = await finder.writer.say("The cat is called Momo.")
         await finder.index_all()

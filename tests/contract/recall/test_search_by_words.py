@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from callers import as_project
 from recall_support import Writer
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
@@ -121,7 +121,7 @@ async def test_other_agents_and_projects_are_not_searched(
     await other.say("secret word xylophone")
     assert await search_texts(search, "xylophone") == []
     await writer.say("my xylophone")
-    outside = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    outside = as_project()
     with context.use(outside):
         assert await search_texts(search, "xylophone") == []
 

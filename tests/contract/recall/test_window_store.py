@@ -11,20 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from callers import as_project
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Step
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-
-
-def caller(project: str) -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), project, "key"))
 
 
 @pytest.fixture
@@ -292,7 +288,7 @@ async def test_a_window_of_another_agent_or_project_is_missing(
     with pytest.raises(NotFoundError) as caught:
         await store.begin_turn(conversation.id, new_id("agent"), new_id("run"), 1, [])
     assert caught.value.reason is Reason.WINDOW_NOT_FOUND
-    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+    with context.use(as_project()), pytest.raises(NotFoundError):
         await store.get(conversation.id)
 
 
@@ -423,7 +419,7 @@ async def test_only_a_window_of_the_agent_and_the_project_is_evicted_from(
         with pytest.raises(NotFoundError) as raised:
             await conversation.store.evict(conversation_id, agent, 9)
         assert raised.value.reason is Reason.WINDOW_NOT_FOUND
-    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+    with context.use(as_project()), pytest.raises(NotFoundError):
         await conversation.store.evict(conversation.id, conversation.agent, 9)
     window = await conversation.store.get(conversation.id)
     assert texts(window.messages) == ["You remember.", "first"]

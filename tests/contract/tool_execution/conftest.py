@@ -1,39 +1,26 @@
-"""A database of the service's own, and a project signed in."""
+"""A project and a database of tool_execution for each test."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from strata.shared import context
-from strata.shared.context import Caller, RequestContext
-from strata.shared.db import Database
-from strata.shared.ids import new_id
+from callers import new_project
 from strata.shared.scopes import Scope
 from strata.tool_execution.migrations import MIGRATIONS
 
-
-def signed_in(project: str) -> RequestContext:
-    scopes = frozenset({Scope.READ, Scope.WRITE, Scope.RUN, Scope.SECRETS})
-    return RequestContext(caller=Caller(new_id("org"), project, "key", scopes))
+SCOPES = (Scope.READ, Scope.WRITE, Scope.RUN, Scope.SECRETS)
 
 
 @pytest.fixture(autouse=True)
 def project() -> Iterator[str]:
-    project_id = new_id("project")
-    with context.use(signed_in(project_id)):
+    """The project of the calls of a test."""
+    with new_project(SCOPES) as project_id:
         yield project_id
 
 
 @pytest.fixture
 async def urls(databases: Any) -> Any:
     return await databases.of(MIGRATIONS)
-
-
-@pytest.fixture
-async def database(urls: Any) -> AsyncIterator[Database]:
-    database = Database(urls.service_url)
-    yield database
-    await database.close()

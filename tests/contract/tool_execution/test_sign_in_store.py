@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from contract.tool_execution.conftest import signed_in
+from callers import as_project
+from contract.tool_execution.conftest import SCOPES
 from doubles.sign_in_server import SignInServer
 from mcp_support import serving_http
 from strata.protocol.errors import NotFoundError, ResourceExhaustedError
@@ -57,7 +58,7 @@ async def test_what_was_begun_is_taken_once_and_in_time(
     await store.begin(server.id, "old", b"sealed", NOW)
     assert await store.take(server.id, "other") is None
     assert await store.take(new_id("mcp_server"), "one") is None
-    with context.use(signed_in(new_id("project"))):
+    with context.use(as_project(scopes=SCOPES)):
         assert await store.take(server.id, "one") is None
     assert await store.take(server.id, "one") == b"sealed"
     assert await store.take(server.id, "one") is None
@@ -100,7 +101,7 @@ async def test_tokens_are_one_row_that_tells_what_became_of_it(
     [listed] = await servers.page("", 5)
     assert listed.sign_in is not None
     assert listed.sign_in.problem == "revoked"
-    with context.use(signed_in(new_id("project"))):
+    with context.use(as_project(scopes=SCOPES)):
         assert await store.get(server.id) is None
         await store.forget(server.id)
         with pytest.raises(NotFoundError):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from contract.tool_execution.conftest import signed_in
+from callers import as_project
+from contract.tool_execution.conftest import SCOPES
 from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared import context
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -192,7 +192,7 @@ async def test_a_tool_with_secrets_is_left_as_it_is_without_their_scope(
     store: PostgresToolStore, project: str
 ) -> None:
     tool = await store.upsert(custom(secret_names=("KEY",)), NOTHING)
-    lesser = RequestContext(caller=Caller(new_id("org"), project, "key", DEFAULT_SCOPES))
+    lesser = as_project(project, DEFAULT_SCOPES)
     with context.use(lesser):
         for changed in (custom(), custom(secret_names=("KEY",), allowed_hosts=("a.example",))):
             with pytest.raises(PermissionDeniedError):
@@ -221,7 +221,7 @@ async def test_nothing_of_another_project_is_seen_or_changed(
 ) -> None:
     mine = await store.upsert(custom(secret_names=("KEY",)), RequestKey("r", "d"))
     await secrets.put("KEY", b"mine")
-    with context.use(signed_in(new_id("project"))):
+    with context.use(as_project(scopes=SCOPES)):
         assert await store.get(tool_id=mine.id) is None
         assert await store.page((), "", 9) == []
         assert (await store.runnable(["weather"])).tools == {}
@@ -236,21 +236,17 @@ async def test_nothing_of_another_project_is_seen_or_changed(
 
 
 async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
-    store: PostgresToolStore, urls: Any
+    store: PostgresToolStore, worker: Database
 ) -> None:
     await store.upsert(custom(), RequestKey("r", "d"))
     assert await store.keep_choice("run-1", ["files__read"]) == ["files__read"]
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__read"]
-    worker = Database(urls.worker_url)
-    try:
-        assert await REQUESTS.delete_expired(worker, timedelta(days=1)) == 0
-        # The choice of tools of a run as well.
-        assert await REQUESTS.delete_expired(worker, timedelta(0)) == 2
-        for table in ("secrets", "tools"):
-            with pytest.raises(Exception, match="permission denied"):
-                async with worker.system_transaction() as connection:
-                    await connection.execute(text(f"SELECT 1 FROM tool_execution.{table}"))
-    finally:
-        await worker.close()
+    assert await REQUESTS.delete_expired(worker, timedelta(days=1)) == 0
+    # The choice of tools of a run as well.
+    assert await REQUESTS.delete_expired(worker, timedelta(0)) == 2
+    for table in ("secrets", "tools"):
+        with pytest.raises(Exception, match="permission denied"):
+            async with worker.system_transaction() as connection:
+                await connection.execute(text(f"SELECT 1 FROM tool_execution.{table}"))
     assert (await store.upsert(custom("other"), RequestKey("r", "e"))).name == "other"
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__write"]

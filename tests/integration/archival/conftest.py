@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from callers import TokenKeys
+from service_channels import service_channel
 from strata.api.archival.v1 import (
     agent_archive_service_pb2_grpc,
     archive_service_pb2_grpc,
@@ -20,34 +21,19 @@ from strata.archival import main as archival_main
 from strata.archival.main import build
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.settings import ArchivalSettings
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
-from strata.shared.channels import ChannelFactory, services_of
-from strata.shared.context import RequestContext, use
+from strata.shared.context import use
 from strata.shared.ids import new_id
-from strata.shared.inprocess import InProcessNetwork
-from strata.shared.server import serving
-from strata.shared.service import BackgroundTasks
 from strata.standalone.vectors import EmbeddedVectors
 
-
-@dataclass
-class Keys:
-    """Signs callers in."""
-
-    signer: TokenSigner
-    verifier: TokenVerifier
-    public: str
-
-    def context(self, project_id: str) -> RequestContext:
-        token = self.signer.mint("org-1", project_id, "core-memory-worker", ["write"])
-        return RequestContext(caller=self.verifier.verify(token), request_id="test")
+# Files are indexed for the worker of core memory.
+PRINCIPAL = "core-memory-worker"
 
 
 @dataclass
 class Client:
     """The stubs of the service, and the keys to call them with."""
 
-    keys: Keys
+    keys: TokenKeys
     channel: Any
 
     def __post_init__(self) -> None:
@@ -57,27 +43,21 @@ class Client:
         self.files = file_index_service_pb2_grpc.FileIndexServiceStub(self.channel)
 
 
-@pytest.fixture(scope="session")
-def keys() -> Keys:
-    private, public = generate_key_pair()
-    return Keys(TokenSigner(private), TokenVerifier(public), public)
-
-
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def urls(databases: Any) -> Any:
     return await databases.of(MIGRATIONS)
 
 
 @pytest.fixture(autouse=True)
-def project(keys: Keys) -> Iterator[str]:
+def project(keys: TokenKeys) -> Iterator[str]:
     project_id = new_id("project")
-    with use(keys.context(project_id)):
+    with use(keys.context(project_id, principal=PRINCIPAL)):
         yield project_id
 
 
 @pytest.fixture
 def settings(
-    urls: Any, vectors: EmbeddedVectors, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> ArchivalSettings:
     monkeypatch.setattr(archival_main, "_EXPIRY_POLL_S", 0.2)
     return ArchivalSettings(
@@ -94,19 +74,7 @@ def settings(
 
 @pytest.fixture(params=["socket", "inprocess"])
 async def client(
-    request: pytest.FixtureRequest, settings: ArchivalSettings, keys: Keys
+    request: pytest.FixtureRequest, settings: ArchivalSettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
-    async with AsyncExitStack() as stack:
-        if request.param == "socket":
-            server = await stack.enter_async_context(serving(build, settings))
-            factory = ChannelFactory()
-            stack.push_async_callback(factory.close)
-            channel: Any = factory.channel(server.address, services_of("archival"))
-        else:
-            network = InProcessNetwork(keys.verifier)
-            service = await build(settings, network, stack)
-            network.register(service, settings)
-            stack.push_async_callback(network.close)
-            await stack.enter_async_context(BackgroundTasks(service))
-            channel = network.channel("archival")
+    async with service_channel(request.param, build, settings, keys.verifier) as channel:
         yield Client(keys, channel)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import strata
+from callers import TokenKeys
 from gates import gate
-from integration.archival.conftest import Client, Keys
-from integration.archival.test_files import index, progress, search, until
+from integration.archival.conftest import Client
+from integration.archival.test_files import index, progress, search
+from polling import eventually
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.index import FILE_CHUNKS
 from strata.protocol.errors import StrataError
@@ -29,7 +31,7 @@ CHUNKS = 400
 
 
 @contextmanager
-def service(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator[int]:
+def service(urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, port: int) -> Iterator[int]:
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -52,7 +54,7 @@ def service(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Itera
 
 
 async def test_indexing_resumes_after_a_kill(
-    databases: Any, vectors: EmbeddedVectors, keys: Keys, project: str
+    databases: Any, vectors: EmbeddedVectors, keys: TokenKeys, project: str
 ) -> None:
     # What other tests have left would take its turn in the index as well.
     urls = await databases.of(MIGRATIONS)
@@ -89,16 +91,16 @@ async def test_indexing_resumes_after_a_kill(
     further = f"OLD.indexed_count > 0 AND NEW.file_id = '{file}'"
     async with gate(urls.admin_url, "archival.chunk_sets", "UPDATE", further):
         with service(urls, vectors, keys, port) as pid:
-            await until(there)
+            await eventually(there)
             assert await index(client, folder, file, *texts) == CHUNKS
-            await until(half)
+            await eventually(half)
             os.kill(pid, signal.SIGKILL)
     assert 0 < seen[0] < CHUNKS
     with service(urls, vectors, keys, port):
-        await until(there)
+        await eventually(there)
         # Half of it is not in the index yet, and all of it is found.
         assert len(await search(client, folder, "island", 50)) == 50
-        await until(complete)
+        await eventually(complete)
         last = await search(client, folder, "Chapter 399: the ship", 3)
         assert texts[-1] in [hit.chunk.text for hit in last]
     await factory.close()

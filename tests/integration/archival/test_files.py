@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from integration.archival.conftest import Client
+from integration.archival.conftest import PRINCIPAL, Client
 from polling import eventually
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import file_index_service_pb2 as pb
@@ -196,7 +196,7 @@ async def test_a_caller_of_another_project_finds_and_drops_nothing(client: Clien
     folder, file = new_id("folder"), new_id("file")
     await index(client, folder, file, "the treaty of the two rivers")
     await indexed(client, file)
-    with use(client.keys.context(new_id("project"))):
+    with use(client.keys.context(new_id("project"), principal=PRINCIPAL)):
         assert await search(client, folder, "treaty of the rivers") == []
         assert await progress(client, file) is None
         dropped = await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from integration.archival.conftest import Client, Keys
+from callers import TokenKeys
+from integration.archival.conftest import Client
 from integration.archival.test_death_while_indexing import service
 from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
@@ -88,7 +89,7 @@ async def test_import_without_progress_ends(client: Client, tmp_path: Path) -> N
 
 
 async def test_counted_passages_survive_a_kill(
-    urls: Any, vectors: EmbeddedVectors, keys: Keys, tmp_path: Path
+    urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, tmp_path: Path
 ) -> None:
     # Ours all the time, also while nobody listens.
     reserved = ReservedPort()

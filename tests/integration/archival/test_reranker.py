@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from callers import TokenKeys
 from cross_encoders import export
-from integration.archival.conftest import Client, Keys
+from integration.archival.conftest import Client
 from integration.archival.test_life_of_passages import put
 from integration.archival.test_repeated_requests import made
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
@@ -36,7 +37,7 @@ async def until_indexed(client: Client, archive: str) -> None:
 
 
 async def test_reranker_of_the_settings_orders_the_results(
-    settings: ArchivalSettings, keys: Keys, tmp_path: Path
+    settings: ArchivalSettings, keys: TokenKeys, tmp_path: Path
 ) -> None:
     folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
     for path, first in ((None, PLAIN), (folder, WORDY)):
@@ -67,7 +68,7 @@ async def test_reranker_of_the_settings_orders_the_results(
 
 
 async def test_service_does_not_start_if_its_reranker_is_missing(
-    settings: ArchivalSettings, keys: Keys, tmp_path: Path
+    settings: ArchivalSettings, keys: TokenKeys, tmp_path: Path
 ) -> None:
     wrong = settings.model_copy(update={"reranker_path": tmp_path / "nowhere"})
     async with AsyncExitStack() as stack:

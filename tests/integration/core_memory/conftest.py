@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from callers import TokenKeys
+from service_channels import service_channel
 from strata.api.core_memory.v1 import (
     block_service_pb2_grpc,
     context_service_pb2_grpc,
@@ -19,26 +20,8 @@ from strata.api.core_memory.v1 import (
 from strata.core_memory.main import build
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.settings import CoreMemorySettings
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
-from strata.shared.channels import ChannelFactory, services_of
-from strata.shared.context import RequestContext, use
+from strata.shared.context import use
 from strata.shared.ids import new_id
-from strata.shared.inprocess import InProcessNetwork
-from strata.shared.server import serving
-from strata.shared.service import BackgroundTasks
-
-
-@dataclass
-class Keys:
-    """Signs callers in."""
-
-    signer: TokenSigner
-    verifier: TokenVerifier
-    public: str
-
-    def context(self, project_id: str, run_id: str | None = None) -> RequestContext:
-        token = self.signer.mint("org-1", project_id, "key-1", ["write"], run_id)
-        return RequestContext(caller=self.verifier.verify(token), request_id="test")
 
 
 @dataclass
@@ -48,13 +31,7 @@ class Client:
     blocks: Any
     context: Any
     files: Any
-    keys: Keys
-
-
-@pytest.fixture(scope="session")
-def keys() -> Keys:
-    private, public = generate_key_pair()
-    return Keys(TokenSigner(private), TokenVerifier(public), public)
+    keys: TokenKeys
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -63,7 +40,7 @@ async def urls(databases: Any) -> Any:
 
 
 @pytest.fixture
-def settings(urls: Any, keys: Keys) -> CoreMemorySettings:
+def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
     return CoreMemorySettings(
         port=0,
         database_url=urls.service_url,
@@ -79,21 +56,9 @@ def settings(urls: Any, keys: Keys) -> CoreMemorySettings:
 
 @pytest.fixture(params=["socket", "inprocess"])
 async def client(
-    request: pytest.FixtureRequest, settings: CoreMemorySettings, keys: Keys
+    request: pytest.FixtureRequest, settings: CoreMemorySettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
-    async with AsyncExitStack() as stack:
-        if request.param == "socket":
-            server = await stack.enter_async_context(serving(build, settings))
-            factory = ChannelFactory()
-            stack.push_async_callback(factory.close)
-            channel = factory.channel(server.address, services_of("core_memory"))
-        else:
-            network = InProcessNetwork(keys.verifier)
-            service = await build(settings, network, stack)
-            network.register(service, settings)
-            await stack.enter_async_context(BackgroundTasks(service))
-            stack.push_async_callback(network.close)
-            channel = network.channel("core_memory")
+    async with service_channel(request.param, build, settings, keys.verifier) as channel:
         yield Client(
             block_service_pb2_grpc.BlockServiceStub(channel),
             context_service_pb2_grpc.ContextServiceStub(channel),
@@ -103,7 +68,7 @@ async def client(
 
 
 @pytest.fixture(autouse=True)
-def project(keys: Keys) -> Iterator[str]:
+def project(keys: TokenKeys) -> Iterator[str]:
     """A project of the test's own, signed in."""
     project_id = new_id("project")
     with use(keys.context(project_id)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -166,10 +166,13 @@ def as_block(version: Version) -> Block:
 
 
 @pytest.fixture
-async def store(urls: Any) -> AsyncIterator[PostgresBlockStore]:
-    database = Database(urls.service_url, pool_size=WRITERS)
-    yield PostgresBlockStore(database)
-    await database.close()
+def pool_size() -> int:
+    return WRITERS
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresBlockStore:
+    return PostgresBlockStore(database)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.core_memory.domain.prompt.compilation import CompileQuery, FileLimits, compile_memory
 from strata.core_memory.domain.prompt.memory_section import Form
-from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.db import Database
@@ -160,13 +158,6 @@ async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent
     ):
         with pytest.raises(InvalidArgumentError):
             await client.blocks.LintMemory(request)
-
-
-@pytest.fixture
-async def database(settings: CoreMemorySettings) -> AsyncIterator[Database]:
-    database = Database(settings.database_url)
-    yield database
-    await database.close()
 
 
 async def test_a_compilation_is_one_transaction(

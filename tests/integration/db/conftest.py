@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from strata.shared.db import Database
 from strata.shared.migrate import ServiceMigrations
 
 if TYPE_CHECKING:
@@ -32,14 +30,5 @@ async def urls(databases: Databases, service: ServiceMigrations) -> ServiceDatab
 
 
 @pytest.fixture
-async def database(urls: ServiceDatabase) -> AsyncIterator[Database]:
-    database = Database(urls.service_url, pool_size=4)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
-    database = Database(urls.worker_url, pool_size=2)
-    yield database
-    await database.close()
+def pool_size() -> int:
+    return 4

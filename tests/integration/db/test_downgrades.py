@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from archival_support import DIM, MODEL, new_passage, new_text
+from callers import new_project
 from contract.agent_loop.test_journal import record, result
 from contract.core_memory.test_block_store import NOW, begin, insert, make, write
 from contract.gateway.test_approvals import asking
@@ -37,9 +38,7 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.gateway.runs.domain.runs import Fence, StoredEvent
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
-from strata.shared import context
 from strata.shared.agent_types import AgentType
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -205,9 +204,9 @@ async def test_down_to_a_revision_is_what_that_revision_had_made(
 
 
 @pytest.fixture
-def project() -> Iterator[None]:
-    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
-        yield
+def project() -> Iterator[str]:
+    with new_project() as project_id:
+        yield project_id
 
 
 async def _there_and_back(urls: ServiceDatabase, service: ServiceMigrations) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from callers import TokenKeys
+from chat_messages import text_part
 from cross_encoders import export
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import search_pb2
@@ -19,8 +21,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.main import build
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.settings import RecallSettings
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
-from strata.shared.context import RequestContext, use
+from strata.shared.context import use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 
@@ -31,34 +32,32 @@ QUESTION = "Is the name of the boat Nora at the end?"
 
 
 def message_of(text: str, role: common.Role.ValueType = common.ROLE_USER) -> common.Message:
-    message = common.Message(
-        id=new_id("message"), role=role, parts=[common.Part(text=common.TextPart(text=text))]
-    )
+    message = common.Message(id=new_id("message"), role=role, parts=[text_part(text)])
     message.create_time.GetCurrentTime()
     return message
 
 
-async def test_reranker_of_the_settings_orders_the_results(databases: Any, tmp_path: Path) -> None:
+async def test_reranker_of_the_settings_orders_the_results(
+    databases: Any, keys: TokenKeys, tmp_path: Path
+) -> None:
     urls = await databases.of(MIGRATIONS)
-    private, public = generate_key_pair()
-    verifier = TokenVerifier(public)
-    token = TokenSigner(private).mint("org-1", new_id("project"), "test", ["write"])
+    caller = keys.context(new_id("project"))
     folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
     agent = new_id("agent")
     # Words alone: the reranker needs no index.
     settings = RecallSettings(
         database_url=urls.service_url,
-        token_public_keys=public,
+        token_public_keys=keys.public,
         index_messages=False,
         reranker_budget_ms=60_000,
     )
     for path, first in ((None, PLAIN), (folder, WORDY)):
         async with AsyncExitStack() as stack:
-            network = InProcessNetwork(verifier)
+            network = InProcessNetwork(keys.verifier)
             stack.push_async_callback(network.close)
             chosen = settings.model_copy(update={"reranker_path": path})
             network.register(await build(chosen, network, stack), chosen)
-            stack.enter_context(use(RequestContext(caller=verifier.verify(token))))
+            stack.enter_context(use(caller))
             messages = message_grpc.MessageServiceStub(network.channel("recall"))
             windows = window_grpc.WindowServiceStub(network.channel("recall"))
             if path is None:
@@ -79,18 +78,17 @@ async def test_reranker_of_the_settings_orders_the_results(databases: Any, tmp_p
 
 
 async def test_service_does_not_start_if_its_reranker_is_missing(
-    databases: Any, tmp_path: Path
+    databases: Any, keys: TokenKeys, tmp_path: Path
 ) -> None:
     urls = await databases.of(MIGRATIONS)
-    _, public = generate_key_pair()
     wrong = RecallSettings(
         database_url=urls.service_url,
-        token_public_keys=public,
+        token_public_keys=keys.public,
         index_messages=False,
         reranker_path=tmp_path / "nowhere",
     )
     async with AsyncExitStack() as stack:
-        network = InProcessNetwork(TokenVerifier(public))
+        network = InProcessNetwork(keys.verifier)
         stack.push_async_callback(network.close)
         with pytest.raises(FailedPreconditionError, match="nowhere") as caught:
             await build(wrong, network, stack)

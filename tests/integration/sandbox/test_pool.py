@@ -17,11 +17,12 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from callers import as_project
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
 from polling import eventually
 from strata.protocol.errors import UnavailableError
-from strata.shared.context import Caller, RequestContext, use
+from strata.shared.context import use
 from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
 from strata.tool_runner.sandbox.call import Call
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
@@ -362,7 +363,7 @@ async def test_one_slow_call_does_not_delay_the_others(sandbox: JailSandbox) -> 
 
 async def test_sleeping_calls_of_one_project_leave_places_to_others(sandbox: JailSandbox) -> None:
     def of(project: str) -> Any:
-        return use(RequestContext(caller=Caller("org", project, "key")))
+        return use(as_project(project))
 
     with of("noisy"):
         sleeping = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(60)]

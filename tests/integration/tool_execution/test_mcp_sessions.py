@@ -17,10 +17,11 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from callers import as_project
 from mcp_support import alive, open_folder, program_command, serving_http, tool
 from polling import eventually
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.shared.context import Caller, RequestContext, use
+from strata.shared.context import use
 from strata.shared.messages import ToolStatus
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import Guard
@@ -125,7 +126,7 @@ async def sessions() -> AsyncIterator[Sessions]:
             ManagerLimits(connections=2, idle_s=0.0, call_s=20.0),
             program_users=program_users(stack),
         )
-        with use(RequestContext(caller=Caller("org", "project-1", "key"))):
+        with use(as_project("project-1")):
             yield fixture
             await fixture.manager.close()
 
@@ -138,7 +139,7 @@ async def test_programs_are_only_started_where_the_operator_says_so(tmp_path: Pa
     assert caught.value.reason is Reason.MCP_STDIO_DISABLED
     # Also one that was added while it was allowed.
     with (
-        use(RequestContext(caller=Caller("org", "project-1", "key"))),
+        use(as_project("project-1")),
         pytest.raises(ConnectError, match="operator"),
     ):
         await refused.manager.refresh(server)
@@ -162,7 +163,7 @@ async def test_an_address_is_checked_when_it_is_connected_to(tmp_path: Path) -> 
         sessions = Sessions(tmp_path, ManagerLimits(), admission=guarded.admission)
         sessions.kept.servers["far"] = server
         with (
-            use(RequestContext(caller=Caller("org", "project-1", "key"))),
+            use(as_project("project-1")),
             pytest.raises(ConnectError, match="private or reserved"),
         ):
             await sessions.manager.refresh("far")
@@ -242,7 +243,7 @@ async def test_a_program_reaches_no_program_of_another_server(
     sessions: Sessions, other_project: str
 ) -> None:
     victim = sessions.program("victim", tool("user"))
-    with use(RequestContext(caller=Caller("org", other_project, "key"))):
+    with use(as_project(other_project)):
         of_victim = json.loads(await sessions.run(victim, "user"))
     attacker = sessions.program("attacker", tool("reach"), tool("user"))
     for pid, home in [
@@ -275,7 +276,7 @@ async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
 async def test_root_starts_no_program_without_a_user_for_it() -> None:
     with open_folder() as folder:
         sessions = Sessions(folder, ManagerLimits())
-        with use(RequestContext(caller=Caller("org", "project-1", "key"))):
+        with use(as_project("project-1")):
             server = sessions.program("pets", tool("user"))
             with pytest.raises(ConnectError, match="not started as root"):
                 await sessions.manager.refresh(server)
@@ -315,14 +316,14 @@ async def test_a_project_leaves_sessions_to_others() -> None:
         stack.push_async_callback(sessions.manager.close)
         for name in ("one", "two", "three", "four"):
             sessions.program(name, tool("hang"), tool("echo"))
-        with use(RequestContext(caller=Caller("org", "noisy", "key"))):
+        with use(as_project("noisy")):
             hanging = [
                 asyncio.create_task(sessions.run(name, "hang")) for name in ("one", "two", "three")
             ]
             await eventually(lambda: sessions.manager.connections == 3)
             with pytest.raises(ConnectError, match="sessions with 3 MCP servers, the maximum"):
                 await sessions.manager.refresh("four")
-        with use(RequestContext(caller=Caller("org", "quiet", "key"))):
+        with use(as_project("quiet")):
             assert json.loads(await sessions.run("four", "echo", a=1)) == {"a": 1}
         for task in hanging:
             task.cancel()
@@ -330,7 +331,7 @@ async def test_a_project_leaves_sessions_to_others() -> None:
 
 
 async def test_server_that_was_away_ends_no_session_of_another(sessions: Sessions) -> None:
-    with use(RequestContext(caller=Caller("org", "project-2", "key"))):
+    with use(as_project("project-2")):
         pids = json.loads(await sessions.run(sessions.program("theirs", tool("child")), "child"))
     mine = sessions.program("mine", tool("echo"))
     back = sessions.program("back", tool("echo"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from file_stores import Stores, as_project
+from callers import as_project
+from file_stores import Stores
 from strata.core_memory.files.store.queue import FileQueue
 from strata.shared import context
 from strata.shared.context import current_project

@@ -7,7 +7,8 @@ import hashlib
 
 import pytest
 
-from file_stores import REMAINING_FILE, Stores, as_project, receipt_of
+from callers import as_project
+from file_stores import REMAINING_FILE, Stores, receipt_of
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files.domain.files import (
     PART_BYTES,

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from file_stores import REMAINING_FILE, Stores, as_project
+from callers import as_project
+from file_stores import REMAINING_FILE, Stores
 from polling import eventually
 from strata.core_memory.files.domain.files import (
     Folder,

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import asyncpg
 import pytest
 
-from integration.core_memory.conftest import Keys
+from callers import TokenKeys
 from strata.api.archival.v1 import file_index_service_pb2 as index_pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
@@ -41,7 +41,7 @@ class Services:
     core_urls: Any
     archival_urls: Any
     vectors: EmbeddedVectors
-    keys: Keys
+    keys: TokenKeys
     stack: AsyncExitStack
     worker_keys: tuple[str, str] = field(default_factory=generate_key_pair)
 
@@ -163,7 +163,7 @@ async def own_urls(databases: Any) -> tuple[Any, Any]:
 
 @pytest.fixture
 async def services(
-    own_urls: tuple[Any, Any], vectors: EmbeddedVectors, keys: Keys
+    own_urls: tuple[Any, Any], vectors: EmbeddedVectors, keys: TokenKeys
 ) -> AsyncIterator[Services]:
     core_urls, archival_urls = own_urls
     async with AsyncExitStack() as stack:

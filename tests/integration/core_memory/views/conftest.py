@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 
 from file_seeds import FileSeeds
@@ -29,7 +26,5 @@ class Files:
 
 
 @pytest.fixture
-async def files(urls: Any) -> AsyncIterator[Files]:
-    database = Database(urls.service_url, pool_size=8)
-    yield Files(database)
-    await database.close()
+def files(database: Database) -> Files:
+    return Files(database)
