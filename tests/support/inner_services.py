@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from callers import TokenKeys
 from chat_messages import user_message
 from doubles.model_server import ModelServer
 from run_events import RunEvents
@@ -37,9 +38,8 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.recall import main as recall
 from strata.recall.migrations import MIGRATIONS as RECALL
 from strata.recall.settings import RecallSettings
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
-from strata.shared.context import RequestContext, use
+from strata.shared.context import use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.request_stream import RequestStream
@@ -59,8 +59,7 @@ class InnerServices:
     """Stubs to all services behind the gateway, called with tokens of a project."""
 
     model: ModelServer
-    signer: TokenSigner
-    verifier: TokenVerifier
+    keys: TokenKeys
     channel: Callable[[str], Any]
     urls: dict[str, Any]
     prompts_folder: Path
@@ -90,9 +89,7 @@ class InnerServices:
     @contextmanager
     def acting(self, project_id: str, scopes: Iterable[str]) -> Iterator[None]:
         """Calls are made with a key of the project that has these scopes."""
-        token = self.signer.mint("org-1", project_id, "key-1", scopes)
-        caller = self.verifier.verify(token)
-        with use(RequestContext(caller=caller, request_id="test")):
+        with use(self.keys.context(project_id, scopes=list(scopes))):
             yield
 
     async def make_agent(self, **fields: Any) -> agent_pb.Agent:
@@ -144,8 +141,7 @@ async def open_inner_services(
     databases: Any, vectors: EmbeddedVectors, transport: str, **tool_settings: Any
 ) -> AsyncIterator[InnerServices]:
     """Starts everything; `transport` is "sockets" or "inprocess"."""
-    private, public = generate_key_pair()
-    signer, verifier = TokenSigner(private), TokenVerifier(public)
+    keys = TokenKeys.generate()
     urls = {
         name: await databases.of(migrations)
         for name, migrations in {
@@ -161,7 +157,7 @@ async def open_inner_services(
         prompts = Path(stack.enter_context(TemporaryDirectory()))
         common: dict[str, Any] = {
             "port": 0,
-            "token_public_keys": public,
+            "token_public_keys": keys.public,
             "drain_s": 0.0,
             "grace_s": 0.2,
         }
@@ -233,15 +229,13 @@ async def open_inner_services(
             ),
         ]
         if transport == "inprocess":
-            network = InProcessNetwork(verifier)
+            network = InProcessNetwork(keys.verifier)
             for build, settings in services:
                 service = await build(settings, network, stack)
                 network.register(service, settings)
                 await stack.enter_async_context(BackgroundTasks(service))
             stack.push_async_callback(network.close)
-            yield InnerServices(
-                model, signer, verifier, network.channel, urls, prompts, network=network
-            )
+            yield InnerServices(model, keys, network.channel, urls, prompts, network=network)
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
@@ -256,4 +250,4 @@ async def open_inner_services(
             def channel(service: str) -> Any:
                 return factory.channel(targets[service], services_of(service))
 
-            yield InnerServices(model, signer, verifier, channel, urls, prompts)
+            yield InnerServices(model, keys, channel, urls, prompts)

@@ -181,14 +181,16 @@ async def served(
     service = Service("mortal", [GrpcService(name, add, servicer)])
     async with AsyncExitStack() as stack:
         if transport == "socket":
-            server = GrpcServer(service, ServiceSettings(), TokenAuthenticator(services.verifier))
+            server = GrpcServer(
+                service, ServiceSettings(), TokenAuthenticator(services.keys.verifier)
+            )
             await server.start()
             stack.push_async_callback(server.stop, 0.1)
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
             channel: Any = factory.channel(server.address)
         else:
-            network = await stack.enter_async_context(InProcessNetwork(services.verifier))
+            network = await stack.enter_async_context(InProcessNetwork(services.keys.verifier))
             network.register(service)
             channel = network.channel("mortal")
         stack.push_async_callback(servicer.close)

@@ -10,7 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from callers import TokenKeys
+from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller
 from strata.shared.interceptors.auth import TokenAuthenticator
@@ -37,20 +38,14 @@ def make_service(behaviors: Mapping[str, Behavior], name: str = "raw") -> Servic
 
 
 @pytest.fixture(scope="session")
-def keys() -> tuple[str, str]:
-    """A private and a public key."""
-    return generate_key_pair()
-
-
-@pytest.fixture(scope="session")
-def verifier(keys: tuple[str, str]) -> TokenVerifier:
-    return TokenVerifier(keys[1])
+def verifier(keys: TokenKeys) -> TokenVerifier:
+    return keys.verifier
 
 
 @pytest.fixture
-def caller(keys: tuple[str, str], verifier: TokenVerifier) -> Caller:
+def caller(keys: TokenKeys) -> Caller:
     # Anew for each test: a session outlives a token.
-    return verifier.verify(TokenSigner(keys[0]).mint("org", "project-1", "key-1", ()))
+    return keys.verifier.verify(keys.signer.mint("org", "project-1", "key-1", ()))
 
 
 @pytest.fixture

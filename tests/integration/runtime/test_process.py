@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import strata
+from callers import TokenKeys
 from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
@@ -27,9 +28,9 @@ Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
 @pytest.fixture
-async def spawn(tmp_path: Path, keys: tuple[str, str]) -> AsyncIterator[Spawn]:
+async def spawn(tmp_path: Path, keys: TokenKeys) -> AsyncIterator[Spawn]:
     file = tmp_path / "keys.pem"
-    file.write_text(keys[1])
+    file.write_text(keys.public)
     running: list[asyncio.subprocess.Process] = []
 
     async def start(

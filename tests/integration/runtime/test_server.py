@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import strata.shared.server as server_module
+from callers import TokenKeys
 from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
@@ -260,7 +261,7 @@ async def test_an_unreachable_service_is_unavailable(
 
 
 async def test_a_service_can_have_its_own_authenticator(
-    keys: tuple[str, str], factory: ChannelFactory, service_of: Callable[..., Service]
+    keys: TokenKeys, factory: ChannelFactory, service_of: Callable[..., Service]
 ) -> None:
     class ApiKeys:
         async def authenticate(self, method: Method, metadata: Mapping[str, str | bytes]) -> Caller:
@@ -272,7 +273,7 @@ async def test_a_service_can_have_its_own_authenticator(
     async def build(settings: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
         return replace(service_of({"Whose": whose}), authenticator=ApiKeys())
 
-    settings = ServiceSettings(token_public_keys=keys[1], drain_s=0)
+    settings = ServiceSettings(token_public_keys=keys.public, drain_s=0)
     async with serving(build, settings) as server:
         call = factory.channel(server.address).unary_unary(f"{PATH}/Whose")
         metadata = (("authorization", "Bearer key-7"),)
@@ -282,7 +283,7 @@ async def test_a_service_can_have_its_own_authenticator(
 
 
 async def test_services_of_their_own_processes_are_wired_by_their_targets(
-    keys: tuple[str, str],
+    keys: TokenKeys,
     caller: Caller,
     factory: ChannelFactory,
     service_of: Callable[..., Service],
@@ -302,7 +303,7 @@ async def test_services_of_their_own_processes_are_wired_by_their_targets(
 
         return service_of({"Forward": forward}, "front")
 
-    common: dict[str, Any] = {"token_public_keys": keys[1], "drain_s": 0}
+    common: dict[str, Any] = {"token_public_keys": keys.public, "drain_s": 0}
     async with serving(behind, ServiceSettings(**common)) as recall:
         settings = ServiceSettings(**common, targets={"recall": recall.address})
         async with serving(front, settings) as server:

@@ -23,11 +23,11 @@ import pytest
 import pytest_asyncio
 
 import strata
+from callers import TokenKeys
 from polling import eventually
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
-from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
@@ -79,24 +79,18 @@ class Runner:
             process.wait()
 
 
-@pytest.fixture(scope="module")
-def keys() -> tuple[str, str]:
-    return generate_key_pair()
-
-
 @pytest.fixture
-def runner(keys: tuple[str, str]) -> Iterator[Runner]:
+def runner(keys: TokenKeys) -> Iterator[Runner]:
     # Not pytest's own folder: a path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="runner-") as folder:
         (Path(folder) / "packages").mkdir()
         Path(folder).chmod(0o755)
-        yield Runner(Path(folder) / "socket", keys[1], Path(folder) / "packages")
+        yield Runner(Path(folder) / "socket", keys.public, Path(folder) / "packages")
 
 
 @pytest_asyncio.fixture
-async def stub(runner: Runner, keys: tuple[str, str]) -> AsyncIterator[pb_grpc.SandboxServiceStub]:
-    token = TokenSigner(keys[0]).mint("organization-1", "project-1", "key-1", ())
-    caller = TokenVerifier(keys[1]).verify(token)
+async def stub(runner: Runner, keys: TokenKeys) -> AsyncIterator[pb_grpc.SandboxServiceStub]:
+    caller = keys.verifier.verify(keys.signer.mint("organization-1", "project-1", "key-1", ()))
     factory = ChannelFactory()
     try:
         with use(RequestContext(caller=caller)):

@@ -16,7 +16,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import PermissionDeniedError, Reason, UnavailableError
-from strata.shared.context import RequestContext, current_project, use
+from strata.shared.context import current_project, use
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -124,8 +124,7 @@ async def test_dry_run_with_memory_needs_the_read_scope(
     """The method itself needs no more than "run", and its tool could return everything."""
     text = source("return memory.get_block('human').value")
     request = pb.RunToolRequest(source_code=text, agent_id=tools.agent.id)
-    token = services.signer.mint("org-1", current_project(), "key-2", ["run"])
-    with use(RequestContext(caller=services.verifier.verify(token), request_id="test")):
+    with use(services.keys.context(current_project(), scopes=["run"], principal="key-2")):
         with pytest.raises(PermissionDeniedError) as caught:
             await registry.RunTool(request)
         plain = pb.RunToolRequest(source_code="def f() -> int:\n    'Does.'\n    return 1")

@@ -24,7 +24,6 @@ from strata.archival import main as archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.archival.settings import ArchivalSettings
 from strata.client.channel import open_gateway_channel
-from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.channels import services_of
 from strata.shared.ids import new_id
 from strata.shared.server import serving
@@ -90,11 +89,10 @@ class Split:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def parts(databases: Any, vectors: Any) -> AsyncIterator[Split]:
-    private, public = generate_key_pair()
-    signer = TokenSigner(private)
+    keys = TokenKeys.generate()
     common: dict[str, Any] = {
         "port": 0,
-        "token_public_keys": public,
+        "token_public_keys": keys.public,
         "drain_s": 0.0,
         "grace_s": 0.2,
     }
@@ -135,7 +133,8 @@ async def parts(databases: Any, vectors: Any) -> AsyncIterator[Split]:
                 ),
             )
         )
-        token = signer.mint("org-1", new_id("project"), "key-1", ["read", "write", "run"])
+        scopes = ["read", "write", "run"]
+        token = keys.signer.mint("org-1", new_id("project"), "key-1", scopes)
         channel = await stack.enter_async_context(
             open_gateway_channel(tools.address, token, services_of("tool_execution"))
         )
