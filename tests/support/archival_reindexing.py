@@ -1,4 +1,4 @@
-"""The indexes of the archival service, rebuilt when they are told to."""
+"""The indexes of the archival service; a test runs each step of their rebuild."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TEXTS = [f"The {subject} number {n} belongs to aunt {n}." for n, subject in enum
 
 
 @dataclass
-class World:
-    """The indexes of a service, whose work is done when it is told to."""
+class RebuiltIndexes:
+    """The indexes of a service, whose background work runs when a test calls it."""
 
     stores: Stores
     settings: ArchivalSettings
@@ -54,15 +54,15 @@ class World:
             self.indexes.assignments, self.indexes.archives, self.indexes.passages, lambda: None
         )
 
-    async def again(self, **reindex: Any) -> World:
+    async def again(self, **reindex: Any) -> RebuiltIndexes:
         """The same service in another process, with another configuration of rebuilds."""
         return await replace(self, reindexing=replace(self.reindexing, **reindex))._rewired()
 
-    async def again_with_settings(self, **settings: Any) -> World:
+    async def again_with_settings(self, **settings: Any) -> RebuiltIndexes:
         """The same service in another process, with other settings."""
         return await replace(self, settings=self.settings.model_copy(update=settings))._rewired()
 
-    async def _rewired(self) -> World:
+    async def _rewired(self) -> RebuiltIndexes:
         made = await wire(
             self.settings,
             self.models,

@@ -121,7 +121,7 @@ class Stores:
 
 @dataclass
 class Finder:
-    """Stores, indexes of its own, and an indexer that runs when it is told to."""
+    """Stores, indexes of its own, and an indexer that runs when a test calls it."""
 
     stores: Stores
     index: PassageIndex

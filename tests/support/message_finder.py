@@ -1,4 +1,4 @@
-"""One agent's conversation with an index that is filled when it is told to."""
+"""One agent's conversation with an index that a test fills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from strata.standalone.vectors import EmbeddedVectors
 
 @dataclass
 class Finder:
-    """One agent's conversation, and an indexer that runs when it is told to."""
+    """One agent's conversation, and an indexer that runs when a test calls it."""
 
     writer: Writer
     pending: PendingMessages

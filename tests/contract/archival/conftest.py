@@ -35,12 +35,19 @@ async def stores(databases: Any) -> AsyncIterator[Stores]:
 
 
 @pytest.fixture
-async def finder(
-    stores: Stores, embedder: Embedder, open_folder: Any, request: pytest.FixtureRequest
-) -> AsyncIterator[tuple[Finder, EmbeddedVectors]]:
-    """Parametrised indirectly with a floor of relevance; the default one if it is not."""
+async def engine(open_folder: Any) -> AsyncIterator[EmbeddedVectors]:
+    """A vector engine of the test's own."""
     engine = EmbeddedVectors(open_folder / "vectors")
     await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+async def finder(
+    stores: Stores, embedder: Embedder, engine: EmbeddedVectors, request: pytest.FixtureRequest
+) -> AsyncIterator[Finder]:
+    """Parametrised indirectly with a floor of relevance; the default one if it is not."""
     fusion = FusionConfig(floor=getattr(request, "param", FLOOR))
     vectors = QdrantIndex(connect(engine.url, engine.api_key), QdrantConfig(fusion=fusion))
     index = PassageIndex(vectors, embedder, SparseEncoder())
@@ -61,6 +68,5 @@ async def finder(
         PassageSearch(stores.passages, index, ManualClock(NOW)),
         FileChunkSearch(stores.chunks, chunk_index),
     )
-    yield finder, engine
+    yield finder
     await vectors.close()
-    await engine.stop()

@@ -18,7 +18,6 @@ from strata.protocol.errors import InvalidArgumentError, NotFoundError
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
-from strata.standalone.vectors import EmbeddedVectors
 
 HOUR = 3600
 
@@ -168,20 +167,19 @@ async def test_what_is_too_old_is_refused(stores: Stores) -> None:
 
 
 async def test_expired_passages_are_removed_from_the_index(
-    finder: tuple[Finder, EmbeddedVectors],
+    finder: Finder,
 ) -> None:
-    world, _ = finder
-    _, old, young = await aged(world.stores)
-    await world.index_all()
+    _, old, young = await aged(finder.stores)
+    await finder.index_all()
     search = Search(query="boat", top_k=5, archive_ids=(young.archive_id,))
-    assert len((await world.search.search(search)).hits) == 2
-    await live(world.stores, young, HOUR)
-    (hit,) = (await world.search.search(search)).hits
+    assert len((await finder.search.search(search)).hits) == 2
+    await live(finder.stores, young, HOUR)
+    (hit,) = (await finder.search.search(search)).hits
     assert hit.item.id == young.id
-    worker, _ = expiry(world.stores)
+    worker, _ = expiry(finder.stores)
     assert await worker.destroy_expired() == 1
-    await world.index_all()
+    await finder.index_all()
     within = Filter((young.archive_id,))
-    hits = await world.index.search(context.current_project(), "old boat", within, 5)
+    hits = await finder.index.search(context.current_project(), "old boat", within, 5)
     assert [hit.document_id for hit in hits] == [young.id]
-    assert await world.stores.pending.load(context.current_project(), [old.id]) == []
+    assert await finder.stores.pending.load(context.current_project(), [old.id]) == []

@@ -17,8 +17,6 @@ from strata.shared.search.vectors import Where
 from strata.shared.search.vectors.qdrant import QdrantIndex, connect
 from strata.standalone.vectors import EmbeddedVectors
 
-World = tuple[Finder, EmbeddedVectors]
-
 
 def texts(hits: list[FoundChunk]) -> list[str]:
     return [item.stored.chunk.text for item in hits]
@@ -32,145 +30,143 @@ async def in_the_index(engine: EmbeddedVectors, where: Where | None = None) -> i
         await vectors.close()
 
 
-async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: World) -> None:
-    world, _ = finder
+async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: Finder) -> None:
     music, cars = new_id("folder"), new_id("folder")
     file = new_id("file")
-    await world.stores.index_file(music, file, "He plays the violin.", "She prefers silence.")
-    await world.stores.index_file(cars, new_id("file"), "The car is blue.")
-    await world.index_all()
-    best = (await world.find_chunks([music], "Which musical instrument does he know?"))[0].stored
+    await finder.stores.index_file(music, file, "He plays the violin.", "She prefers silence.")
+    await finder.stores.index_file(cars, new_id("file"), "The car is blue.")
+    await finder.index_all()
+    best = (await finder.find_chunks([music], "Which musical instrument does he know?"))[0].stored
     assert (best.file_id, best.chunk) == (file, new_chunks("He plays the violin.")[0])
-    assert await world.find_chunks([cars], "Which musical instrument?") == []
-    assert texts(await world.find_chunks([cars], "a blue vehicle")) == ["The car is blue."]
-    both = await world.find_chunks([music, cars], "the violin in the car", limit=2)
+    assert await finder.find_chunks([cars], "Which musical instrument?") == []
+    assert texts(await finder.find_chunks([cars], "a blue vehicle")) == ["The car is blue."]
+    both = await finder.find_chunks([music, cars], "the violin in the car", limit=2)
     assert len(both) == 2
     assert both[0].score > both[1].score
 
 
-async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> None:
-    world, _ = finder
+async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
     folder, file = new_id("folder"), new_id("file")
     lines = [f"Paragraph {number} is about the harbour." for number in range(CHUNK_BATCH + 1)]
-    await world.stores.index_file(folder, file, *lines, "The password is tulip-42.")
-    assert texts(await world.find_chunks([folder], "what is the password")) == [
+    await finder.stores.index_file(folder, file, *lines, "The password is tulip-42.")
+    assert texts(await finder.find_chunks([folder], "what is the password")) == [
         "The password is tulip-42."
     ]
-    await world.indexer.index_pending()
-    assert await world.stores.progress(file) == (CHUNK_BATCH, CHUNK_BATCH + 2)
+    await finder.indexer.index_pending()
+    assert await finder.stores.progress(file) == (CHUNK_BATCH, CHUNK_BATCH + 2)
     assert "The password is tulip-42." in texts(
-        await world.find_chunks([folder], "what is the password")
+        await finder.find_chunks([folder], "what is the password")
     )
-    await world.index_all()
-    assert await world.stores.progress(file) == (CHUNK_BATCH + 2, CHUNK_BATCH + 2)
-    assert texts(await world.find_chunks([folder], "secret word to log in"))[0].startswith("The p")
+    await finder.index_all()
+    assert await finder.stores.progress(file) == (CHUNK_BATCH + 2, CHUNK_BATCH + 2)
+    assert texts(await finder.find_chunks([folder], "secret word to log in"))[0].startswith("The p")
 
 
-async def test_a_replaced_file_is_found_by_its_new_text_only(finder: World) -> None:
-    world, engine = finder
+async def test_a_replaced_file_is_found_by_its_new_text_only(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
     folder, file = new_id("folder"), new_id("file")
-    await world.stores.index_file(folder, file, "Lunch is at noon.", "Dinner is at seven.")
-    await world.index_all()
-    await world.stores.index_file(folder, file, "Lunch is at one.")
+    await finder.stores.index_file(folder, file, "Lunch is at noon.", "Dinner is at seven.")
+    await finder.index_all()
+    await finder.stores.index_file(folder, file, "Lunch is at one.")
     # The index still has the former text; PostgreSQL has the last word.
-    assert texts(await world.find_chunks([folder], "when is lunch")) == ["Lunch is at one."]
-    await world.index_all()
-    assert texts(await world.find_chunks([folder], "when do we eat")) == ["Lunch is at one."]
+    assert texts(await finder.find_chunks([folder], "when is lunch")) == ["Lunch is at one."]
+    await finder.index_all()
+    assert texts(await finder.find_chunks([folder], "when do we eat")) == ["Lunch is at one."]
     assert await in_the_index(engine) == 1
 
 
-async def test_passages_and_files_take_turns_in_batches(finder: World) -> None:
-    world, _ = finder
+async def test_passages_and_files_take_turns_in_batches(finder: Finder) -> None:
     agent, file = new_id("agent"), new_id("file")
-    await world.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))
+    await finder.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))
     # More than a batch of 64.
-    await world.stores.insert(agent, *(f"Note {number}." for number in range(70)))
-    assert await world.indexer.index_pending()
-    assert await world.stores.progress(file) == (CHUNK_BATCH, 9)
-    pending = (await world.stores.pending.find(100)).ids
+    await finder.stores.insert(agent, *(f"Note {number}." for number in range(70)))
+    assert await finder.indexer.index_pending()
+    assert await finder.stores.progress(file) == (CHUNK_BATCH, 9)
+    pending = (await finder.stores.pending.find(100)).ids
     assert sum(len(ids) for ids in pending.values()) == 6
 
 
-async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(finder: World) -> None:
-    world, engine = finder
+async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
     folder, file, kept = new_id("folder"), new_id("file"), new_id("file")
-    await world.stores.index_file(folder, file, *(f"secret {number}" for number in range(9)))
-    await world.stores.index_file(folder, kept, "to be kept")
-    running = asyncio.create_task(world.indexer.run())
+    await finder.stores.index_file(folder, file, *(f"secret {number}" for number in range(9)))
+    await finder.stores.index_file(folder, kept, "to be kept")
+    running = asyncio.create_task(finder.indexer.run())
     try:
-        await eventually(lambda: _begun(world, file))
-        assert await world.stores.chunks.drop([file], []) == 9
-        assert texts(await world.find_chunks([folder], "secret")) in ([], ["to be kept"])
+        await eventually(lambda: _begun(finder, file))
+        assert await finder.stores.chunks.drop([file], []) == 9
+        assert texts(await finder.find_chunks([folder], "secret")) in ([], ["to be kept"])
 
         async def idle() -> bool:
-            return await in_the_index(engine) == 1 and await world.stores.progress(kept) == (1, 1)
+            return await in_the_index(engine) == 1 and await finder.stores.progress(kept) == (1, 1)
 
         await eventually(idle)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert texts(await world.find_chunks([folder], "secret")) == ["to be kept"]
+    assert texts(await finder.find_chunks([folder], "secret")) == ["to be kept"]
 
 
-async def test_a_drop_between_writing_and_noting_is_forgotten_too(finder: World) -> None:
-    world, engine = finder
+async def test_a_drop_between_writing_and_noting_is_forgotten_too(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
     folder, file = new_id("folder"), new_id("file")
-    set_id = await world.stores.index_file(folder, file, "one", "two")
-    async with world.stores.queue.claim() as queued:
+    set_id = await finder.stores.index_file(folder, file, "one", "two")
+    async with finder.stores.queue.claim() as queued:
         assert queued is not None
-        batch = await world.stores.queue.next(queued, 2)
+        batch = await finder.stores.queue.next(queued, 2)
         assert batch is not None
-        await world.stores.chunks.drop([], [folder])
+        await finder.stores.chunks.drop([], [folder])
         # Another replica must not forget the set before this one has written it.
-        assert await world.indexer.index_pending() is False
-        await world.chunk_index.write(context.current_project(), batch)
-        await world.stores.queue.indexed(queued, batch)
+        assert await finder.indexer.index_pending() is False
+        await finder.chunk_index.write(context.current_project(), batch)
+        await finder.stores.queue.indexed(queued, batch)
     assert await in_the_index(engine, Where(eq={"set_id": set_id})) == 2
-    await world.index_all()
+    await finder.index_all()
     assert await in_the_index(engine) == 0
 
 
-async def test_chunks_below_the_floor_are_counted_on_request(finder: World) -> None:
-    world, _ = finder
+async def test_chunks_below_the_floor_are_counted_on_request(finder: Finder) -> None:
     folder = new_id("folder")
-    await world.stores.index_file(folder, new_id("file"), "The car is blue.", "She plays chess.")
-    await world.index_all()
-    plain = await world.chunk_search.search([folder], "tungsten", 5)
+    await finder.stores.index_file(folder, new_id("file"), "The car is blue.", "She plays chess.")
+    await finder.index_all()
+    plain = await finder.chunk_search.search([folder], "tungsten", 5)
     assert (plain.hits, plain.below_floor) == ((), 0)
-    counted = await world.chunk_search.search([folder], "tungsten", 5, explain=True)
+    counted = await finder.chunk_search.search([folder], "tungsten", 5, explain=True)
     assert (counted.hits, counted.below_floor) == ((), 2)
-    some = await world.chunk_search.search([folder], "which colour is the car", 5, explain=True)
+    some = await finder.chunk_search.search([folder], "which colour is the car", 5, explain=True)
     assert [hit.stored.chunk.text for hit in some.hits] == ["The car is blue."]
     assert some.below_floor == 1
 
 
-async def test_another_projects_files_are_never_found(finder: World) -> None:
-    world, _ = finder
+async def test_another_projects_files_are_never_found(finder: Finder) -> None:
     folder = new_id("folder")
-    await world.stores.index_file(folder, new_id("file"), "the launch code is 1234")
-    await world.index_all()
+    await finder.stores.index_file(folder, new_id("file"), "the launch code is 1234")
+    await finder.index_all()
     with context.use(as_project()):
-        assert await world.find_chunks([folder], "launch code") == []
-        await world.stores.index_file(folder, new_id("file"), "a code of honour")
-        await world.index_all()
-        assert texts(await world.find_chunks([folder], "launch code")) == ["a code of honour"]
+        assert await finder.find_chunks([folder], "launch code") == []
+        await finder.stores.index_file(folder, new_id("file"), "a code of honour")
+        await finder.index_all()
+        assert texts(await finder.find_chunks([folder], "launch code")) == ["a code of honour"]
 
 
 async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
-    finder: World,
+    finder: Finder,
+    engine: EmbeddedVectors,
 ) -> None:
-    world, engine = finder
     folder, file = new_id("folder"), new_id("file")
-    await world.stores.index_file(folder, file, *(f"The cat number {n}." for n in range(10)))
-    await world.indexer.index_pending()
+    await finder.stores.index_file(folder, file, *(f"The cat number {n}." for n in range(10)))
+    await finder.indexer.index_pending()
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
-    assert len(await world.find_chunks([folder], "cat", limit=50)) == 10
-    running = asyncio.create_task(world.indexer.run())
+    assert len(await finder.find_chunks([folder], "cat", limit=50)) == 10
+    running = asyncio.create_task(finder.indexer.run())
     try:
 
         async def complete() -> bool:
-            return await world.stores.progress(file) == (10, 10)
+            return await finder.stores.progress(file) == (10, 10)
 
         await eventually(complete)
     finally:
@@ -179,21 +175,20 @@ async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
     assert await in_the_index(engine) == 10
 
 
-async def test_a_dropped_collection_is_built_anew(finder: World) -> None:
-    world, engine = finder
+async def test_a_dropped_collection_is_built_anew(finder: Finder, engine: EmbeddedVectors) -> None:
     folder, file = new_id("folder"), new_id("file")
-    await world.stores.index_file(folder, file, "The river is called Spree.")
-    await world.index_all()
+    await finder.stores.index_file(folder, file, "The river is called Spree.")
+    await finder.index_all()
     client = connect(engine.url, engine.api_key)
     for collection in (await client.get_collections()).collections:
         if collection.name.startswith("file-chunks"):
             await client.delete_collection(collection.name)
     await client.close()
-    assert texts(await world.find_chunks([folder], "river")) == ["The river is called Spree."]
-    assert await world.find_chunks([folder], "stream of water") == []
-    running = asyncio.create_task(world.indexer.run())
+    assert texts(await finder.find_chunks([folder], "river")) == ["The river is called Spree."]
+    assert await finder.find_chunks([folder], "stream of water") == []
+    running = asyncio.create_task(finder.indexer.run())
     try:
-        await eventually(lambda: _finds(world, folder, "stream of water"))
+        await eventually(lambda: _finds(finder, folder, "stream of water"))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

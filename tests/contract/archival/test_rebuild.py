@@ -15,47 +15,46 @@ from strata.standalone.vectors import EmbeddedVectors
 class Watched:
     """An index that notes how much waited when its collection was made."""
 
-    def __init__(self, index: PassageIndex | ChunkIndex, world: Finder, file: str) -> None:
+    def __init__(self, index: PassageIndex | ChunkIndex, finder: Finder, file: str) -> None:
         self._index = index
-        self._world = world
+        self._finder = finder
         self._file = file
         self.waiting: list[int] = []
         self.is_missing = index.is_missing
 
     async def ensure(self) -> None:
-        passages = (await self._world.stores.pending.find(10)).ids
-        indexed, count = await self._world.stores.progress(self._file) or (0, 0)
+        passages = (await self._finder.stores.pending.find(10)).ids
+        indexed, count = await self._finder.stores.progress(self._file) or (0, 0)
         self.waiting.append(sum(map(len, passages.values())) + count - indexed)
         await self._index.ensure()
 
 
 async def test_all_passages_are_pending_before_the_collection_is_created(
-    finder: tuple[Finder, EmbeddedVectors],
+    finder: Finder,
+    engine: EmbeddedVectors,
 ) -> None:
-    world, engine = finder
     file = new_id("file")
-    await world.stores.insert(new_id("agent"), "a passage")
-    await world.stores.index_file(new_id("folder"), file, "a chunk")
-    await world.index_all()
+    await finder.stores.insert(new_id("agent"), "a passage")
+    await finder.stores.index_file(new_id("folder"), file, "a chunk")
+    await finder.index_all()
     client = connect(engine.url, engine.api_key)
     for collection in (await client.get_collections()).collections:
         await client.delete_collection(collection.name)
     await client.close()
-    passages = Watched(world.index, world, file)
-    chunks = Watched(world.chunk_index, world, file)
-    await PassageBacklog(world.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
-    await ChunkBacklog(world.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
+    passages = Watched(finder.index, finder, file)
+    chunks = Watched(finder.chunk_index, finder, file)
+    await PassageBacklog(finder.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
+    await ChunkBacklog(finder.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
     assert (passages.waiting, chunks.waiting) == ([1], [2])
 
 
 async def test_lag_of_the_index_is_measured(
-    finder: tuple[Finder, EmbeddedVectors],
+    finder: Finder,
 ) -> None:
-    world, _ = finder
     telemetry = Telemetry()
     backlogs = (
-        PassageBacklog(world.stores.pending, world.index, batch=9, telemetry=telemetry),
-        ChunkBacklog(world.stores.queue, world.chunk_index, batch=9, telemetry=telemetry),
+        PassageBacklog(finder.stores.pending, finder.index, batch=9, telemetry=telemetry),
+        ChunkBacklog(finder.stores.queue, finder.chunk_index, batch=9, telemetry=telemetry),
     )
 
     async def lags() -> list[float]:
@@ -64,9 +63,9 @@ async def test_lag_of_the_index_is_measured(
         names = ("passages", "file-chunks")
         return [telemetry.gauge(WAITING, collection=name).value for name in names]
 
-    await world.stores.insert(new_id("agent"), "one", "two")
-    await world.stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
+    await finder.stores.insert(new_id("agent"), "one", "two")
+    await finder.stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
     assert await lags() == [2, 3]
-    await world.index_all()
+    await finder.index_all()
     assert await lags() == [0, 0]
     assert telemetry.gauge(LAG_SECONDS, collection="passages").value == 0

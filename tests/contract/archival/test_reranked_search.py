@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from archival_support import NOW, Finder
-from contract.archival.test_search import World, ask, texts
+from contract.archival.test_search import ask, texts
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
 from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("finder", [0.0], indirect=True)
 
 @asynccontextmanager
 async def reranked(
-    world: Finder,
+    finder: Finder,
     folder: Path,
     *,
     candidates: int = 30,
@@ -48,31 +48,29 @@ async def reranked(
         model = await CrossEncoder.load(folder)
         stack.push_async_callback(model.close)
         made = Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
-        search = PassageSearch(world.stores.passages, world.index, ManualClock(NOW), made)
-        yield replace(world, search=search)
+        search = PassageSearch(finder.stores.passages, finder.index, ManualClock(NOW), made)
+        yield replace(finder, search=search)
 
 
 @pytest.fixture
-async def agent(finder: World) -> str:
-    world, _ = finder
+async def agent(finder: Finder) -> str:
     name = new_id("agent")
     for number, words in enumerate(SAID):
         tags = ("odd",) if number % 2 else ("even",)
-        await world.stores.insert(name, words, tags=tags)
-    await world.index_all()
+        await finder.stores.insert(name, words, tags=tags)
+    await finder.index_all()
     return name
 
 
 async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
-    finder: World, agent: str, tmp_path: Path
+    finder: Finder, agent: str, tmp_path: Path
 ) -> None:
-    plain, _ = finder
-    fused = texts((await ask(plain, agent, QUESTION)).hits)
+    fused = texts((await ask(finder, agent, QUESTION)).hits)
     assert sorted(fused) == sorted(SAID)
     expected = sorted(fused, key=lambda text: -overlap(QUESTION, text))
     assert expected != fused
-    async with reranked(plain, export(tmp_path, [QUESTION, *SAID])) as world:
-        answer = await ask(world, agent, QUESTION, explain=True)
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:
+        answer = await ask(reranking, agent, QUESTION, explain=True)
         assert texts(answer.hits) == expected
         assert [hit.rerank_score for hit in answer.hits] == [
             overlap(QUESTION, text) for text in expected
@@ -81,7 +79,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         assert answer.reranking is not None
         assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
         # What the fusion found stays what it is.
-        before = {hit.item.id: hit for hit in (await ask(plain, agent, QUESTION)).hits}
+        before = {hit.item.id: hit for hit in (await ask(finder, agent, QUESTION)).hits}
         for hit in answer.hits:
             was = before[hit.item.id]
             assert (hit.mode, hit.vector_rank, hit.fts_rank, hit.score) == (
@@ -96,21 +94,22 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
             stays = f"it stays at place {place}."
             assert hit.why.endswith(stays if was_at == place else moved)
             assert hit.why.startswith("Found by ")
-        again = await ask(world, agent, QUESTION, explain=True)
+        again = await ask(reranking, agent, QUESTION, explain=True)
         assert again == answer
 
 
 async def test_what_the_limit_would_cut_is_among_the_candidates(
-    finder: World, agent: str, tmp_path: Path
+    finder: Finder, agent: str, tmp_path: Path
 ) -> None:
-    plain, _ = finder
-    fused = texts((await ask(plain, agent, QUESTION)).hits)
+    fused = texts((await ask(finder, agent, QUESTION)).hits)
     best = max(fused, key=lambda text: overlap(QUESTION, text))
     assert fused[0] != best
-    async with reranked(plain, export(tmp_path / "all", [QUESTION, *SAID])) as world:
-        assert texts((await ask(world, agent, QUESTION, top_k=1)).hits) == [best]
-    async with reranked(plain, export(tmp_path / "two", [QUESTION, *SAID]), candidates=2) as world:
-        answer = await ask(world, agent, QUESTION)
+    async with reranked(finder, export(tmp_path / "all", [QUESTION, *SAID])) as reranking:
+        assert texts((await ask(reranking, agent, QUESTION, top_k=1)).hits) == [best]
+    async with reranked(
+        finder, export(tmp_path / "two", [QUESTION, *SAID]), candidates=2
+    ) as reranking:
+        answer = await ask(reranking, agent, QUESTION)
         assert sorted(texts(answer.hits)[:2]) == sorted(fused[:2])
         assert texts(answer.hits)[2:] == fused[2:]
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
@@ -118,49 +117,46 @@ async def test_what_the_limit_would_cut_is_among_the_candidates(
 
 
 async def test_filters_hold_before_the_candidates_are_chosen(
-    finder: World, agent: str, tmp_path: Path
+    finder: Finder, agent: str, tmp_path: Path
 ) -> None:
-    plain, _ = finder
-    async with reranked(plain, export(tmp_path, [QUESTION, *SAID]), candidates=1) as world:
-        answer = await ask(world, agent, QUESTION, tags=("odd",), explain=True, top_k=1)
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID]), candidates=1) as reranking:
+        answer = await ask(reranking, agent, QUESTION, tags=("odd",), explain=True, top_k=1)
     assert texts(answer.hits) == ["Nora is the name of the boat."]
     assert answer.hits[0].rerank_rank == 1
     # What is left out is told by the fused order, reranker or not.
     assert (
         answer.exclusions
-        == (await ask(plain, agent, QUESTION, tags=("odd",), explain=True, top_k=1)).exclusions
+        == (await ask(finder, agent, QUESTION, tags=("odd",), explain=True, top_k=1)).exclusions
     )
 
 
-async def test_what_waits_for_the_index_is_reranked_too(finder: World, tmp_path: Path) -> None:
-    plain, _ = finder
+async def test_what_waits_for_the_index_is_reranked_too(finder: Finder, tmp_path: Path) -> None:
     name = new_id("agent")
     # Words alone find it while it waits: each text has one that is no stop word.
     waiting = (*SAID[:2], "We sail the boat on Sundays.")
-    await plain.stores.insert(name, *waiting)
-    async with reranked(plain, export(tmp_path, [QUESTION, *SAID])) as world:
-        answer = await ask(world, name, QUESTION)
+    await finder.stores.insert(name, *waiting)
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:
+        answer = await ask(reranking, name, QUESTION)
     scores = [hit.rerank_score for hit in answer.hits]
     assert scores == sorted((overlap(QUESTION, text) for text in waiting), reverse=True)
     assert {hit.mode for hit in answer.hits} == {"fts"}
 
 
-async def test_time_preference_counts_with_reranking(finder: World, tmp_path: Path) -> None:
-    plain, _ = finder
+async def test_time_preference_counts_with_reranking(finder: Finder, tmp_path: Path) -> None:
     name = new_id("agent")
     # The one with two friends has a little more of any such question.
     for days, friend in ((40, "Ada and with Eve"), (1, "Ben")):
         created = NOW - timedelta(days=days)
-        await plain.stores.insert(name, f"Went climbing with {friend}.", created=created)
-    await plain.index_all()
-    async with reranked(plain, export(tmp_path, "went climbing with")) as world:
+        await finder.stores.insert(name, f"Went climbing with {friend}.", created=created)
+    await finder.index_all()
+    async with reranked(finder, export(tmp_path, "went climbing with")) as reranking:
         for words, friend in (
             ("yesterday", "Ben"),
             ("in October", "Ada and with Eve"),
             ("then", "Ada and with Eve"),
         ):
             asked = f"Who was I climbing with {words}?"
-            answer = await ask(world, name, asked, explain=True)
+            answer = await ask(reranking, name, asked, explain=True)
             assert texts(answer.hits)[0] == f"Went climbing with {friend}."
             assert {hit.rerank_score for hit in answer.hits} == {2.0, 3.0}
             # The rank is that of the score alone.
@@ -170,34 +166,32 @@ async def test_time_preference_counts_with_reranking(finder: World, tmp_path: Pa
 
 
 async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
-    finder: World, agent: str, tmp_path: Path
+    finder: Finder, agent: str, tmp_path: Path
 ) -> None:
-    plain, _ = finder
     words = [QUESTION, *SAID]
     asked = f"{QUESTION} {BREAKS}"
-    fused = await ask(plain, agent, asked)
+    fused = await ask(finder, agent, asked)
     for name, folder, budget, outcome in (
         ("slow", export_slow(tmp_path / "slow", words), 0.001, Outcome.OUT_OF_TIME),
         ("broken", export_breaking(tmp_path / "broken", words), 60.0, Outcome.FAILED),
         ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
     ):
         telemetry = Telemetry()
-        async with reranked(plain, folder, budget=budget, telemetry=telemetry) as world:
-            answer = await ask(world, agent, asked)
+        async with reranked(finder, folder, budget=budget, telemetry=telemetry) as reranking:
+            answer = await ask(reranking, agent, asked)
             assert answer.hits == fused.hits
             assert answer.reranking is not None
             assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
             assert answer.reranking.model.startswith(f"{name}@")
             assert telemetry.total(RERANKS, outcome=outcome.value) == 1
             if outcome is Outcome.FAILED:  # and the next question is answered as ever
-                well = await ask(world, agent, QUESTION)
+                well = await ask(reranking, agent, QUESTION)
                 assert well.reranking is not None
                 assert well.reranking.outcome is Outcome.DONE
 
 
-async def test_reranker_is_not_called_without_candidates(finder: World, tmp_path: Path) -> None:
-    plain, _ = finder
-    async with reranked(plain, export(tmp_path, SAID)) as world:
+async def test_reranker_is_not_called_without_candidates(finder: Finder, tmp_path: Path) -> None:
+    async with reranked(finder, export(tmp_path, SAID)) as reranking:
         for query in ("boat", "  "):
-            answer = await ask(world, new_id("agent"), query)
+            answer = await ask(reranking, new_id("agent"), query)
             assert (answer.hits, answer.reranking) == ((), None)

@@ -25,8 +25,6 @@ from strata.shared.search.results import SearchHit, SearchResult
 from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors
 
-World = tuple[Finder, EmbeddedVectors]
-
 
 async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult[Passage]:
     return await finder.search.search(
@@ -42,27 +40,25 @@ def texts(hits: Iterable[SearchHit[Passage]]) -> list[str]:
     return [hit.item.text for hit in hits]
 
 
-async def test_a_passage_is_found_by_what_it_means(finder: World) -> None:
-    world, _ = finder
+async def test_a_passage_is_found_by_what_it_means(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(
+    await finder.stores.insert(
         agent, "She is allergic to peanuts.", "The car is blue.", "He plays the violin."
     )
-    await world.indexer.index_pending()
-    best = (await find(world, agent, "Which musical instrument does he know?"))[0]
+    await finder.indexer.index_pending()
+    best = (await find(finder, agent, "Which musical instrument does he know?"))[0]
     assert best.item.text == "He plays the violin."
     assert best.vector_rank == 1
     assert best.item.indexed
 
 
-async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> None:
-    world, _ = finder
+async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "The wifi password is tulip-42.")
-    (hit,) = await find(world, agent, "what is the wifi password")
+    await finder.stores.insert(agent, "The wifi password is tulip-42.")
+    (hit,) = await find(finder, agent, "what is the wifi password")
     assert (hit.mode, hit.fts_rank, hit.vector_rank) == ("fts", 1, None)
-    await world.indexer.index_pending()
-    (hit,) = await find(world, agent, "what is the wifi password")
+    await finder.indexer.index_pending()
+    (hit,) = await find(finder, agent, "what is the wifi password")
     assert hit.mode == "hybrid"
 
 
@@ -83,79 +79,76 @@ class Overtaken:
         return hits
 
 
-async def test_what_comes_into_the_index_during_the_search_is_found(finder: World) -> None:
-    world, _ = finder
+async def test_what_comes_into_the_index_during_the_search_is_found(finder: Finder) -> None:
     agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
-    await world.stores.insert(agent, "The wifi password is tulip-42.")
+    await finder.stores.insert(agent, "The wifi password is tulip-42.")
     passages = PassageSearch(
-        world.stores.passages, cast("Any", Overtaken(world.index, world)), ManualClock(NOW)
+        finder.stores.passages, cast("Any", Overtaken(finder.index, finder)), ManualClock(NOW)
     )
     answer = await passages.search(Search(query="wifi password", top_k=5, agent_id=agent))
     assert texts(answer.hits) == ["The wifi password is tulip-42."]
-    await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
-    chunks = FileChunkSearch(world.stores.chunks, cast("Any", Overtaken(world.chunk_index, world)))
+    await finder.stores.index_file(folder, file, "The wifi of the office is aster-18.")
+    chunks = FileChunkSearch(
+        finder.stores.chunks, cast("Any", Overtaken(finder.chunk_index, finder))
+    )
     (hit,) = (await chunks.search([folder], "office wifi", 5)).hits
     assert hit.stored.chunk.text == "The wifi of the office is aster-18."
 
 
-async def test_the_index_is_asked_after_the_moment_and_not_before(finder: World) -> None:
-    world, _ = finder
+async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
     agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
-    (stored,) = await world.stores.insert(agent, "The wifi password is tulip-42.")
-    await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
+    (stored,) = await finder.stores.insert(agent, "The wifi password is tulip-42.")
+    await finder.stores.index_file(folder, file, "The wifi of the office is aster-18.")
     project = context.current_project()
     within = Filter((stored.passage.archive_id,))
-    [hit] = await world.index.search(project, "wifi password", within, 5, after=world.index_all)
+    [hit] = await finder.index.search(project, "wifi password", within, 5, after=finder.index_all)
     assert hit.document_id == stored.passage.id
-    await world.stores.index_file(folder, new_id("file"), "The wifi of the attic is fern-7.")
-    hits = await world.chunk_index.search(
-        project, "wifi of the attic", [folder], 5, after=world.index_all
+    await finder.stores.index_file(folder, new_id("file"), "The wifi of the attic is fern-7.")
+    hits = await finder.chunk_index.search(
+        project, "wifi of the attic", [folder], 5, after=finder.index_all
     )
     assert len(hits) == 2
 
 
-async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: World) -> None:
-    world, _ = finder
+async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: Finder) -> None:
     one, other = new_id("agent"), new_id("agent")
     with context.use(as_project()):
-        await world.stores.insert(one, *(f"Fact number {number}." for number in range(200)))
+        await finder.stores.insert(one, *(f"Fact number {number}." for number in range(200)))
     later = NOW + timedelta(seconds=1)
-    await world.stores.insert(other, "The wifi password is tulip-42.", stored=later)
-    await world.indexer.index_pending()
-    (hit,) = await find(world, other, "what is the wifi password")
+    await finder.stores.insert(other, "The wifi password is tulip-42.", stored=later)
+    await finder.indexer.index_pending()
+    (hit,) = await find(finder, other, "what is the wifi password")
     assert hit.mode == "hybrid"
-    await world.index_all()
-    assert (await world.stores.pending.find(5)).ids == {}
+    await finder.index_all()
+    assert (await finder.stores.pending.find(5)).ids == {}
 
 
-async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
-    world, _ = finder
+async def test_tags_dates_and_top_k_limit_what_is_found(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "Paris in spring", tags=("travel", "france"))
-    await world.stores.insert(agent, "Lyon in autumn", tags=("travel",))
+    await finder.stores.insert(agent, "Paris in spring", tags=("travel", "france"))
+    await finder.stores.insert(agent, "Lyon in autumn", tags=("travel",))
     later = NOW + timedelta(days=2)
-    await world.stores.insert(agent, "Nice in summer", tags=("france",), created=later)
-    await world.indexer.index_pending()
+    await finder.stores.insert(agent, "Nice in summer", tags=("france",), created=later)
+    await finder.indexer.index_pending()
     both = ("travel", "france")
-    some = await find(world, agent, "a city", tags=both)
+    some = await find(finder, agent, "a city", tags=both)
     assert sorted(texts(some)) == ["Lyon in autumn", "Nice in summer", "Paris in spring"]
-    every = await find(world, agent, "a city", tags=both, tag_match=TagMatch.ALL)
+    every = await find(finder, agent, "a city", tags=both, tag_match=TagMatch.ALL)
     assert texts(every) == ["Paris in spring"]
-    assert texts(await find(world, agent, "a city", start_time=later)) == ["Nice in summer"]
-    before = await find(world, agent, "a city", end_time=later)
+    assert texts(await find(finder, agent, "a city", start_time=later)) == ["Nice in summer"]
+    before = await find(finder, agent, "a city", end_time=later)
     assert sorted(texts(before)) == ["Lyon in autumn", "Paris in spring"]
-    assert len(await find(world, agent, "a city", top_k=1)) == 1
+    assert len(await find(finder, agent, "a city", top_k=1)) == 1
 
 
-async def test_passages_of_the_mentioned_time_come_first(finder: World) -> None:
-    world, _ = finder
+async def test_passages_of_the_mentioned_time_come_first(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "Went climbing with Ada.", created=NOW - timedelta(days=40))
-    await world.stores.insert(agent, "Went climbing with Ben.", created=NOW - timedelta(days=1))
+    await finder.stores.insert(agent, "Went climbing with Ada.", created=NOW - timedelta(days=40))
+    await finder.stores.insert(agent, "Went climbing with Ben.", created=NOW - timedelta(days=1))
     for waits in (True, False):
         for words, name in (("yesterday", "Ben"), ("in October", "Ada")):
             asked = f"Who was I climbing with {words}?"
-            answer = await ask(world, agent, asked, explain=True)
+            answer = await ask(finder, agent, asked, explain=True)
             assert texts(answer.hits)[0] == f"Went climbing with {name}."
             # The other one is found as well: what was stored then may tell of another time.
             assert len(answer.hits) == 2
@@ -164,37 +157,35 @@ async def test_passages_of_the_mentioned_time_come_first(finder: World) -> None:
             assert "the index does not have it" in first.why if waits else first.vector_rank
             assert f"it was stored at the time of {words!r}" in first.why
             assert "because" not in second.why
-        await world.index_all()
+        await finder.index_all()
 
 
-async def test_time_expressions_use_the_time_zone_of_the_user(finder: World) -> None:
-    world, _ = finder
+async def test_time_expressions_use_the_time_zone_of_the_user(finder: Finder) -> None:
     agent = new_id("agent")
     # Half past ten in the evening of the 20th in UTC is the 21st in Tokyo.
-    await world.stores.insert(
+    await finder.stores.insert(
         agent, "Bought a lamp.", created=NOW - timedelta(hours=13, minutes=30)
     )
     for timezone, word in (("", "yesterday"), ("Asia/Tokyo", "today"), ("Nowhere", "yesterday")):
         answer = await ask(
-            world, agent, f"What did I buy {word}? lamp", timezone=timezone, explain=True
+            finder, agent, f"What did I buy {word}? lamp", timezone=timezone, explain=True
         )
         assert "because" in answer.hits[0].why
     (earlier,) = (
-        await ask(world, agent, "lamp today", reference_time=NOW - timedelta(days=1), explain=True)
+        await ask(finder, agent, "lamp today", reference_time=NOW - timedelta(days=1), explain=True)
     ).hits
     assert "because it was stored at the time of 'today'" in earlier.why
 
 
-async def test_a_search_tells_what_each_condition_left_out(finder: World) -> None:
-    world, _ = finder
+async def test_a_search_tells_what_each_condition_left_out(finder: Finder) -> None:
     agent = new_id("agent")
     later = NOW + timedelta(days=2)
-    await world.stores.insert(agent, "The boat is called Nora.", tags=("boat",))
-    await world.stores.insert(agent, "The boat was sold.", tags=("boat", "money"), created=later)
-    await world.index_all()
+    await finder.stores.insert(agent, "The boat is called Nora.", tags=("boat",))
+    await finder.stores.insert(agent, "The boat was sold.", tags=("boat", "money"), created=later)
+    await finder.index_all()
     asked = "What is the name of the boat?"
     answer = await ask(
-        world,
+        finder,
         agent,
         asked,
         tags=("boat", "money"),
@@ -203,7 +194,7 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
         explain=True,
     )
     assert answer.hits == ()
-    everything = (await ask(world, agent, asked, explain=True)).hits
+    everything = (await ask(finder, agent, asked, explain=True)).hits
     ids = {hit.item.text: hit.item.id for hit in everything}
     left_out = {
         exclusion.condition: (exclusion.count, exclusion.best_id) for exclusion in answer.exclusions
@@ -212,19 +203,18 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
         "tags": (1, ids["The boat is called Nora."]),
         "end_time": (1, ids["The boat was sold."]),
     }
-    assert (await ask(world, agent, asked, tags=("boat",), explain=True)).exclusions == ()
+    assert (await ask(finder, agent, asked, tags=("boat",), explain=True)).exclusions == ()
     # Unasked, nothing is explained: it takes another search.
-    unasked = await ask(world, agent, asked, end_time=later)
+    unasked = await ask(finder, agent, asked, end_time=later)
     assert unasked.exclusions == ()
     assert [hit.why for hit in unasked.hits] == [""]
 
 
-async def test_an_explanation_names_the_arms(finder: World) -> None:
-    world, _ = finder
+async def test_an_explanation_names_the_arms(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "The cat sleeps on the sofa.", "A kitten naps in its basket.")
-    await world.index_all()
-    first, second = (await ask(world, agent, "where does the cat sleep", explain=True)).hits
+    await finder.stores.insert(agent, "The cat sleeps on the sofa.", "A kitten naps in its basket.")
+    await finder.index_all()
+    first, second = (await ask(finder, agent, "where does the cat sleep", explain=True)).hits
     assert first.mode == "hybrid"
     assert "by meaning at rank 1 and by its words at rank 1" in first.why
     assert second.mode == "vector"
@@ -240,62 +230,57 @@ async def test_an_explanation_names_the_arms(finder: World) -> None:
     ],
 )
 async def test_scripts_without_spaces_are_found_waiting_and_indexed(
-    finder: World, right: str, wrong: str, query: str
+    finder: Finder, right: str, wrong: str, query: str
 ) -> None:
-    world, _ = finder
     agent = new_id("agent")
-    await world.stores.insert(agent, wrong, right)
-    (waiting,) = await find(world, agent, query)
+    await finder.stores.insert(agent, wrong, right)
+    (waiting,) = await find(finder, agent, query)
     assert (waiting.item.text, waiting.mode, waiting.fts_rank) == (right, "fts", 1)
-    await world.index_all()
-    best = (await find(world, agent, query))[0]
+    await finder.index_all()
+    best = (await find(finder, agent, query))[0]
     assert (best.item.text, best.fts_rank) == (right, 1)
 
 
-async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: World) -> None:
-    world, _ = finder
-    assert await find(world, new_id("agent"), "anything") == []
+async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: Finder) -> None:
+    assert await find(finder, new_id("agent"), "anything") == []
     agent = new_id("agent")
-    await world.stores.insert(agent, "something")
-    assert await find(world, agent, "  ") == []
+    await finder.stores.insert(agent, "something")
+    assert await find(finder, agent, "  ") == []
 
 
-async def test_changes_and_deletions_reach_the_index(finder: World) -> None:
-    world, _ = finder
+async def test_changes_and_deletions_reach_the_index(finder: Finder) -> None:
     agent = new_id("agent")
-    changed, gone = await world.stores.insert(agent, "likes green tea", "likes red wine")
-    await world.indexer.index_pending()
+    changed, gone = await finder.stores.insert(agent, "likes green tea", "likes red wine")
+    await finder.indexer.index_pending()
     later = NOW + timedelta(hours=1)
-    await world.stores.history.update(
+    await finder.stores.history.update(
         changed.passage.id, PassageChange(text=new_text("moved to Portugal")), later
     )
-    await world.stores.history.delete(gone.passage.id, Author(), later)
+    await finder.stores.history.delete(gone.passage.id, Author(), later)
     # Before the index knows, PostgreSQL already has the last word.
-    assert "likes red wine" not in texts(await find(world, agent, "red wine"))
-    await world.indexer.index_pending()
-    assert texts(await find(world, agent, "where does she live")) == ["moved to Portugal"]
+    assert "likes red wine" not in texts(await find(finder, agent, "red wine"))
+    await finder.indexer.index_pending()
+    assert texts(await find(finder, agent, "where does she live")) == ["moved to Portugal"]
 
 
-async def test_a_long_passage_is_found_by_its_end(finder: World) -> None:
-    world, _ = finder
+async def test_a_long_passage_is_found_by_its_end(finder: Finder) -> None:
     agent = new_id("agent")
     filler = " ".join(f"Point {number} of the meeting was about budgets." for number in range(80))
-    await world.stores.insert(agent, f"{filler} The spare key lies under the flower pot.", "tea")
-    await world.indexer.index_pending()
-    hit = await find(world, agent, "Where is the spare key?")
+    await finder.stores.insert(agent, f"{filler} The spare key lies under the flower pot.", "tea")
+    await finder.indexer.index_pending()
+    hit = await find(finder, agent, "Where is the spare key?")
     assert hit[0].item.text.endswith("flower pot.")
     assert len({one.item.id for one in hit}) == len(hit)
 
 
-async def test_another_projects_passages_are_never_found(finder: World) -> None:
-    world, _ = finder
+async def test_another_projects_passages_are_never_found(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "the launch code is 1234")
-    await world.indexer.index_pending()
+    await finder.stores.insert(agent, "the launch code is 1234")
+    await finder.indexer.index_pending()
     with context.use(as_project()):
-        assert await find(world, agent, "launch code") == []
-        (stranger,) = await world.stores.insert(agent, "nothing to see")
-        hit = await world.search.search(
+        assert await find(finder, agent, "launch code") == []
+        (stranger,) = await finder.stores.insert(agent, "nothing to see")
+        hit = await finder.search.search(
             Search(
                 query="launch code",
                 top_k=5,
@@ -305,50 +290,50 @@ async def test_another_projects_passages_are_never_found(finder: World) -> None:
         assert "the launch code is 1234" not in texts(hit.hits)
 
 
-async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: World) -> None:
-    world, engine = finder
+async def test_without_the_engine_words_still_find_and_nothing_is_lost(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "The cat is called Momo.")
-    await world.indexer.index_pending()
-    await world.stores.insert(agent, "The dog is called Bello.")
+    await finder.stores.insert(agent, "The cat is called Momo.")
+    await finder.indexer.index_pending()
+    await finder.stores.insert(agent, "The dog is called Bello.")
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
-    hit = await find(world, agent, "what is the dog called")
+    hit = await find(finder, agent, "what is the dog called")
     assert "The dog is called Bello." in texts(hit)
-    running = asyncio.create_task(world.indexer.run())
+    running = asyncio.create_task(finder.indexer.run())
     try:
         async with asyncio.timeout(60):
-            while (await world.stores.pending.find(1)).ids:
+            while (await finder.stores.pending.find(1)).ids:
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     async with asyncio.timeout(60):
         # Nothing is found as long as the engine is not asked: the words are others.
-        while not any(item.vector_rank for item in await find(world, agent, "name of the pet")):
+        while not any(item.vector_rank for item in await find(finder, agent, "name of the pet")):
             await asyncio.sleep(0.2)
-    assert sorted(texts(await find(world, agent, "name of the pet"))) == [
+    assert sorted(texts(await find(finder, agent, "name of the pet"))) == [
         "The cat is called Momo.",
         "The dog is called Bello.",
     ]
 
 
-async def test_a_dropped_index_is_built_anew(finder: World) -> None:
-    world, engine = finder
+async def test_a_dropped_index_is_built_anew(finder: Finder, engine: EmbeddedVectors) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, "The river is called Spree.")
-    await world.indexer.index_pending()
+    await finder.stores.insert(agent, "The river is called Spree.")
+    await finder.indexer.index_pending()
     client = connect(engine.url, engine.api_key)
     for collection in (await client.get_collections()).collections:
         await client.delete_collection(collection.name)
     await client.close()
-    assert (await find(world, agent, "name of the river"))[0].mode == "fts"
-    running = asyncio.create_task(world.indexer.run())
+    assert (await find(finder, agent, "name of the river"))[0].mode == "fts"
+    running = asyncio.create_task(finder.indexer.run())
     try:
         async with asyncio.timeout(60):
             # By the words in the meantime, except in the moment in which it is indexed.
             while not any(
-                item.vector_rank for item in await find(world, agent, "name of the river")
+                item.vector_rank for item in await find(finder, agent, "name of the river")
             ):
                 await asyncio.sleep(0.1)
     finally:
@@ -359,11 +344,10 @@ async def test_a_dropped_index_is_built_anew(finder: World) -> None:
 FACTS = ("She is allergic to peanuts.", "The car is blue.", "\U0001f389 The exam went well.")
 
 
-async def test_unrelated_query_finds_nothing(finder: World) -> None:
-    world, _ = finder
+async def test_unrelated_query_finds_nothing(finder: Finder) -> None:
     agent = new_id("agent")
-    await world.stores.insert(agent, *FACTS)
-    await world.index_all()
+    await finder.stores.insert(agent, *FACTS)
+    await finder.index_all()
     for query in (
         "zzzqqq",
         "what is the zzzqqq",
@@ -371,20 +355,19 @@ async def test_unrelated_query_finds_nothing(finder: World) -> None:
         "asdf qwer",
         "\u7ae0\u9c7c",
     ):
-        assert await find(world, agent, query) == [], query
-    answer = await ask(world, agent, "tungsten", explain=True)
+        assert await find(finder, agent, query) == [], query
+    answer = await ask(finder, agent, "tungsten", explain=True)
     assert answer.hits == ()
     assert [(exclusion.condition, exclusion.count) for exclusion in answer.exclusions] == [
         ("relevance", 3)
     ]
 
 
-async def test_words_that_the_model_does_not_know_are_found_by_words(finder: World) -> None:
-    world, _ = finder
+async def test_words_that_the_model_does_not_know_are_found_by_words(finder: Finder) -> None:
     agent, folder = new_id("agent"), new_id("folder")
-    await world.stores.insert(agent, *FACTS)
-    await world.stores.index_file(folder, new_id("file"), *FACTS)
-    await world.index_all()
-    assert texts(await find(world, agent, "\U0001f389")) == [FACTS[2]]
-    [chunk] = await world.find_chunks([folder], "\U0001f389")
+    await finder.stores.insert(agent, *FACTS)
+    await finder.stores.index_file(folder, new_id("file"), *FACTS)
+    await finder.index_all()
+    assert texts(await find(finder, agent, "\U0001f389")) == [FACTS[2]]
+    [chunk] = await finder.find_chunks([folder], "\U0001f389")
     assert chunk.stored.chunk.text == FACTS[2]

@@ -83,10 +83,10 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
     assert sorted(fused) == sorted(SAID)
     expected = sorted(fused, key=lambda text: -overlap(QUESTION, text))
     assert expected != fused
-    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:
         for mode in (Mode.HYBRID, Mode.SEMANTIC):
-            assert (await search_texts(world, QUESTION, mode=mode))[0] == expected[0]
-        answer = await world.ask(QUESTION, explain=True)
+            assert (await search_texts(reranking, QUESTION, mode=mode))[0] == expected[0]
+        answer = await reranking.ask(QUESTION, explain=True)
         assert [searchable_text(hit.item) for hit in answer.hits] == expected
         assert [hit.rerank_score for hit in answer.hits] == [
             overlap(QUESTION, text) for text in expected
@@ -99,15 +99,15 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
             moved = f"it moved from place {was_at} to place {place}."
             stays = f"it stays at place {place}."
             assert hit.why.endswith(stays if was_at == place else moved)
-        assert await world.ask(QUESTION, explain=True) == answer
+        assert await reranking.ask(QUESTION, explain=True) == answer
 
 
 async def test_words_alone_are_not_reranked(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     plain = await finder.ask(QUESTION, mode=Mode.FULL_TEXT)
-    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
-        assert await world.ask(QUESTION, mode=Mode.FULL_TEXT) == plain
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:
+        assert await reranking.ask(QUESTION, mode=Mode.FULL_TEXT) == plain
     assert plain.reranking is None
 
 
@@ -117,11 +117,11 @@ async def test_what_the_limit_would_cut_is_among_the_candidates(
     fused = await search_texts(finder, QUESTION)
     best = max(fused, key=lambda text: overlap(QUESTION, text))
     assert fused[0] != best
-    async with reranked(finder, export(tmp_path / "all", [QUESTION, *SAID])) as world:
-        assert await search_texts(world, QUESTION, limit=1) == [best]
+    async with reranked(finder, export(tmp_path / "all", [QUESTION, *SAID])) as reranking:
+        assert await search_texts(reranking, QUESTION, limit=1) == [best]
     folder = export(tmp_path / "two", [QUESTION, *SAID])
-    async with reranked(finder, folder, candidates=2) as world:
-        answer = await world.ask(QUESTION)
+    async with reranked(finder, folder, candidates=2) as reranking:
+        answer = await reranking.ask(QUESTION)
         texts = [searchable_text(hit.item) for hit in answer.hits]
         assert sorted(texts[:2]) == sorted(fused[:2])
         assert texts[2:] == fused[2:]
@@ -133,19 +133,19 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
 ) -> None:
     reply = await finder.writer.say("The name of the boat is Nora.", MessageRole.ASSISTANT)
     await finder.index_all()
-    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:
         only: dict[str, Any] = {"roles": (MessageRole.ASSISTANT,), "explain": True}
-        answer = await world.ask(QUESTION, **only)
+        answer = await reranking.ask(QUESTION, **only)
         assert [hit.item.id for hit in answer.hits] == [reply.id]
         assert answer.exclusions == (await finder.ask(QUESTION, **only)).exclusions != ()
-        assert await world.ids('the "called nora"') == [stored_messages[0].id]
-        later = await world.ids(
+        assert await reranking.ids('the "called nora"') == [stored_messages[0].id]
+        later = await reranking.ids(
             QUESTION, start_time=stored_messages[3].create_time, roles=(MessageRole.USER,)
         )
         assert set(later) == {stored_messages[3].id, stored_messages[4].id}
         around = {
             hit.item.id: [neighbour.id for neighbour in hit.neighbours]
-            for hit in (await world.ask(QUESTION, neighbours=1)).hits
+            for hit in (await reranking.ask(QUESTION, neighbours=1)).hits
         }
         assert around[stored_messages[1].id] == [stored_messages[0].id, stored_messages[2].id]
 
@@ -155,10 +155,10 @@ async def test_role_preference_counts_with_reranking(finder: Finder, tmp_path: P
     # A little more of the question, so that the reranker alone would put it first.
     yours = await finder.writer.say("The best pizza is at the Da Remo.", MessageRole.ASSISTANT)
     await finder.index_all()
-    async with reranked(finder, export(tmp_path, "the best pizza is")) as world:
-        assert await world.ids("Where did I say the best pizza is?") == [mine.id, yours.id]
-        assert await world.ids("Which pizza did you recommend?") == [yours.id, mine.id]
-        assert await world.ids("Where is the best pizza?") == [yours.id, mine.id]
+    async with reranked(finder, export(tmp_path, "the best pizza is")) as reranking:
+        assert await reranking.ids("Where did I say the best pizza is?") == [mine.id, yours.id]
+        assert await reranking.ids("Which pizza did you recommend?") == [yours.id, mine.id]
+        assert await reranking.ids("Where is the best pizza?") == [yours.id, mine.id]
 
 
 async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
@@ -173,14 +173,14 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
         ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
     ):
         telemetry = Telemetry()
-        async with reranked(finder, folder, budget=budget, telemetry=telemetry) as world:
-            answer = await world.ask(asked)
+        async with reranked(finder, folder, budget=budget, telemetry=telemetry) as reranking:
+            answer = await reranking.ask(asked)
             assert answer.hits == fused.hits
             assert answer.reranking is not None
             assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
             assert answer.reranking.model.startswith(f"{name}@")
             assert telemetry.total(RERANKS, outcome=outcome.value) == 1
             if outcome is Outcome.FAILED:
-                well = await world.ask(QUESTION)
+                well = await reranking.ask(QUESTION)
                 assert well.reranking is not None
                 assert well.reranking.outcome is Outcome.DONE

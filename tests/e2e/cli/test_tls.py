@@ -57,9 +57,9 @@ async def agent_names(address: str, ca: Path | None = None) -> list[str]:
 
 
 async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:
-    async with gateway(pair) as world:
-        world.agents.add("ann")
-        port = world.port.number
+    async with gateway(pair) as scripted:
+        scripted.agents.add("ann")
+        port = scripted.port.number
         ca = str(pair[0])
         for options in (
             ("--address", f"https://localhost:{port}", "--ca-file", ca),
@@ -75,29 +75,31 @@ async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:
 
 
 async def test_the_python_client_speaks_tls(pair: tuple[Path, Path]) -> None:
-    async with gateway(pair) as world:
-        world.agents.add("ann")
-        assert await agent_names(f"https://localhost:{world.port.number}", pair[0]) == ["ann"]
+    async with gateway(pair) as scripted:
+        scripted.agents.add("ann")
+        assert await agent_names(f"https://localhost:{scripted.port.number}", pair[0]) == ["ann"]
 
 
 async def test_an_authority_that_is_not_known_is_not_trusted(pair: tuple[Path, Path]) -> None:
-    async with gateway(pair) as world:
-        done = await strata("agents", "list", "--address", f"https://localhost:{world.port.number}")
+    async with gateway(pair) as scripted:
+        done = await strata(
+            "agents", "list", "--address", f"https://localhost:{scripted.port.number}"
+        )
         assert done.code == 3
         assert "certificate" in done.err
         assert "STRATA_TLS_CA_FILE" in done.err
 
 
 async def test_connections_without_tls_are_refused(pair: tuple[Path, Path]) -> None:
-    async with gateway(pair) as world:
+    async with gateway(pair) as scripted:
         with pytest.raises(UnavailableError):
-            await agent_names(world.address)
+            await agent_names(scripted.address)
 
 
 async def test_the_other_services_have_an_address_without_tls(pair: tuple[Path, Path]) -> None:
     inner = f"127.0.0.1:{pick_port()}"
-    async with gateway(pair, internal_listen=inner) as world:
-        world.agents.add("ann")
+    async with gateway(pair, internal_listen=inner) as scripted:
+        scripted.agents.add("ann")
         assert await agent_names(inner) == ["ann"]
 
 
@@ -107,9 +109,9 @@ async def test_only_clients_with_a_certificate_are_served_if_one_is_asked_for(
     folder = tmp_path / "client"
     folder.mkdir()
     authority, certificate, key = issued(folder, "client.example.com")
-    async with gateway(pair, tls_client_ca_file=authority) as world:
-        world.agents.add("ann")
-        address = f"https://localhost:{world.port.number}"
+    async with gateway(pair, tls_client_ca_file=authority) as scripted:
+        scripted.agents.add("ann")
+        address = f"https://localhost:{scripted.port.number}"
         with pytest.raises(UnavailableError):
             await agent_names(address, pair[0])
         monkeypatch.setenv("STRATA_TLS_CERTIFICATE_FILE", str(certificate))
@@ -123,8 +125,8 @@ async def test_a_certificate_that_was_replaced_is_used_for_new_connections(
     renewed = tmp_path / "renewed"
     renewed.mkdir()
     self_signed(renewed, ["localhost"])
-    async with gateway(pair) as world:
-        address = f"https://localhost:{world.port.number}"
+    async with gateway(pair) as scripted:
+        address = f"https://localhost:{scripted.port.number}"
         before = tmp_path / "before.pem"
         shutil.copy(pair[0], before)
         assert await agent_names(address, before) == []

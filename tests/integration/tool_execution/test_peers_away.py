@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from callers import TokenKeys
 from cut_proxy import CutProxy
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
