@@ -41,7 +41,7 @@ class Replica:
         return Servicer()
 
 
-class World:
+class Replicas:
     """A client, a name server and replicas: one port, many loopback addresses."""
 
     def __init__(self, names: NameServer, port: int, start: Any, echo: Any) -> None:
@@ -80,13 +80,13 @@ class World:
 
 
 @pytest.fixture
-async def world(start: Any, echo: Any, keys: Any) -> AsyncIterator[World]:
+async def replicas(start: Any, echo: Any, keys: Any) -> AsyncIterator[Replicas]:
     names = NameServer()
     await names.start()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    made = World(names, port, start, echo)
+    made = Replicas(names, port, start, echo)
     with keys.signed_in():
         yield made
     await made.factory.close()
@@ -94,61 +94,61 @@ async def world(start: Any, echo: Any, keys: Any) -> AsyncIterator[World]:
 
 
 async def test_a_new_replica_gets_calls_and_every_replica_keeps_its_one_connection(
-    world: World,
+    replicas: Replicas,
 ) -> None:
-    one = await world.replica("127.0.0.1")
-    world.names.addresses = [one.host]
-    await world.until(one.host)
-    two = await world.replica("127.0.0.2")
-    world.names.addresses = [one.host, two.host]
-    await world.until(one.host, two.host)
-    three = await world.replica("127.0.0.3")
-    world.names.addresses = [three.host, one.host, two.host]
-    await world.until(one.host, two.host, three.host)
+    one = await replicas.replica("127.0.0.1")
+    replicas.names.addresses = [one.host]
+    await replicas.until(one.host)
+    two = await replicas.replica("127.0.0.2")
+    replicas.names.addresses = [one.host, two.host]
+    await replicas.until(one.host, two.host)
+    three = await replicas.replica("127.0.0.3")
+    replicas.names.addresses = [three.host, one.host, two.host]
+    await replicas.until(one.host, two.host, three.host)
     # Many replacements later there is still no storm of connections.
-    await world.until_asked(5)
+    await replicas.until_asked(5)
     assert [len(server.connections) for server in (one, two, three)] == [1, 1, 1]
 
 
 async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(
-    world: World, echo: Any
+    replicas: Replicas, echo: Any
 ) -> None:
-    one, two = await world.replica("127.0.0.1"), await world.replica("127.0.0.2")
-    world.names.addresses = [one.host]
-    stream = world.stub.Count(echo.pb.Note())
+    one, two = await replicas.replica("127.0.0.1"), await replicas.replica("127.0.0.2")
+    replicas.names.addresses = [one.host]
+    stream = replicas.stub.Count(echo.pb.Note())
     assert (await stream.read()).text == one.host
-    world.names.addresses = [two.host]
-    await world.until(two.host)
+    replicas.names.addresses = [two.host]
+    await replicas.until(two.host)
     one.go_on.set()
     assert (await stream.read()).text == "the end"
 
 
-async def test_a_name_server_that_fails_or_knows_nothing_changes_nothing(world: World) -> None:
-    one = await world.replica("127.0.0.1")
-    world.names.addresses = [one.host]
-    await world.until(one.host)
-    for world.names.fails, world.names.addresses in ((True, [one.host]), (False, [])):
-        assert set(await world.until_asked(2)) == {one.host}
+async def test_a_name_server_that_fails_or_knows_nothing_changes_nothing(replicas: Replicas) -> None:
+    one = await replicas.replica("127.0.0.1")
+    replicas.names.addresses = [one.host]
+    await replicas.until(one.host)
+    for replicas.names.fails, replicas.names.addresses in ((True, [one.host]), (False, [])):
+        assert set(await replicas.until_asked(2)) == {one.host}
 
 
-async def test_a_new_address_that_does_not_answer_takes_no_calls(world: World) -> None:
-    one = await world.replica("127.0.0.1")
-    world.names.addresses = [one.host]
-    await world.until(one.host)
-    world.names.addresses = [one.host, "127.0.0.9"]
-    assert set(await world.until_asked(3)) == {one.host}
+async def test_a_new_address_that_does_not_answer_takes_no_calls(replicas: Replicas) -> None:
+    one = await replicas.replica("127.0.0.1")
+    replicas.names.addresses = [one.host]
+    await replicas.until(one.host)
+    replicas.names.addresses = [one.host, "127.0.0.9"]
+    assert set(await replicas.until_asked(3)) == {one.host}
 
 
-async def test_an_unused_channel_does_not_resolve_names(world: World) -> None:
-    one = await world.replica("127.0.0.1")
-    world.names.addresses = [one.host]
-    await world.until(one.host)
+async def test_an_unused_channel_does_not_resolve_names(replicas: Replicas) -> None:
+    one = await replicas.replica("127.0.0.1")
+    replicas.names.addresses = [one.host]
+    await replicas.until(one.host)
     # What the last calls have asked for may still be on its way. Then there is quiet, while a
     # channel in use asks every few tenths of a second.
     async with asyncio.timeout(60):
         asked = -1
-        while world.names.questions != asked:
-            asked = world.names.questions
+        while replicas.names.questions != asked:
+            asked = replicas.names.questions
             await asyncio.sleep(1.5)
 
 
