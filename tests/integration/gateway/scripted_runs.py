@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ REPLY_EVENTS = [
     "message_stored",
     "run_finished",
 ]
+# An item of `plays`: wait until the turn is cancelled.
+NEVER = "never"
 Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 
 
@@ -65,16 +68,25 @@ def finished(
     )
 
 
-def reply(text: str) -> Script:
-    """A whole plain turn: two deltas, one message, the end."""
+def plays(*items: run_event_pb2.RunEvent | asyncio.Event | str) -> Script:
+    """Returns a script that sends events; at an `asyncio.Event` it waits until that is set.
+
+    At `NEVER` it waits until the turn is cancelled.
+    """
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        middle = len(text) // 2
-        yield started()
-        yield step()
-        yield delta(text[:middle])
-        yield delta(text[middle:])
-        yield stored(text)
-        yield finished()
+        for item in items:
+            if isinstance(item, run_event_pb2.RunEvent):
+                yield item
+            else:
+                await (asyncio.Event() if isinstance(item, str) else item).wait()
 
     return turn
+
+
+def reply(text: str) -> Script:
+    """A whole plain turn: two deltas, one message, the end."""
+    middle = len(text) // 2
+    return plays(
+        started(), step(), delta(text[:middle]), delta(text[middle:]), stored(text), finished()
+    )

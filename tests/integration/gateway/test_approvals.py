@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import event, finished, reply, started, step
+from integration.gateway.scripted_runs import event, finished, plays, reply, started, step
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
 from polling import eventually
@@ -39,13 +38,12 @@ def asks(
         request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(seconds=approved_in))
         request.default_decision = tool_pb2.DEFAULT_DECISION_APPROVE
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        yield event(approval_requested=run_event_pb2.ApprovalRequested(approval=request))
-        yield finished(run_event_pb2.STOP_REASON_REQUIRES_APPROVAL)
-
-    return turn
+    return plays(
+        started(),
+        step(),
+        event(approval_requested=run_event_pb2.ApprovalRequested(approval=request)),
+        finished(run_event_pb2.STOP_REASON_REQUIRES_APPROVAL),
+    )
 
 
 def respond(gateway: Gateway, approval_id: str, **decision: Any) -> Any:
@@ -176,14 +174,7 @@ async def test_an_answer_in_vain_can_be_given_again(services: ScriptedServices) 
     services.tools.versions["pay"] = "v1"
     agent, approval_id = await open_approval(services, gateway)
 
-    async def no_model(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield finished(run_event_pb2.STOP_REASON_LLM_API_ERROR, steps=0)
-
-    async def in_a_call(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield event(tool_started=run_event_pb2.ToolStarted(tool_call_id="c1", name="pay"))
-        yield finished(run_event_pb2.STOP_REASON_ERROR, steps=0)
+    no_model = plays(started(), finished(run_event_pb2.STOP_REASON_LLM_API_ERROR, steps=0))
 
     services.turns.script = no_model
     await collect(respond(gateway, approval_id, approve=True))
@@ -192,7 +183,11 @@ async def test_an_answer_in_vain_can_be_given_again(services: ScriptedServices) 
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_PENDING",
     )
-    services.turns.script = in_a_call
+    services.turns.script = plays(
+        started(),
+        event(tool_started=run_event_pb2.ToolStarted(tool_call_id="c1", name="pay")),
+        finished(run_event_pb2.STOP_REASON_ERROR, steps=0),
+    )
     await collect(respond(gateway, approval_id, approve=True))
     assert (await read_approval(gateway, approval_id)).decided
     assert await refusal(respond(gateway, approval_id, approve=True)) == (

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from integration.gateway.scripted_runs import REPLY_EVENTS, delta, finished, started, step, stored
+from integration.gateway.scripted_runs import (
+    NEVER,
+    REPLY_EVENTS,
+    delta,
+    finished,
+    plays,
+    started,
+    step,
+    stored,
+)
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from run_events import collect, kinds
@@ -121,14 +130,7 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_ru
 ) -> None:
     gate = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        await gate.wait()
-        yield stored("done")
-        yield finished()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), step(), gate, stored("done"), finished())
     # It neither renews its leases nor claims runs by itself.
     gateway = await services.gateway(lease_s=0.2, heartbeat_s=600, poll_s=600)
     run = await gateway.start_run(services.new_agent())
@@ -152,12 +154,7 @@ async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_ru
 async def test_run_whose_holders_are_lost_too_often_fails(
     services: ScriptedServices, cancelled: bool
 ) -> None:
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        await asyncio.Event().wait()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), step(), NEVER)
     # The gateway neither renews its leases nor claims runs, as if it were lost.
     lost = await services.gateway(heartbeat_s=600, poll_s=600)
     run = await lost.start_run(services.new_agent())
@@ -271,11 +268,7 @@ async def test_attempts_that_find_a_service_unavailable_are_not_counted(
 async def test_run_whose_attempts_make_no_progress_fails_after_max_attempts(
     services: ScriptedServices,
 ) -> None:
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), step())
     gateway = await services.gateway(max_attempts=2)
     events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_ERROR

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import delta, event, finished, started, stored
+from integration.gateway.scripted_runs import delta, event, finished, plays, started, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
 from run_events import collect
@@ -125,12 +125,7 @@ async def test_each_attempt_of_a_run_is_explained(services: ScriptedServices) ->
 async def test_run_that_was_cancelled_in_the_queue_has_no_steps(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
-    async def turn(request: Any) -> AsyncIterator[Any]:
-        yield started()
-        await go_on.wait()
-        yield finished(steps=0)
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), go_on, finished(steps=0))
     gateway = await services.gateway()
     agent = services.new_agent()
     active = await gateway.start_run(agent)

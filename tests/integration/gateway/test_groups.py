@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from integration.gateway.members import Members, check_log, send, spoken_texts
-from integration.gateway.scripted_runs import finished
+from integration.gateway.scripted_runs import finished, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from polling import eventually
 from run_events import collect
@@ -169,10 +169,7 @@ async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
-    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
-
-    services.turns.on_cancel = stops
+    services.turns.on_cancel = plays(finished(run_event_pb2.STOP_REASON_CANCELLED))
     call = send(gateway, group)
     reading = asyncio.create_task(collect(call))
     await eventually(lambda: "Ada 1" in members.begun)
@@ -195,10 +192,7 @@ async def test_a_group_whose_time_is_over_ends_with_its_deadline(
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
-    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
-
-    services.turns.on_cancel = stops
+    services.turns.on_cancel = plays(finished(run_event_pb2.STOP_REASON_CANCELLED))
     events = await collect(send(gateway, group))
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert members.turns == {"Ada": 1}
@@ -401,10 +395,7 @@ async def test_a_deleted_group_has_its_run_cancelled(services: ScriptedServices)
     group = members.group("Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
-    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
-
-    services.turns.on_cancel = stops
+    services.turns.on_cancel = plays(finished(run_event_pb2.STOP_REASON_CANCELLED))
     reading = asyncio.create_task(collect(send(gateway, group)))
     await eventually(lambda: "Ada 1" in members.begun)
     await group_grpc.GroupServiceStub(gateway.channel).DeleteGroup(

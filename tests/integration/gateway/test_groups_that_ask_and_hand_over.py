@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from integration.gateway.members import Members, send, spoken_texts
-from integration.gateway.scripted_runs import finished
+from integration.gateway.scripted_runs import finished, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from polling import eventually
 from run_events import collect
@@ -170,10 +170,7 @@ async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
     group = supervised(members, "Ada", "Bo")
     members.held["Ada 1"] = asyncio.Event()
 
-    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
-
-    services.turns.on_cancel = stops
+    services.turns.on_cancel = plays(finished(run_event_pb2.STOP_REASON_CANCELLED))
     reading = asyncio.create_task(collect(send(gateway, group)))
     await eventually(lambda: "Ada 1" in members.begun and "Bo 1" in members.spoken)
     request = run_pb.ListRunsRequest(group_id=group.id)

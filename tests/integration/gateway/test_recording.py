@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import event, finished, started, stored
+from integration.gateway.scripted_runs import event, finished, plays, started, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_proxy import reason
@@ -97,12 +97,7 @@ async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(
 async def test_run_under_way_is_not_recorded(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
-    async def turn(request: Any) -> AsyncIterator[Any]:
-        yield started()
-        await go_on.wait()
-        yield finished(steps=0)
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), go_on, finished(steps=0))
     gateway = await services.gateway()
     run = await gateway.start_run(services.new_agent())
     assert await refusal(gateway, run.id) == "FAILED_PRECONDITION RUN_NOT_RECORDABLE"

@@ -9,7 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import delta, event, finished, started, step, stored
+from integration.gateway.scripted_runs import (
+    delta,
+    event,
+    finished,
+    plays,
+    started,
+    step,
+    stored,
+)
 from integration.gateway.scripted_services import ScriptedServices
 from polling import eventually
 from run_events import collect, kinds
@@ -35,18 +43,17 @@ async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(
 ) -> None:
     gate = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        yield event(reasoning_delta=run_event_pb2.ReasoningDelta(message_id="message-1", text="hm"))
-        yield delta("Hel")
-        yield delta("lo")
-        await gate.wait()
-        yield delta("!")
-        yield stored("Hello!")
-        yield finished()
-
-    services.turns.script = turn
+    services.turns.script = plays(
+        started(),
+        step(),
+        event(reasoning_delta=run_event_pb2.ReasoningDelta(message_id="message-1", text="hm")),
+        delta("Hel"),
+        delta("lo"),
+        gate,
+        delta("!"),
+        stored("Hello!"),
+        finished(),
+    )
     gateway = await services.gateway()
     first = gateway.send(services.new_agent())
     async for response in first:
@@ -75,13 +82,7 @@ async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(
 async def test_a_client_that_leaves_does_not_stop_the_run(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        await gate.wait()
-        yield stored("done")
-        yield finished()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), gate, stored("done"), finished())
     gateway = await services.gateway()
     call = gateway.send(services.new_agent())
     await anext(aiter(call))
@@ -111,12 +112,7 @@ async def test_a_repeated_request_id_replays_and_never_runs_twice(
 async def test_a_repeated_request_id_follows_the_run_under_way(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        await gate.wait()
-        yield finished()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), gate, finished())
     gateway = await services.gateway()
     agent = services.new_agent()
     first = gateway.send(agent, request_id="r-1")

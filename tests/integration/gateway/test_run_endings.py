@@ -10,7 +10,16 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import REPLY_EVENTS, delta, finished, started, step, stored
+from integration.gateway.scripted_runs import (
+    NEVER,
+    REPLY_EVENTS,
+    delta,
+    finished,
+    plays,
+    started,
+    step,
+    stored,
+)
 from integration.gateway.scripted_services import ScriptedServices
 from polling import eventually
 from run_events import collect, kinds
@@ -29,11 +38,7 @@ def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_running_turn_is_cancelled(services: ScriptedServices) -> None:
-    async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        await asyncio.Event().wait()
-
-    services.turns.script = endless
+    services.turns.script = plays(started(), NEVER)
     gateway = await services.gateway()
     call = gateway.send(services.new_agent())
     await anext(aiter(call))
@@ -50,12 +55,7 @@ async def test_a_running_turn_is_cancelled(services: ScriptedServices) -> None:
 async def test_a_waiting_run_is_cancelled_at_once(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        await gate.wait()
-        yield finished()
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), gate, finished())
     gateway = await services.gateway()
     agent = services.new_agent()
     first = await gateway.start_run(agent)
@@ -71,14 +71,9 @@ async def test_a_waiting_run_is_cancelled_at_once(services: ScriptedServices) ->
 
 
 async def test_cancelled_turn_reports_what_it_still_stored(services: ScriptedServices) -> None:
-    async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        await asyncio.Event().wait()
+    endless = plays(started(), step(), NEVER)
 
-    async def settled(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield stored("cut off")
-        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
+    settled = plays(stored("cut off"), finished(run_event_pb2.STOP_REASON_CANCELLED))
 
     services.turns.script, services.turns.on_cancel = endless, settled
     gateway = await services.gateway()
@@ -125,14 +120,10 @@ async def test_text_of_a_run_that_ends_before_it_is_stored_is_withdrawn_for_ever
 
 
 async def test_a_run_has_a_deadline(services: ScriptedServices, short_settling: None) -> None:
-    async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        await asyncio.Event().wait()
-
     gateway = await services.gateway(run_timeout_s=6.0)
     # The time of a run begins before there is a connection; one is made beforehand.
     assert kinds(await collect(gateway.send(services.new_agent()))) == REPLY_EVENTS
-    services.turns.script = endless
+    services.turns.script = plays(started(), NEVER)
     events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     await eventually(lambda: len(services.turns.lost) == 1)
@@ -218,14 +209,9 @@ async def test_agent_that_was_deleted_fails_the_run_and_leaves_the_cache(
 async def test_deleting_an_agent_cancels_its_active_and_queued_runs(
     services: ScriptedServices,
 ) -> None:
-    async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        await asyncio.Event().wait()
-
     gateway = await services.gateway()
     agent, other = services.new_agent(), services.new_agent()
-    services.turns.script = endless
+    services.turns.script = plays(started(), step(), NEVER)
     runs = [await gateway.start_run(agent) for _ in range(3)]
     kept = await gateway.start_run(other)
     await eventually(lambda: len(services.turns.requests) == 2)

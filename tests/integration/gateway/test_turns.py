@@ -10,9 +10,11 @@ import grpc
 import pytest
 
 from integration.gateway.scripted_runs import (
+    NEVER,
     REPLY_EVENTS,
     delta,
     finished,
+    plays,
     reply,
     started,
     step,
@@ -78,20 +80,14 @@ async def test_a_plain_turn_costs_three_statements_and_three_commits(
     wait_for_following_events(monkeypatch)
     shown = asyncio.Event()
 
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        yield delta("Hello!")
-        await shown.wait()
-        yield stored("Hello!")
-        yield finished()
-
     async def send() -> None:
         async for response in gateway.send(agent):
             if response.event.HasField("text_delta"):
                 shown.set()
 
-    services.turns.script = turn
+    services.turns.script = plays(
+        started(), step(), delta("Hello!"), shown, stored("Hello!"), finished()
+    )
     gateway = await services.gateway(poll_s=30, heartbeat_s=30)
     agent = services.new_agent()
     await send()
@@ -149,13 +145,7 @@ async def test_messages_of_a_busy_conversation_run_one_after_the_other(
 async def test_a_busy_conversation_can_be_refused_or_interrupted(
     services: ScriptedServices,
 ) -> None:
-    async def endless(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield step()
-        yield stored("half")
-        await asyncio.Event().wait()
-
-    services.turns.script = endless
+    services.turns.script = plays(started(), step(), stored("half"), NEVER)
     gateway = await services.gateway()
     agent = services.new_agent()
     first = gateway.send(agent)
@@ -205,11 +195,7 @@ async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(
 
 
 async def test_next_message_is_answered_after_a_failed_run(services: ScriptedServices) -> None:
-    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield finished(run_event_pb2.STOP_REASON_LLM_API_ERROR)
-
-    services.turns.script = turn
+    services.turns.script = plays(started(), finished(run_event_pb2.STOP_REASON_LLM_API_ERROR))
     gateway = await services.gateway()
     agent = services.new_agent()
     events = await collect(gateway.send(agent))

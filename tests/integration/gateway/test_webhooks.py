@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from integration.gateway.scripted_runs import finished, started
+from integration.gateway.scripted_runs import NEVER, finished, plays, started
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from run_events import collect
@@ -152,11 +152,7 @@ async def test_a_webhook_gets_the_events_the_agent_and_the_run_that_it_names(
     await gateway.cancel(waiting.id)
     done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 3)
 
-    async def failing(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        yield started()
-        yield finished(run_event_pb2.STOP_REASON_ERROR)
-
-    services.turns.script = failing
+    services.turns.script = plays(started(), finished(run_event_pb2.STOP_REASON_ERROR))
     await collect(gateway.send(other))
     done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 4)
     assert sorted((delivery.webhook_id, delivery.event) for delivery in done) == sorted(
@@ -342,10 +338,7 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
 ) -> None:
     services = socket_services
 
-    async def never(_: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    receiver.answers["/slow"] = never
+    receiver.answers["/slow"] = plays(NEVER)
     gateway = await gateway_of(services, receiver, webhook_timeout_s=60)
     await Webhooks(gateway).create(receiver.url("/slow"))
     for _ in range(12):
