@@ -17,9 +17,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-import strata
+from child_processes import SOURCE_PATH
 
-ROOTS = os.pathsep.join(str(Path(path).parent) for path in strata.__path__)
 PROGRAM = ("-c", "from strata.cli.main import main; main()", "mcp", "serve")
 EDITOR = types.Implementation(name="ed", title="Ed the Editor", version="7.1")
 BY_EDITOR = "through MCP, by Ed the Editor 7.1"
@@ -27,7 +26,7 @@ BY_EDITOR = "through MCP, by Ed the Editor 7.1"
 
 def variables(place: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server: nothing but where Strata is."""
-    return {"PYTHONPATH": ROOTS, "PATH": os.defpath, **place}
+    return {"PYTHONPATH": SOURCE_PATH, "PATH": os.defpath, **place}
 
 
 @asynccontextmanager

@@ -8,7 +8,11 @@ from typing import Any
 
 from chat_messages import text_of
 from strata.api.common.v1 import message_pb2
-from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
+from strata.api.common.v1.run_event_pb2 import (
+    STOP_REASON_REQUIRES_APPROVAL,
+    RunEvent,
+    RunFinished,
+)
 
 _TRANSIENT = ("_delta", "text_snapshot")
 
@@ -49,6 +53,23 @@ class RunEvents:
     def messages(self) -> list[message_pb2.Message]:
         """The messages that were stored, in order."""
         return [e.message_stored.message for e in self.events if e.HasField("message_stored")]
+
+    @property
+    def tool_returns(self) -> list[message_pb2.ToolReturnPart]:
+        """The returns of tool calls in the stored messages, in order."""
+        return [
+            part.tool_return
+            for message in self.messages
+            for part in message.parts
+            if part.HasField("tool_return")
+        ]
+
+    @property
+    def approval(self) -> message_pb2.ApprovalRequestPart:
+        """The approval that the run asked for and ended with."""
+        assert self.finished.stop_reason == STOP_REASON_REQUIRES_APPROVAL
+        [asked] = [event for event in self.events if event.HasField("approval_requested")]
+        return asked.approval_requested.approval
 
     @property
     def streamed(self) -> str:

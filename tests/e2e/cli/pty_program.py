@@ -13,12 +13,10 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import strata
+from child_processes import SOURCE_PATH
 from unit.cli.terminal import Terminal
 
-ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 COLUMNS, ROWS = 100, 40
 _PATIENCE_S = 60.0
 _AGAIN_S = 1.0
@@ -110,7 +108,7 @@ async def on_terminal(*arguments: str, environment: Mapping[str, str]) -> AsyncI
         stderr=slave,
         env={
             "PATH": os.defpath,
-            "PYTHONPATH": ROOTS,
+            "PYTHONPATH": SOURCE_PATH,
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
             # Readline would ask for it with a sequence of its own.

@@ -119,13 +119,8 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
     system.model.script(Reply(calls=(Call("bill", {"lines": lines}),)), say("Ten."))
     ran = RunEvents([event async for event in client.send(agent.id, "The bill, please.")])
     assert ran.text == "Ten."
-    [told_model] = [
-        part.tool_return.content
-        for message in ran.messages
-        for part in message.parts
-        if part.HasField("tool_return")
-    ]
-    assert json.loads(told_model)["message"] == {"total": 10}
+    [returned_to_model] = ran.tool_returns
+    assert json.loads(returned_to_model.content)["message"] == {"total": 10}
 
     assert returned(await client.run_tool("bill", {"lines": lines, "tip": 2})) == {"total": 12}
     failed = await client.run_tool("bill", {"lines": [{"fruit": "stone"}]})

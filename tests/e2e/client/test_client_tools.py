@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Reply, call, say
+from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.client import (
@@ -63,16 +64,6 @@ def forever(depth: int = 0) -> int:
     raise RecursionError(f"too deep: {depth}")
 
 
-def returned_in(events: list[run_event_pb2.RunEvent]) -> list[message_pb2.ToolReturnPart]:
-    return [
-        part.tool_return
-        for event in events
-        if event.HasField("message_stored")
-        for part in event.message_stored.message.parts
-        if part.HasField("tool_return")
-    ]
-
-
 async def make(client: Client, name: str, *functions: Any, **fields: Any) -> agent_pb.Agent:
     for function in functions:
         await client.upsert_tool(function, by_client=True)
@@ -91,7 +82,7 @@ async def test_functions_of_the_program_are_called_until_the_agent_is_done(
     )
     tools = (read_clipboard, fly_to)
     events = [event async for event in client.send(agent.id, "Fly!", tools=tools)]
-    clipboard, flown = returned_in(events)
+    clipboard, flown = RunEvents(events).tool_returns
     output = json.loads(json.loads(clipboard.content)["message"])
     assert output["text"] == "Rome, I think"
     # It may block there.
@@ -128,7 +119,7 @@ async def test_failed_calls_and_untrusted_content_are_marked(
     calls = (Call("forever"), Call("read_page", {"url": "a.com"}))
     system.model.script(Reply(calls=calls), say("Hm."))
     events = [event async for event in client.send(agent.id, "Go!", tools=(forever, read_page))]
-    failed, read = returned_in(events)
+    failed, read = RunEvents(events).tool_returns
     assert failed.status == message_pb2.TOOL_STATUS_FAILED
     assert json.loads(failed.content)["message"] == "RecursionError: too deep: 0"
     assert list(read.taint) == [message_pb2.PROVENANCE_WEB]
@@ -164,7 +155,7 @@ async def test_calls_that_need_approval_are_left_to_the_caller(
     system.model.script(Reply(calls=calls))
     events = [event async for event in client.send(agent.id, "Go!", tools=(read_clipboard,))]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
-    assert not returned_in(events)
+    assert not RunEvents(events).tool_returns
     [asked] = [e.approval_requested.approval for e in events if e.HasField("approval_requested")]
     # It decides about its own alone.
     [made] = await ClientTools([read_clipboard]).decide(asked)

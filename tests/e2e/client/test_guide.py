@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import strata
+from child_processes import SOURCE_PATH
 from doubles.script import Call, Reply, say
 from strata.api.agent_loop.v1.agent_service_pb2 import DeleteAgentRequest, GetAgentRequest
 from strata.api.tool_execution.v1.tool_service_pb2 import (
@@ -25,7 +25,6 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
-ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 
 
 async def test_the_program_of_the_guide_runs_twice(system: System, tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ async def run_program(system: System, page: str, tmp_path: Path, answer: str = "
         sys.executable,
         str(file),
         env={
-            "PYTHONPATH": ROOTS,
+            "PYTHONPATH": SOURCE_PATH,
             "PATH": os.defpath,
             "STRATA_ADDRESS": system.address,
             "STRATA_API_KEY": system.key,

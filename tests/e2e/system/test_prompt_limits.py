@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from chat_messages import roles
 from doubles.script import call, say
+from failures import exceeded_window
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.protocol.errors import NotFoundError
 from strata.shared.ids import new_id
 from whole_system import System
 
@@ -44,16 +44,9 @@ async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
     await system.blocks.UpdateBlock(request)
 
 
-async def refused(attempt: Any) -> FailedPreconditionError:
-    with pytest.raises(FailedPreconditionError) as caught:
-        await attempt
-    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
-    return caught.value
-
-
 async def fill(system: System, agent: agent_pb.Agent, spare: int) -> str:
     """Fills an agent's memory through the API until so many bytes are free."""
-    error = await refused(write(system, agent, "x" * TOO_MUCH))
+    error = await exceeded_window(write(system, agent, "x" * TOO_MUCH))
     over = int(error.metadata["size"]) - int(error.metadata["limit"])
     value = "x" * (TOO_MUCH - over - spare)
     await write(system, agent, value)
@@ -63,13 +56,13 @@ async def fill(system: System, agent: agent_pb.Agent, spare: int) -> str:
 async def test_the_api_cannot_make_memory_too_large(system: System) -> None:
     agent = await small_agent(system)
     before = await system.block(agent, "human")
-    error = await refused(write(system, agent, "x" * TOO_MUCH))
+    error = await exceeded_window(write(system, agent, "x" * TOO_MUCH))
     assert error.metadata["agent_id"] == agent.id
     assert error.message.startswith("Core memory would be too large for the context window:")
     assert await system.block(agent, "human") == before
 
     value = await fill(system, agent, 0)
-    await refused(write(system, agent, value + "x"))
+    await exceeded_window(write(system, agent, value + "x"))
     await write(system, agent, value[1:])
 
 
@@ -121,7 +114,7 @@ async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(system:
     agent = await small_agent(system, 32_000)
     await write(system, agent, "x" * (TOO_MUCH - 1_000))
     before = (await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
-    error = await refused(
+    error = await exceeded_window(
         system.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model(TINY)))
     )
     assert int(error.metadata["size"]) > TOO_MUCH - 1_000 > int(error.metadata["limit"])
@@ -139,9 +132,9 @@ async def test_an_agent_that_is_too_large_leaves_nothing_behind(system: System) 
         model=model(TINY),
         blocks=[block_pb.NewBlock(label=label, value="x" * TOO_MUCH, limit=40_000)],
     )
-    error = await refused(system.agents.CreateAgent(request))
+    error = await exceeded_window(system.agents.CreateAgent(request))
     assert int(error.metadata["size"]) > TOO_MUCH
-    await refused(
+    await exceeded_window(
         system.agents.CreateAgent(
             agent_pb.CreateAgentRequest(name=name, model=model(TINY), system="y" * 60_000)
         )

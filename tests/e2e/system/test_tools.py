@@ -73,13 +73,8 @@ async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
     system.model.script(Reply(calls=(Call("roll_dice", {"sides": 20}),)), say("Twenty!"))
     ran = await system.send(agent, "Roll a die with twenty sides.")
     assert ran.text == "Twenty!"
-    [tool_return] = [
-        part.tool_return.content
-        for message in ran.messages
-        for part in message.parts
-        if part.HasField("tool_return")
-    ]
-    assert json.loads(tool_return)["message"] == [20]
+    [tool_return] = ran.tool_returns
+    assert json.loads(tool_return.content)["message"] == [20]
 
     code, _, err = await strata(system, "tools", "delete", "roll_dice")
     assert code == 0, err

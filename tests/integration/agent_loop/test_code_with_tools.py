@@ -13,7 +13,6 @@ from chat_messages import roles
 from doubles.script import Call, Reply, say
 from inner_services import InnerServices
 from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
-from run_events import RunEvents
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn
@@ -69,15 +68,6 @@ def code(text: str) -> Reply:
     return Reply(calls=(Call(CODE, {"code": text}),))
 
 
-def returned(ran: RunEvents) -> list[message_pb2.ToolReturnPart]:
-    return [
-        part.tool_return
-        for message in ran.messages
-        for part in message.parts
-        if part.HasField("tool_return")
-    ]
-
-
 def body(part: message_pb2.ToolReturnPart) -> Any:
     return json.loads(part.content)["message"]
 
@@ -126,7 +116,7 @@ total
     ran = await services.run(agent, "What does it cost?")
 
     assert ran.text == "Ten."
-    [tool_return] = returned(ran)
+    [tool_return] = ran.tool_returns
     assert tool_return.status == OK, tool_return.content
     assert body(tool_return) == {
         "tool_calls": "price: 2 ok, archival_memory_insert: 2 ok, price: 1 failed,"
@@ -185,7 +175,7 @@ print(tried("memory_insert", label="human", new_str="two"))
     services.model.script(code(text), Reply(calls=(insert,)), say("Well."))
     ran = await services.run(agent, "Try.")
 
-    first, second = returned(ran)
+    first, second = ran.tool_returns
     lines = body(first)["stdout"].splitlines()
     wanted = [
         "Code cannot call run_code_with_tools again.",
@@ -227,7 +217,7 @@ except ToolError as error:
     services.model.script(code(text), say("Read."))
     ran = await services.run(agent, "Read it.")
 
-    [tool_return] = returned(ran)
+    [tool_return] = ran.tool_returns
     assert tool_return.status == OK, tool_return.content
     assert "needs the approval" in body(tool_return)["stdout"]
     assert made(tool_return)[4] == ("price", FAILED, True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from failures import failure
 from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
@@ -17,7 +18,6 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     NotFoundError,
     Reason,
-    StrataError,
 )
 from strata.shared.ids import new_id
 
@@ -52,12 +52,6 @@ def members(group: pb.Group) -> list[str]:
     return [member.agent_id for member in group.members]
 
 
-async def refusal(call: Any) -> StrataError:
-    with pytest.raises(StrataError) as caught:
-        await call
-    return caught.value
-
-
 async def test_a_group_is_stored_with_its_members_in_order_and_their_names(
     services: InnerServices,
 ) -> None:
@@ -80,7 +74,7 @@ async def test_a_group_is_stored_with_its_members_in_order_and_their_names(
 
 async def test_wrong_fields_of_a_group_are_all_named(services: InnerServices) -> None:
     [agent] = await agents(services, 1)
-    error = await refusal(
+    error = await failure(
         create(
             services,
             request_id="é",
@@ -107,7 +101,7 @@ async def test_wrong_fields_of_a_group_are_all_named(services: InnerServices) ->
         {"agent_ids": [agent, "x"]},
         {"agent_ids": [agent], "shared_block_ids": ["x"]},
     ):
-        assert (await refusal(create(services, **malformed))).reason is Reason.INVALID_ID
+        assert (await failure(create(services, **malformed))).reason is Reason.INVALID_ID
     wrong: list[dict[str, Any]] = [
         {"agent_ids": []},
         {"agent_ids": [new_id("agent") for _ in range(33)]},
@@ -118,14 +112,14 @@ async def test_wrong_fields_of_a_group_are_all_named(services: InnerServices) ->
         },
     ]
     for fields in wrong:
-        assert isinstance(await refusal(create(services, **fields)), InvalidArgumentError)
+        assert isinstance(await failure(create(services, **fields)), InvalidArgumentError)
 
 
 async def test_a_group_of_an_unknown_agent_is_refused_and_nothing_is_stored(
     services: InnerServices,
 ) -> None:
     [agent] = await agents(services, 1)
-    error = await refusal(create(services, agent_ids=[agent, new_id("agent")]))
+    error = await failure(create(services, agent_ids=[agent, new_id("agent")]))
     assert error.reason is Reason.AGENT_NOT_FOUND
     assert not await listed(services, agent_id=agent)
 
@@ -140,7 +134,7 @@ async def test_a_repeated_request_gives_the_first_group(services: InnerServices)
     request_id = new_id("request")
     first = await create(services, request_id=request_id, agent_ids=[agent])
     assert await create(services, request_id=request_id, agent_ids=[agent]) == first
-    error = await refusal(
+    error = await failure(
         create(services, request_id=request_id, agent_ids=[agent], description="Other.")
     )
     assert isinstance(error, AlreadyExistsError)
@@ -164,11 +158,11 @@ async def test_shared_blocks_are_attached_to_every_member_or_to_none(
     goals, other = await block(services, "goals"), await block(services, "goals")
     await services.blocks.AttachBlock(block_pb.AttachBlockRequest(agent_id=fourth, block_id=other))
     request = {"agent_ids": [third, fourth], "shared_block_ids": [plan, goals]}
-    error = await refusal(create(services, request_id=new_id("request"), **request))
+    error = await failure(create(services, request_id=new_id("request"), **request))
     assert error.reason is Reason.NAME_TAKEN
     assert not {"plan", "goals"} & set(await labels(services, third))
     assert not await listed(services, agent_id=third)
-    error = await refusal(create(services, agent_ids=[third], shared_block_ids=[new_id("block")]))
+    error = await failure(create(services, agent_ids=[third], shared_block_ids=[new_id("block")]))
     assert error.reason is Reason.BLOCK_NOT_FOUND
     assert not await listed(services, agent_id=third)
 
@@ -195,10 +189,10 @@ async def test_an_update_changes_what_is_set_once_and_checks_the_revision(
     assert "plan" not in await labels(services, second)
     assert (await services.groups.UpdateGroup(request)).group == changed
     request.request_id = ""
-    error = await refusal(services.groups.UpdateGroup(request))
+    error = await failure(services.groups.UpdateGroup(request))
     assert isinstance(error, AbortedError)
     assert error.reason is Reason.REVISION_MISMATCH
-    error = await refusal(
+    error = await failure(
         services.groups.UpdateGroup(
             pb.UpdateGroupRequest(
                 group_id=made.id, members=pb.MemberList(agent_ids=[new_id("agent")])
@@ -238,7 +232,7 @@ async def test_a_deleted_group_leaves_its_agents_with_their_blocks(services: Inn
         get(services, made.id),
         services.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id)),
     ):
-        error = await refusal(call)
+        error = await failure(call)
         assert isinstance(error, NotFoundError)
         assert error.reason is Reason.GROUP_NOT_FOUND
     assert "plan" in await labels(services, agent)
@@ -263,9 +257,9 @@ async def test_a_group_is_not_seen_from_another_project(services: InnerServices)
     [agent] = await agents(services, 1)
     made = await create(services, agent_ids=[agent])
     with services.signed_in():
-        error = await refusal(get(services, made.id))
+        error = await failure(get(services, made.id))
         assert error.reason is Reason.GROUP_NOT_FOUND
-        error = await refusal(create(services, agent_ids=[agent]))
+        error = await failure(create(services, agent_ids=[agent]))
         assert error.reason is Reason.AGENT_NOT_FOUND
         assert not await listed(services)
 
@@ -324,9 +318,9 @@ async def test_holder_of_a_swarm_is_kept_between_runs(services: InnerServices) -
     assert (await get(services, made.id)).holder_agent_id == third
     with services.signed_in():
         for call in (begin(two), hand_over(two, 2, third)):
-            assert (await refusal(call)).reason is Reason.GROUP_NOT_FOUND
+            assert (await failure(call)).reason is Reason.GROUP_NOT_FOUND
     await services.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
-    assert (await refusal(begin(two))).reason is Reason.GROUP_NOT_FOUND
+    assert (await failure(begin(two))).reason is Reason.GROUP_NOT_FOUND
 
 
 async def test_only_swarms_have_a_holder(services: InnerServices) -> None:
@@ -338,7 +332,7 @@ async def test_only_swarms_have_a_holder(services: InnerServices) -> None:
 async def test_tools_of_groups_cannot_be_given_to_an_agent(
     services: InnerServices, name: str
 ) -> None:
-    error = await refusal(services.make_agent(tools=[name]))
+    error = await failure(services.make_agent(tools=[name]))
     assert isinstance(error, InvalidArgumentError)
     assert [violation.field for violation in error.violations] == ["tools[0]"]
     assert "only groups offer it" in error.violations[0].description

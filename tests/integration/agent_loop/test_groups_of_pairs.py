@@ -7,8 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from failures import failure
 from inner_services import InnerServices
-from integration.agent_loop.test_groups import agents, block, create, get, labels, members, refusal
+from integration.agent_loop.test_groups import agents, block, create, get, labels, members
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, Reason
@@ -43,7 +44,7 @@ async def update(services: InnerServices, group: pb.Group, **fields: Any) -> pb.
 
 async def violations(call: Any) -> dict[str, str]:
     """What is wrong with each field of a request that must be refused."""
-    error = await refusal(call)
+    error = await failure(call)
     assert isinstance(error, InvalidArgumentError)
     return {violation.field: violation.description for violation in error.violations}
 
@@ -104,9 +105,9 @@ async def test_group_that_is_not_a_pair_is_refused_with_advice(services: InnerSe
     lengths = {"max_message_buffer_length": 10, "min_message_buffer_length": 9}
     problems = await violations(create(services, manager=config(voice, VOICE, **lengths)))
     assert set(problems) == {f"manager.{name}" for name in lengths}
-    error = await refusal(create(services, manager=config(new_id("agent"))))
+    error = await failure(create(services, manager=config(new_id("agent"))))
     assert error.reason is Reason.AGENT_NOT_FOUND
-    error = await refusal(create(services, manager=config(agent), agent_ids=[new_id("agent")]))
+    error = await failure(create(services, manager=config(agent), agent_ids=[new_id("agent")]))
     assert isinstance(error, InvalidArgumentError)
     for agent_id in (agent.id, voice.id, alone):
         listed = await services.groups.ListGroups(pb.ListGroupsRequest(agent_id=agent_id))

@@ -7,13 +7,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from failures import exceeded_window
 from inner_services import InnerServices
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
-    FailedPreconditionError,
     NotFoundError,
     Reason,
 )
@@ -87,13 +87,6 @@ async def write(services: InnerServices, agent: pb.Agent, size: int) -> None:
     await services.blocks.UpdateBlock(request)
 
 
-async def refused(attempt: Any) -> FailedPreconditionError:
-    with pytest.raises(FailedPreconditionError) as caught:
-        await attempt
-    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
-    return caught.value
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -111,7 +104,7 @@ async def test_an_agent_that_is_too_large_is_not_made(
         wanted = pb.CreateAgentRequest(
             name="Bo", model=model(4_096), request_id=request_id, **fields
         )
-        error = await refused(services.agents.CreateAgent(wanted))
+        error = await exceeded_window(services.agents.CreateAgent(wanted))
         size, limit = int(error.metadata["size"]), int(error.metadata["limit"])
         assert size > limit > 0
         assert f"{size - limit} more than" in error.message
@@ -126,7 +119,7 @@ async def test_shared_blocks_count_when_an_agent_is_made(services: InnerServices
             block=block_pb.NewBlock(label="shared", value="x" * 36_000, limit=40_000)
         )
     )
-    await refused(services.make_agent(model=model(4_096), block_ids=[made.block.id]))
+    await exceeded_window(services.make_agent(model=model(4_096), block_ids=[made.block.id]))
     listed = await services.blocks.GetBlock(block_pb.GetBlockRequest(block_id=made.block.id))
     assert not listed.block.agent_ids
     await services.make_agent(model=model(32_000), block_ids=[made.block.id])
@@ -166,20 +159,22 @@ async def test_a_window_that_memory_does_not_fit_is_refused(services: InnerServi
     await write(services, agent, 36_000)
     before, limit = await get(services, agent), await limit_of(services, agent)
     assert limit[0] is not None
-    error = await refused(update(services, agent, model=model(4_096), name="Another"))
+    error = await exceeded_window(update(services, agent, model=model(4_096), name="Another"))
     assert error.metadata["agent_id"] == agent.id
     assert int(error.metadata["size"]) > 36_000 > int(error.metadata["limit"])
     assert f"takes {error.metadata['size']} bytes" in error.message
     assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
 
-    await refused(update(services, agent, model=model(32_000), system="x" * (limit[0] - 30_000)))
+    await exceeded_window(
+        update(services, agent, model=model(32_000), system="x" * (limit[0] - 30_000))
+    )
     assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
     await write(services, agent, 37_000)
 
     await write(services, agent, 1_000)
     changed = await update(services, agent, model=model(4_096))
     assert changed.model.context_window == 4_096
-    await refused(write(services, agent, 36_000))
+    await exceeded_window(write(services, agent, 36_000))
 
 
 @pytest.mark.parametrize("window", [8_192, 64_000])

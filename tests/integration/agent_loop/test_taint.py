@@ -84,11 +84,6 @@ def waits(ran: RunEvents) -> bool:
     return ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
 
 
-def asked(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
-    [event] = [e for e in ran.events if e.WhichOneof("event") == "approval_requested"]
-    return event.approval_requested.approval
-
-
 def taints(ran: RunEvents) -> list[list[int]]:
     steps = [e for e in ran.events if e.WhichOneof("event") == "step_started"]
     return [list(e.step_started.taint) for e in steps]
@@ -111,7 +106,7 @@ async def test_a_page_gates_the_mail_and_its_absence_does_not(post: Post) -> Non
     assert waits(ran)
     assert (taints(ran), list(ran.finished.taint)) == ([[], [WEB]], [WEB])
     assert "sent to eve" not in str(ran.messages)
-    request = asked(ran)
+    request = ran.approval
     [page] = [m for m in ran.messages if m.role == message_pb2.ROLE_TOOL]
     [source] = request.taint
     assert (source.label, source.message_id, source.tool_name) == (WEB, page.id, "fetch_webpage")
@@ -138,7 +133,7 @@ async def test_a_summary_of_the_page_taints_and_another_conversation_is_clean(po
 
     ran = await post.run(agent, SENDS)
     assert waits(ran)
-    assert asked(ran).taint[0].message_id == done.summary.id
+    assert ran.approval.taint[0].message_id == done.summary.id
     fresh = await post.run(
         agent, SENDS, say("Sent."), conversation_id=await post.conversation(agent)
     )
@@ -156,7 +151,7 @@ async def test_memory_that_was_poisoned_once_taints_until_a_person_rewrites_it(p
         ran = await post.run(agent, SENDS, conversation_id=later)
         assert waits(ran)
         assert taints(ran) == [[WEB]]
-        assert [source.block_label for source in asked(ran).taint] == ["human"]
+        assert [source.block_label for source in ran.approval.taint] == ["human"]
     assert "- untrusted=web (" in post.services.model.requests[-1].system
 
     block = await human(post, agent)
@@ -214,7 +209,7 @@ async def test_tainted_messages_in_search_results_taint(post: Post) -> None:
     finds = Reply(calls=(Call("conversation_search", {"query": "heliotropes"}),))
     ran = await post.run(agent, finds, SENDS, conversation_id=await post.conversation(agent))
     assert waits(ran)
-    assert asked(ran).taint[0].tool_name == "conversation_search"
+    assert ran.approval.taint[0].tool_name == "conversation_search"
 
 
 async def test_a_run_that_was_started_anew_asks_for_the_same(post: Post) -> None:
@@ -222,5 +217,5 @@ async def test_a_run_that_was_started_anew_asks_for_the_same(post: Post) -> None
     run_id = new_id("run")
     first = await post.run(agent, post.reads, SENDS, run_id=run_id)
     again = await post.services.run(agent, "Go.", run_id=run_id, attempt=2)
-    assert asked(first) == asked(again)
+    assert first.approval == again.approval
     assert list(again.finished.taint) == [WEB]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
-import strata
 from callers import TokenKeys
+from child_processes import running_service
 from gates import gate
 from integration.archival.conftest import Client
 from integration.archival.test_files import index, progress, search
@@ -30,27 +26,19 @@ from strata.standalone.vectors import EmbeddedVectors
 CHUNKS = 400
 
 
-@contextmanager
-def service(urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, port: int) -> Iterator[int]:
-    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
-    environment = {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-        "PYTHONPATH": roots,
-        "STRATA_ARCHIVAL_PORT": str(port),
-        "STRATA_ARCHIVAL_REUSE_PORT": "true",
-        "STRATA_ARCHIVAL_DATABASE_URL": urls.service_url,
-        "STRATA_ARCHIVAL_WORKER_DATABASE_URL": urls.worker_url,
-        "STRATA_ARCHIVAL_QDRANT_URL": vectors.url,
-        "STRATA_ARCHIVAL_QDRANT_API_KEY": vectors.api_key,
-        "STRATA_ARCHIVAL_TOKEN_PUBLIC_KEYS": keys.public,
-        "STRATA_ARCHIVAL_LOG_LEVEL": "ERROR",
+def service(
+    urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, port: int
+) -> AbstractContextManager[int]:
+    settings = {
+        "PORT": str(port),
+        "REUSE_PORT": "true",
+        "DATABASE_URL": urls.service_url,
+        "WORKER_DATABASE_URL": urls.worker_url,
+        "QDRANT_URL": vectors.url,
+        "QDRANT_API_KEY": vectors.api_key,
+        "TOKEN_PUBLIC_KEYS": keys.public,
     }
-    process = subprocess.Popen([sys.executable, "-m", "strata.archival.main"], env=environment)
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait(60)
+    return running_service("archival", settings)
 
 
 async def test_indexing_resumes_after_a_kill(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from failures import failure
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -60,13 +61,6 @@ async def memory(client: Any) -> dict[str, str]:
 async def versions(client: Any, block_id: str) -> list[pb.BlockVersion]:
     listed = await client.blocks.ListBlockVersions(pb.ListBlockVersionsRequest(block_id=block_id))
     return list(listed.versions)
-
-
-async def refused(attempt: Any, kind: type[StrataError], reason: Reason) -> StrataError:
-    with pytest.raises(kind) as caught:
-        await attempt
-    assert caught.value.reason is reason
-    return caught.value
 
 
 async def test_a_patch_of_one_block_is_a_version_of_its_own(client: Any) -> None:
@@ -147,7 +141,7 @@ async def test_a_patch_is_applied_whole_or_not_at_all(
     await create(client, "fixed", "text", read_only=True)
     before = await memory(client)
     text = f"*** Add Block: added\n+x\n*** Update Block: a\n@@\n-text\n+new\n{last}"
-    await refused(patch(client, text), kind, Reason(reason))
+    await failure(patch(client, text), kind, Reason(reason))
     assert await memory(client) == before
     assert await client.blocks.ListBlocks(pb.ListBlocksRequest(label="added")) == (
         pb.ListBlocksResponse()
@@ -173,12 +167,12 @@ async def test_meaningless_headers_of_a_patch_are_ignored(client: Any) -> None:
 
 async def test_a_patch_must_say_what_it_is_for(client: Any) -> None:
     attempt = patch(client, "@@\n+x", label="")
-    error = await refused(attempt, FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
+    error = await failure(attempt, FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
     assert error.message.startswith("The patch does not say which block it is for. ")
     await create(client, "a")
     await create(client, "b")
     both = "*** Update Block: a\n@@\n+x\n*** Update Block: b\n@@\n+x"
-    await refused(
+    await failure(
         patch(client, both, expected_revision=1), InvalidArgumentError, Reason.INVALID_FIELD
     )
 
@@ -222,7 +216,7 @@ async def test_a_rewriting_is_merged_with_what_others_added(client: Any) -> None
 async def test_a_conflict_changes_nothing_and_shows_the_text(client: Any, verb: Any) -> None:
     seen = await create(client, value="likes tea")
     block = (await edit(client, rethink=pb.RethinkEdit(new_memory="likes coffee"))).block
-    error = await refused(
+    error = await failure(
         edit(client, base_revision=seen.revision, **verb), AbortedError, Reason.EDIT_CONFLICT
     )
     assert error.message.endswith("Edit its current text (revision 2), which is:\nlikes coffee")
@@ -230,7 +224,7 @@ async def test_a_conflict_changes_nothing_and_shows_the_text(client: Any, verb: 
     assert len(await versions(client, block.id)) == 2
     # Without a base it is what it says: that text is not there.
     if "rethink" not in verb:
-        await refused(edit(client, **verb), FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
+        await failure(edit(client, **verb), FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
 
 
 async def test_text_that_was_never_there_is_no_conflict(client: Any) -> None:
@@ -240,7 +234,7 @@ async def test_text_that_was_never_there_is_no_conflict(client: Any) -> None:
         {"string_replace": pb.StringReplaceEdit(old_string="x", new_string="y")},
         {"patch": pb.PatchEdit(patch="@@\n-x\n+y")},
     ):
-        await refused(
+        await failure(
             edit(client, base_revision=seen.revision, **verb),
             FailedPreconditionError,
             Reason.EDIT_NOT_APPLICABLE,
@@ -270,7 +264,7 @@ async def test_an_unknown_base_is_a_wrong_revision(client: Any) -> None:
             pb.UpdateBlockRequest(block_id=block.id, value="b", base_revision=2)
         ),
     ):
-        await refused(attempt, AbortedError, Reason.REVISION_MISMATCH)
+        await failure(attempt, AbortedError, Reason.REVISION_MISMATCH)
 
 
 async def test_an_expected_revision_comes_before_merging(client: Any) -> None:
@@ -281,7 +275,7 @@ async def test_an_expected_revision_comes_before_merging(client: Any) -> None:
         {"patch": pb.PatchEdit(patch="@@\n+c")},
         {"delete": pb.DeleteEdit()},
     ):
-        await refused(
+        await failure(
             edit(client, expected_revision=1, base_revision=1, **verb),
             AbortedError,
             Reason.REVISION_MISMATCH,
@@ -292,7 +286,7 @@ async def test_a_merged_text_keeps_to_the_limit(client: Any) -> None:
     await create(client, value="a", limit=6)
     await append(client, "bcd")
     attempt = edit(client, rethink=pb.RethinkEdit(new_memory="a12"), base_revision=1)
-    await refused(attempt, FailedPreconditionError, Reason.BLOCK_LIMIT_EXCEEDED)
+    await failure(attempt, FailedPreconditionError, Reason.BLOCK_LIMIT_EXCEEDED)
     assert await memory(client) == {"human": "a\nbcd"}
 
 
@@ -308,7 +302,7 @@ async def test_the_api_merges_a_value_that_was_written_against_an_older_one(clie
     newest = (await versions(client, block.id))[0]
     assert (newest.base_revision, newest.origin.reason) == (1, "pushed")
     conflict = pb.UpdateBlockRequest(block_id=block.id, value="0\nb\nc", base_revision=2)
-    await refused(client.blocks.UpdateBlock(conflict), AbortedError, Reason.EDIT_CONFLICT)
+    await failure(client.blocks.UpdateBlock(conflict), AbortedError, Reason.EDIT_CONFLICT)
     overwritten = pb.UpdateBlockRequest(block_id=block.id, value="x")
     response = await client.blocks.UpdateBlock(overwritten)
     assert (response.block.value, response.merged) == ("x", False)
@@ -345,7 +339,7 @@ async def test_agents_cannot_touch_a_read_only_block(client: Any, verb: Any) -> 
     block = await create(client, value="text", read_only=True)
     await client.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="text 2"))
     before = await versions(client, block.id)
-    error = await refused(edit(client, **verb), FailedPreconditionError, Reason.BLOCK_READ_ONLY)
+    error = await failure(edit(client, **verb), FailedPreconditionError, Reason.BLOCK_READ_ONLY)
     assert error.message == "Error This block is read-only and cannot be edited."
     assert await versions(client, block.id) == before
     assert await memory(client) == {"human": "text 2"}
@@ -359,7 +353,7 @@ async def test_unknown_labels_name_the_known_ones_for_every_verb(client: Any) ->
         {"insert": pb.InsertEdit(new_string="x")},
         {"patch": pb.PatchEdit(patch="@@\n+x")},
     ):
-        error = await refused(edit(client, "gone", **verb), NotFoundError, Reason.BLOCK_NOT_FOUND)
+        error = await failure(edit(client, "gone", **verb), NotFoundError, Reason.BLOCK_NOT_FOUND)
         assert error.message == "Block field gone does not exist (available sections = persona)"
 
 
@@ -370,7 +364,7 @@ async def test_versions_have_the_kind_of_editor(client: Any) -> None:
         assert (await versions(client, block.id))[0].origin.kind == kind
     unknown = pb.EditOrigin(kind=9)  # type: ignore[arg-type]
     attempt = edit(client, append=pb.AppendEdit(content="x"), origin=unknown)
-    await refused(attempt, InvalidArgumentError, Reason.INVALID_FIELD)
+    await failure(attempt, InvalidArgumentError, Reason.INVALID_FIELD)
 
 
 async def test_an_edit_may_name_the_block_that_it_means(client: Any) -> None:

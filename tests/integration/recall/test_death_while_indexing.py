@@ -6,18 +6,14 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import strata
+from child_processes import running_service
 from polling import eventually
-from service_process import command_of
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
@@ -38,31 +34,23 @@ from strata.standalone.vectors import EmbeddedVectors
 PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 
 
-@contextmanager
-def service(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterator[int]:
-    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
-    environment = {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-        "PYTHONPATH": roots,
-        "STRATA_RECALL_PORT": str(port),
-        "STRATA_RECALL_REUSE_PORT": "true",
-        "STRATA_RECALL_DATABASE_URL": urls.service_url,
-        "STRATA_RECALL_WORKER_DATABASE_URL": urls.worker_url,
-        "STRATA_RECALL_QDRANT_URL": vectors.url,
-        "STRATA_RECALL_QDRANT_API_KEY": vectors.api_key,
-        "STRATA_RECALL_TOKEN_PUBLIC_KEYS": public,
-        "STRATA_RECALL_LOG_LEVEL": "ERROR",
+def service(
+    urls: Any, vectors: EmbeddedVectors, public: str, port: int
+) -> AbstractContextManager[int]:
+    settings = {
+        "PORT": str(port),
+        "REUSE_PORT": "true",
+        "DATABASE_URL": urls.service_url,
+        "WORKER_DATABASE_URL": urls.worker_url,
+        "QDRANT_URL": vectors.url,
+        "QDRANT_API_KEY": vectors.api_key,
+        "TOKEN_PUBLIC_KEYS": public,
     }
     constants = {
         "strata.recall.search.indexes._INDEX_BATCH": 4,
         "strata.shared.search.upkeep.INDEX_POLL_S": 0.1,
     }
-    process = subprocess.Popen(command_of("strata.recall.main", constants), env=environment)
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait(60)
+    return running_service("recall", settings, constants)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import strata
+from child_processes import SOURCE_PATH
 
 ENTRIES = (
     *(f"strata.{service}.main" for service in ("gateway", "agent_loop", "core_memory", "recall")),
@@ -36,7 +35,7 @@ import grpc
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_grpc_is_told_before_it_is_imported(entry: str) -> None:
     variables = {name: value for name, value in os.environ.items() if "GRPC" not in name}
-    variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    variables["PYTHONPATH"] = SOURCE_PATH
     done = subprocess.run(
         [sys.executable, "-c", LOOK, entry],
         env=variables,

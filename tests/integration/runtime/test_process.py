@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,8 +15,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-import strata
 from callers import TokenKeys
+from child_processes import SOURCE_PATH
 from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
@@ -36,12 +35,11 @@ async def spawn(tmp_path: Path, keys: TokenKeys) -> AsyncIterator[Spawn]:
     async def start(
         mode: str = "plain", drain_s: float = 0.0, **variables: str
     ) -> asyncio.subprocess.Process:
-        paths = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-X", "dev", str(SCRIPT), str(file), mode, str(drain_s),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"PYTHONPATH": paths, **variables},
+            env={"PYTHONPATH": SOURCE_PATH, **variables},
         )  # fmt: skip
         running.append(process)
         return process

@@ -22,8 +22,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-import strata
 from callers import TokenKeys
+from child_processes import SOURCE_PATH
 from polling import eventually
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
@@ -55,10 +55,9 @@ class Runner:
     def started(
         self, stderr: IO[bytes] | None = None, **more: str
     ) -> Iterator[subprocess.Popen[bytes]]:
-        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "PYTHONPATH": roots,
+            "PYTHONPATH": SOURCE_PATH,
             "STRATA_TOOL_RUNNER_HOST": self.address,
             "STRATA_TOOL_RUNNER_TOKEN_PUBLIC_KEYS": self.public_key,
             "STRATA_TOOL_RUNNER_PACKAGES_PATH": str(self.packages),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-import strata
+from child_processes import SOURCE_PATH
 
 RUN_ENGINES = """
 import asyncio, json, sys
@@ -43,7 +42,7 @@ class Engines:
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN_ENGINES, str(folder), "watchdog" if watchdog else ""],
             stdout=subprocess.PIPE,
-            env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
+            env={"PYTHONPATH": SOURCE_PATH},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 import strata
+from child_processes import SOURCE_PATH
 from strata.standalone import postgres_binaries
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.supervisor import Identity, launch
@@ -134,7 +135,7 @@ def test_a_plain_user_runs_both_engines(open_folder: Path) -> None:
     home.mkdir()
     root = os.geteuid() == 0
     python = Path(sys.executable)
-    path = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    path = SOURCE_PATH
     if root:
         python, path = _python_for_everybody(open_folder / "python"), ""
         os.chown(home, NOBODY, NOBODY)
@@ -159,7 +160,7 @@ def test_a_program_of_another_user_starts_without_a_fork_of_this_process() -> No
     """In a fork gRPC starts its threads again, and may crash the child before its program."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT_FORKS, str(NOBODY)],
-        env={"PYTHONPATH": os.pathsep.join(str(Path(part).parent) for part in strata.__path__)},
+        env={"PYTHONPATH": SOURCE_PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,7 @@ import pytest
 
 from chat_messages import roles
 from doubles.script import call, say
-from integration.system.test_approvals import GATE, INSERT, asked_in
+from integration.system.test_approvals import GATE, INSERT
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError
@@ -27,7 +27,7 @@ async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(system: Sys
     agent = await system.make_agent(tool_rules=[rule])
     assert agent.tool_rules == [rule]
     system.model.script(call("memory_insert", INSERT), say("Noted."))
-    asked = asked_in(await system.send(agent, "I like rowing."))
+    asked = (await system.send(agent, "I like rowing.")).approval
     assert asked.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
     wanted = run_pb.GetApprovalRequest(approval_id=asked.approval_id)
     async with asyncio.timeout(60):

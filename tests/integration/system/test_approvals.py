@@ -12,7 +12,6 @@ from doubles.script import Call, Reply, call, say
 from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
-from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
@@ -42,20 +41,12 @@ async def respond(
     return await RunStream(system.runs.RespondToApproval(request)).rest()
 
 
-def asked_in(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
-    assert ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
-    [asked] = [
-        e.approval_requested.approval for e in ran.events if e.HasField("approval_requested")
-    ]
-    return asked
-
-
 @pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
 async def test_an_approved_call_runs_and_a_denied_one_does_not(system: System, model: str) -> None:
     agent = await system.make_agent(model, tool_rules=[GATE])
     system.model.script(asks(), say("Noted."), asks("Again?"), say("As you like."))
     ran = await system.send(agent, "I like rowing.")
-    asked = asked_in(ran)
+    asked = ran.approval
     assert [tool_call.name for tool_call in asked.tool_calls] == ["memory_insert"]
     assert [waiting_call.name for waiting_call in asked.waiting_calls] == ["conversation_search"]
     assert all(bound.tool_version and bound.arguments_hash for bound in asked.bindings)
@@ -71,7 +62,7 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(system: System, m
     assert "Likes rowing." in (await system.block(agent, "human")).value
     listing = run_pb.ListApprovalsRequest(agent_id=agent.id)
     assert not (await system.runs.ListApprovals(listing)).approvals
-    asked = asked_in(await system.send(agent, "I still do."))
+    asked = (await system.send(agent, "I still do.")).approval
     [listed] = (await system.runs.ListApprovals(listing)).approvals
     assert listed.request == asked
     denied = await respond(system, asked, reason="You know it.")
@@ -100,7 +91,7 @@ async def test_an_approval_is_for_the_tool_as_it_was(system: System) -> None:
     await put("paid")
     agent = await system.make_agent(tools=[name])
     system.model.script(call(name), say("Done."))
-    asked = asked_in(await system.send(agent, "Pay."))
+    asked = (await system.send(agent, "Pay.")).approval
     await put("paid twice")
     with pytest.raises(FailedPreconditionError) as raised:
         await respond(system, asked, approve=True)
@@ -117,7 +108,7 @@ async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(syste
     agent = await system.make_agent(tool_rules=[GATE])
     replies = iter([asks()])
     system.model.respond(lambda _: next(replies, say("Hello.")))
-    asked = asked_in(await system.send(agent, "I like rowing."))
+    asked = (await system.send(agent, "I like rowing.")).approval
 
     fork = await system.agents.ForkConversation(
         agent_pb.ForkConversationRequest(conversation_id=agent.default_conversation_id)
@@ -153,7 +144,7 @@ async def test_messages_wait_behind_a_request_and_may_take_its_place(system: Sys
         run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Third?")])
     )
     go_on.set()
-    asked_in(await first.rest())
+    assert (await first.rest()).approval
     assert (await system.run(queued.run.id)).state == run_pb.RUN_STATE_QUEUED
     second = system.begin(agent, "Never mind.", on_approval=run_pb.ON_APPROVAL_DENY)
     texts = {(await second.rest()).text, (await system.follow(queued.run.id)).text}
@@ -164,7 +155,7 @@ async def test_messages_wait_behind_a_request_and_may_take_its_place(system: Sys
 async def test_an_answer_for_an_agent_that_is_gone_says_so(system: System) -> None:
     agent = await system.make_agent(tool_rules=[GATE])
     system.model.script(call("memory_insert", INSERT))
-    asked = asked_in(await system.send(agent, "I like rowing."))
+    asked = (await system.send(agent, "I like rowing.")).approval
     pending = run_pb.ListApprovalsRequest(agent_id=agent.id)
     assert len((await system.runs.ListApprovals(pending)).approvals) == 1
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))

@@ -11,7 +11,6 @@ from chat_messages import roles
 from doubles.script import Call, Reply, call, say
 from run_events import RunEvents, RunStream
 from strata.api.common.v1 import message_pb2, tool_pb2
-from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
@@ -49,23 +48,6 @@ async def answer(
     return await RunStream(system.runs.RespondToApproval(request)).rest()
 
 
-def asked_in(ran: RunEvents) -> message_pb2.ApprovalRequestPart:
-    assert ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
-    [asked] = [
-        e.approval_requested.approval for e in ran.events if e.HasField("approval_requested")
-    ]
-    return asked
-
-
-def returns(ran: RunEvents) -> list[message_pb2.ToolReturnPart]:
-    return [
-        part.tool_return
-        for message in ran.messages
-        for part in message.parts
-        if part.HasField("tool_return")
-    ]
-
-
 @pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
 async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, model: str) -> None:
     name = f"show_map_{model[:6]}"
@@ -76,7 +58,7 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, m
         Call(name, {"place": "Rome", "zoom": "3"}),
     )
     system.model.script(Reply(calls=calls), say("There it is."))
-    asked = asked_in(await system.send(agent, "Show me Rome."))
+    asked = (await system.send(agent, "Show me Rome.")).approval
 
     [shows] = asked.tool_calls
     assert (shows.name, json.loads(shows.arguments)) == (name, {"place": "Rome", "zoom": 3})
@@ -88,7 +70,7 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, m
         system, asked, {"client_return": "Shown.", "client_taint": ["PROVENANCE_WEB"]}
     )
     assert ran.text == "There it is."
-    searched, shown = returns(ran)
+    searched, shown = ran.tool_returns
     assert (searched.name, shown.name) == ("conversation_search", name)
     assert json.loads(shown.content)["message"] == "Shown."
     assert shown.provenance == message_pb2.PROVENANCE_TOOL
@@ -107,7 +89,7 @@ async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(system: S
     await show_map(system, "show_map")
     agent = await system.make_agent(tools=["show_map"])
     system.model.script(call("show_map", {"place": "Oslo"}), say("I see."))
-    asked = asked_in(await system.send(agent, "Show me Oslo."))
+    asked = (await system.send(agent, "Show me Oslo.")).approval
     for wrong, field in (
         ({"approve": True}, "decisions[0].client_return"),
         ({"client_taint": ["PROVENANCE_WEB"]}, "decisions[0].client_taint"),
@@ -120,7 +102,7 @@ async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(system: S
         await system.send(agent, "Hello?")
     assert busy.value.reason is Reason.APPROVAL_PENDING
     ran = await answer(system, asked, {"client_return": "No map here.", "client_status": 2})
-    assert returns(ran)[0].status == message_pb2.TOOL_STATUS_FAILED
+    assert ran.tool_returns[0].status == message_pb2.TOOL_STATUS_FAILED
     assert ran.text == "I see."
 
 
@@ -137,7 +119,7 @@ async def test_an_agent_that_is_asked_by_another_one_tells_that_it_waits(system:
         say("It waits."),
     )
     ran = await system.send(agent, "Ask it.")
-    assert '"status": "waiting"' in returns(ran)[0].content
+    assert '"status": "waiting"' in ran.tool_returns[0].content
     assert ran.text == "It waits."
 
 

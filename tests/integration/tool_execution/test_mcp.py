@@ -39,10 +39,10 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     agent = await mcp.services.make_agent(tools=["weather__echo"])
     mcp.services.model.script(Reply(calls=(Call("weather__echo", {"town": "Graz"}),)), say("Done."))
     ran = await mcp.services.run(agent, "Echo Graz.")
-    [returned] = [part for m in ran.messages for part in m.parts if part.HasField("tool_return")]
-    tool_return = json.loads(returned.tool_return.content)
+    [returned] = ran.tool_returns
+    tool_return = json.loads(returned.content)
     assert (tool_return["status"], json.loads(tool_return["message"])) == ("OK", {"town": "Graz"})
-    assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP
+    assert returned.provenance == message_pb2.PROVENANCE_MCP
 
 
 async def test_odd_tools_are_quarantined_and_the_rest_works(mcp: Mcp) -> None:

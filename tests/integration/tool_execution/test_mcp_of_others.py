@@ -166,10 +166,7 @@ async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
         say("Done."),
     )
     ran = await mcp.services.run(agent, "What time is it, and what is 40 and 2?")
-    parts = [part for message in ran.messages for part in message.parts]
-    returns: list[Any] = [
-        json.loads(part.tool_return.content) for part in parts if part.HasField("tool_return")
-    ]
+    returns: list[Any] = [json.loads(returned.content) for returned in ran.tool_returns]
     assert [tool_return["status"] for tool_return in returns] == ["OK", "OK"]
     assert returns[0]["message"]["timezone"] == "UTC"
     assert "42" in returns[1]["message"]

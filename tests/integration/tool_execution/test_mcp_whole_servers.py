@@ -40,9 +40,9 @@ async def test_an_agent_with_a_whole_server_is_offered_and_calls_its_tools(mcp: 
     ran = await mcp.services.run(agent, "Echo.")
     offered = [request.tool_names for request in mcp.services.model.requests[-2:]]
     assert offered == [["weather__echo"]] * 2
-    [returned] = [part for m in ran.messages for part in m.parts if part.HasField("tool_return")]
-    assert json.loads(returned.tool_return.content)["status"] == "OK"
-    assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP
+    [returned] = ran.tool_returns
+    assert json.loads(returned.content)["status"] == "OK"
+    assert returned.provenance == message_pb2.PROVENANCE_MCP
     assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
 
 

@@ -458,8 +458,8 @@ async def test_an_agent_uses_a_tool_of_its_project(registry: Any, services: Inne
         Reply(calls=(Call("weather", {"town": {"name": "Graz"}, "unit": None}),)), say("Fine.")
     )
     ran = await services.run(agent, "How is the weather?")
-    [returned] = [part for m in ran.messages for part in m.parts if part.HasField("tool_return")]
-    assert json.loads(returned.tool_return.content)["message"] == {
+    [returned] = ran.tool_returns
+    assert json.loads(returned.content)["message"] == {
         "town": "Graz/AT",
         "unit": "CELSIUS",
     }

@@ -38,12 +38,7 @@ async def ask(
     """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
     services.model.script(call("search_memory", arguments), say("There it is."))
     ran = await services.run(agent, text)
-    (tool_return,) = [
-        part.tool_return
-        for message in ran.messages
-        for part in message.parts
-        if part.HasField("tool_return")
-    ]
+    (tool_return,) = ran.tool_returns
     assert (tool_return.status == message_pb2.TOOL_STATUS_OK) == (
         json.loads(tool_return.content)["status"] == "OK"
     )

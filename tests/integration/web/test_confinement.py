@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import strata
+from child_processes import SOURCE_PATH
 from strata.shared.web.fetcher import Fetched
 from strata.tool_execution.builtin import page_reader
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
@@ -39,7 +40,7 @@ async def attempt(body: str) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
-        env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
+        env={"PYTHONPATH": SOURCE_PATH},
     )
     _, output = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import strata
+from child_processes import SOURCE_PATH
 from strata.cli.main import ENTRIES, _load, app
 from strata.standalone.data_folder import DataFolder
 
-ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy")
 
 
 def run(*arguments: str, program: str = "from strata.cli.main import main; main()") -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={"PYTHONPATH": ROOTS, "PATH": os.defpath},
+        env={"PYTHONPATH": SOURCE_PATH, "PATH": os.defpath},
         capture_output=True,
         text=True,
         check=True,

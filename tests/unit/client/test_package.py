@@ -11,9 +11,8 @@ import pytest
 
 import strata
 import strata.client
+from child_processes import SOURCE_PATH
 from strata.client import InvalidArgumentError, UnauthenticatedError, UnreachableError, connect
-
-ROOTS = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
 
 
 @pytest.mark.child_process
@@ -26,7 +25,7 @@ def test_importing_the_package_does_not_load_grpc() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": ROOTS, "PATH": os.defpath},
+        env={"PYTHONPATH": SOURCE_PATH, "PATH": os.defpath},
         capture_output=True,
         text=True,
         check=True,

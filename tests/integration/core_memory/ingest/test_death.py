@@ -8,22 +8,19 @@ import gc
 import hashlib
 import os
 import signal
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 import file_samples as samples
-import strata
+from child_processes import running_service
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
 from polling import eventually
-from service_process import command_of
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
@@ -259,14 +256,13 @@ async def test_work_ends_when_its_lease_is_lost() -> None:
     assert next(answers, None) is None
 
 
-@contextmanager
 def core_memory_process(
     services: Services, port: int, archival: str, *, lease: float = 60.0
-) -> Iterator[int]:
-    """Core memory as a process of its own; yields its pid.
+) -> AbstractContextManager[int]:
+    """Core memory as a process of its own; the block gets its process id.
 
-    What it holds when it is killed is free after `lease` seconds; a service that is to come to an
-    end needs a longer one, for a slow machine.
+    Files that it works on when it is killed are free after `lease` seconds. A service that is to
+    finish its work needs a longer lease, for a slow machine.
     """
     values = {
         "PORT": str(port),
@@ -276,23 +272,12 @@ def core_memory_process(
         "TOKEN_PUBLIC_KEYS": services.keys.public,
         "WORKER_TOKEN_KEY": services.worker_keys[0],
         "TARGETS__ARCHIVAL": archival,
-        "LOG_LEVEL": "ERROR",
     }
-    environment = {f"STRATA_CORE_MEMORY_{name}": value for name, value in values.items()}
-    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
     constants = {
         "strata.core_memory.main.FILE_POLL_S": 0.1,
         "strata.core_memory.main.FILE_LEASE_S": lease,
     }
-    process = subprocess.Popen(
-        command_of("strata.core_memory.main", constants),
-        env={**environment, "PYTHONPATH": roots, "PATH": os.environ.get("PATH", "")},
-    )
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait(60)
+    return running_service("core_memory", values, constants)
 
 
 async def until_up(files: Any) -> None:

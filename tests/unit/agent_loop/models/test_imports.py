@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import strata
+from child_processes import SOURCE_PATH
 
 pytestmark = pytest.mark.child_process
 
@@ -43,10 +42,9 @@ print(threads["strata.agent_loop.models.openai_api.chat_completions"] is threadi
 
 
 def test_first_turn_imports_the_sdk_off_the_event_loop() -> None:
-    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
     done = subprocess.run(
         [sys.executable, "-c", _FIRST_TURN],
-        env={**os.environ, "PYTHONPATH": roots},
+        env={**os.environ, "PYTHONPATH": SOURCE_PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,27 @@
+"""Errors that a call must raise."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
+
+
+async def failure(
+    attempt: Awaitable[Any],
+    kind: type[StrataError] = StrataError,
+    reason: Reason | None = None,
+) -> StrataError:
+    """Returns the error that a call raises, of this type and, if given, with this reason."""
+    with pytest.raises(kind) as caught:
+        await attempt
+    assert reason is None or caught.value.reason is reason
+    return caught.value
+
+
+async def exceeded_window(attempt: Awaitable[Any]) -> StrataError:
+    """Returns the error of a call after which memory would not fit the context window."""
+    return await failure(attempt, FailedPreconditionError, Reason.CONTEXT_WINDOW_EXCEEDED)
