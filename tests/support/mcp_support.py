@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import uvicorn
@@ -28,6 +28,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.protocol.errors import NotFoundError
 from strata.shared.ids import new_id
 
 DOUBLES = Path(__file__).parents[1] / "doubles"
@@ -81,7 +82,7 @@ class Tools:
 
 @dataclass
 class Mcp:
-    """A project with MCP servers."""
+    """A project with MCP servers, which are removed when the block is left."""
 
     services: InnerServices
     folder: Path
@@ -92,6 +93,15 @@ class Mcp:
         self.servers = pb_grpc.McpServiceStub(channel)
         self.registry = tool_grpc.ToolServiceStub(channel)
         self.execution = execution_grpc.ExecutionServiceStub(channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Removes the servers that were added."""
+        for server_id in self.added:
+            with suppress(NotFoundError):
+                await self.remove(server_id)
 
     async def add(self, name: str, **fields: Any) -> pb.McpServer:
         """Adds a server; it is removed after the test."""

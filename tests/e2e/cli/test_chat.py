@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import (
     RUN_ID,
     ScriptedGateway,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.common.v1 import message_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

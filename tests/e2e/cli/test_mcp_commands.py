@@ -8,7 +8,7 @@ import webbrowser
 
 import pytest
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from e2e.cli.scripted_mcp import UNREACHABLE
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1.agent_service_pb2 import MessagePackaging
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cli.conftest import Run
+from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.agent_loop.prompts.library import PromptLibrary, system_prompt
 from strata.agent_loop.servicers.prompts import PromptServicer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from certificates import issued, self_signed
-from e2e.cli.conftest import Outcome
+from command_line import Outcome, run_command
 from e2e.cli.scripted import KEY, ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.cli.main import app
 from strata.client import connect
 from strata.client.settings import ClientSettings
 from strata.client.target import Choice, find_target
@@ -44,10 +41,7 @@ async def gateway(pair: tuple[Path, Path], **settings: Any) -> AsyncIterator[Scr
 
 async def strata(*arguments: str, **environment: str) -> Outcome:
     settings = {"STRATA_API_KEY": KEY, **environment}
-    result = await asyncio.to_thread(
-        CliRunner().invoke, app, list(arguments), env=settings, catch_exceptions=False
-    )
-    return Outcome(result.exit_code, result.stdout, result.stderr)
+    return await run_command(*arguments, environment=settings)
 
 
 async def agent_names(address: str, ca: Path | None = None) -> list[str]:

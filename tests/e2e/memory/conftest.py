@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
 
+from command_line import Run, run_command
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.cli.main import app
 from whole_system import Shape, System, open_system
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Coroutine[Any, Any, Outcome]]
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -55,15 +40,7 @@ def place(system: System) -> Mapping[str, str]:
 
 @pytest.fixture
 def strata(place: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command in a thread with an event loop of its own, without a terminal."""
+    """Runs a command, connected to the system."""
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    runner = CliRunner()
-
-    async def run(*arguments: str, typed: str | None = None) -> Outcome:
-        result = await asyncio.to_thread(
-            runner.invoke, app, list(arguments), input=typed, catch_exceptions=False
-        )
-        return Outcome(result.exit_code, result.stdout, result.stderr)
-
-    return run
+    return run_command

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from e2e.memory.conftest import Run
+from command_line import Run
 from other_models import DIM, WORDS, endpoints, serve
 from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Run
 from doubles.script import call, say
 from e2e.cli.pty_program import on_terminal
-from e2e.memory.conftest import Run
 from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from whole_system import System

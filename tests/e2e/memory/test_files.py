@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from command_line import Run
 from e2e.cli.pty_program import on_terminal
-from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.cli.files.uploads import CHUNK_BYTES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from command_line import Run
 from doubles.script import call, say
 from e2e.cli.pty_program import on_terminal
-from e2e.memory.conftest import Run
 from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2

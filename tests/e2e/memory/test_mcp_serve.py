@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from e2e.memory.conftest import Run
+from command_line import Run
 from mcp_clients import BY_EDITOR, PROGRAM, http_server, over_http, over_stdio, result_of, variables
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb

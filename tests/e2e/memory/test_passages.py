@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.memory.conftest import Run
+from command_line import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

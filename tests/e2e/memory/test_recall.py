@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from command_line import Run
 from doubles.script import say
-from e2e.memory.conftest import Run
 from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.protocol.images import image_id

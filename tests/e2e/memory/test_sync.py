@@ -13,8 +13,8 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from command_line import Run
 from e2e.cli.pty_program import on_terminal
-from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.memory.blocks import blocks_of

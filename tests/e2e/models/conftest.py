@@ -23,12 +23,6 @@ async def factory() -> AsyncIterator[ModelFactory]:
         yield running
 
 
-@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    chosen: Dialect = request.param
-    return chosen
-
-
 @pytest.fixture
 def bench(server: ModelServer, factory: ModelFactory, dialect: Dialect) -> Bench:
     return Bench(server, factory, dialect)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from chat_messages import text_of
+from command_line import Outcome, Run, run_command
 from doubles.script import ModelCall, Step, call, say
 from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.cli.main import app
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-Run = Callable[..., Any]
 TYPES = [agent_pb.AGENT_TYPE_LETTA_V1, agent_pb.AGENT_TYPE_MEMGPT_V2]
 
 
@@ -32,13 +29,10 @@ def strata(system: System, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command; it must end well unless another code is expected."""
     monkeypatch.setenv("STRATA_ADDRESS", system.address)
     monkeypatch.setenv("STRATA_API_KEY", system.key)
-    runner = CliRunner()
 
-    async def run(*arguments: str, code: int = 0, typed: str | None = None) -> Any:
-        done = await asyncio.to_thread(
-            runner.invoke, app, ["groups", *arguments], input=typed, catch_exceptions=False
-        )
-        assert done.exit_code == code, (done.stdout, done.stderr)
+    async def run(*arguments: str, code: int = 0, typed: str | None = None) -> Outcome:
+        done = await run_command("groups", *arguments, typed=typed)
+        assert done.code == code, done
         return done
 
     return run
@@ -71,18 +65,18 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
 ) -> None:
     ids = await make(system, "Ada", "Bo")
     made = await strata("create", ids["Ada"], ids["Bo"], "--description", "Plans.", "--json")
-    group_id = json.loads(made.stdout)["id"]
-    assert group_id in (await strata("list", "--agent", ids["Bo"])).stdout
+    group_id = json.loads(made.out)["id"]
+    assert group_id in (await strata("list", "--agent", ids["Bo"])).out
     await strata("update", group_id, "--member", ids["Bo"], "--member", ids["Ada"])
     await strata("update", group_id, "--max-turns", "3")
-    shown = (await strata("show", group_id)).stdout
+    shown = (await strata("show", group_id)).out
     assert shown.index(ids["Bo"]) < shown.index(ids["Ada"])
     assert "max turns: 3" in shown
     assert "Plans." in shown
 
     system.model.respond(speaking({"Ada": "Go by train.", "Bo": "Take a tent."}))
     done = await strata("chat", group_id, "-m", "Where shall we sleep?")
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    lines = [line for line in done.out.splitlines() if line.strip()]
     names = [line.split()[0] for line in lines if line.endswith(":")]
     assert names == ["Bo", "Ada", "Bo"]
     assert [line for line in lines if line in {"Go by train.", "Take a tent."}] == [
@@ -92,7 +86,7 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
     ]
     events = [
         json.loads(line)
-        for line in (await strata("chat", group_id, "-m", "And?", "--json")).stdout.splitlines()
+        for line in (await strata("chat", group_id, "-m", "And?", "--json")).out.splitlines()
     ]
     assert {event["member"]["agentId"] for event in events if "member" in event} == set(
         ids.values()
@@ -113,7 +107,7 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
 
     await strata("delete", group_id, code=2)
     await strata("delete", group_id, "--yes")
-    assert "There is no group" in (await strata("show", group_id, code=1)).stderr
+    assert "There is no group" in (await strata("show", group_id, code=1)).err
 
 
 async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(system: System, strata: Run) -> None:
@@ -132,12 +126,12 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(system: System, s
         "STOP",
         "--json",
     )
-    group_id = json.loads(made.stdout)["id"]
+    group_id = json.loads(made.out)["id"]
     system.model.respond(speaking({"Max": ids["Bo"], "Bo": "All is said. STOP", "Ada": "No."}))
     done = await strata("chat", group_id, typed="Well?\n\n")
-    assert "All is said. STOP" in done.stdout
-    assert "picks the next speaker" in done.stdout
-    assert "No." not in done.stdout
+    assert "All is said. STOP" in done.out
+    assert "picks the next speaker" in done.out
+    assert "No." not in done.out
 
 
 async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_for(
@@ -158,15 +152,15 @@ async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_
         )
     )
     made = await strata("create", "--type", "sleeptime", "--manager", max_.id, "--json")
-    group_id = json.loads(made.stdout)["id"]
-    shown = (await strata("show", group_id)).stdout
+    group_id = json.loads(made.out)["id"]
+    shown = (await strata("show", group_id)).out
     assert max_.memory_agent_id in shown
     assert "memory agent runs after: every 1000 turns" in shown
     done = await strata("chat", group_id, "-m", "How?")
-    assert speakers(done.stdout) == ["Max"]
-    assert "By train." in done.stdout
+    assert speakers(done.out) == ["Max"]
+    assert "By train." in done.out
     updated = await strata("update", group_id, "--manager", max_.id)
-    assert max_.memory_agent_id in updated.stdout
+    assert max_.memory_agent_id in updated.out
 
     async def memory_agent_is_done() -> bool:
         request = run_pb.GetMemoryStatusRequest(agent_id=max_.id)
@@ -202,7 +196,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     )
     kind = ("--type", "supervisor", "--manager", max_.id)
     made = await strata("create", ids["Ada"], ids["Bo"], *kind, "--json")
-    group_id = json.loads(made.stdout)["id"]
+    group_id = json.loads(made.out)["id"]
     asks: dict[str, Any] = {"message": "How do we get there?"}
     final = "By train, then on foot."
     system.model.requests.clear()
@@ -219,9 +213,9 @@ async def test_a_manager_agent_asks_the_members_and_answers(
         )
     )
     done = await strata("chat", group_id, "-m", "How?")
-    names = speakers(done.stdout)
+    names = speakers(done.out)
     assert (names[0], sorted(names[1:-1]), names[-1]) == ("Max", ["Ada", "Bo"], "Max")
-    places = [done.stdout.index(text) for text in ("By train.", "On foot.", final)]
+    places = [done.out.index(text) for text in ("By train.", "On foot.", final)]
     assert max(places) == places[-1]
     first, last = (
         [request for request in system.model.requests if "You are Max." in request.system][place]
@@ -270,10 +264,8 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     made = await strata(
         "create", *(agent.id for agent in agents.values()), "--type", "swarm", "--json"
     )
-    group_id = json.loads(made.stdout)["id"]
-    assert (
-        f"holds the conversation: {agents['Ada'].name}" in (await strata("show", group_id)).stdout
-    )
+    group_id = json.loads(made.out)["id"]
+    assert f"holds the conversation: {agents['Ada'].name}" in (await strata("show", group_id)).out
 
     def speak(text: str) -> Step:
         return call("send_message", {"message": text}) if v2 else say(text)
@@ -290,8 +282,8 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
         )
     )
     done = await strata("chat", group_id, "-m", "Which tent?")
-    assert speakers(done.stdout) == ["Ada", "Bo"]
-    assert "Take the green one." in done.stdout
+    assert speakers(done.out) == ["Ada", "Bo"]
+    assert "Take the green one." in done.out
     of_ada = [request for request in system.model.requests if "You are Ada." in request.system]
     [tool] = [
         tool["function"]
@@ -303,11 +295,11 @@ async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
     assert "must be one of" in str(of_ada[1].body["messages"])
     of_bo = [request for request in system.model.requests if "You are Bo." in request.system]
     assert "She asks about tents." in str(of_bo[0].body["messages"])
-    shown = (await strata("show", group_id)).stdout
+    shown = (await strata("show", group_id)).out
     assert f"holds the conversation: {agents['Bo'].name}" in shown
     done = await strata("chat", group_id, "-m", "And in rain?")
-    assert speakers(done.stdout) == ["Bo"]
+    assert speakers(done.out) == ["Bo"]
     # An agent that is deleted loses the conversation to the first member.
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agents["Bo"].id))
-    shown = (await strata("show", group_id)).stdout
+    shown = (await strata("show", group_id)).out
     assert f"holds the conversation: {agents['Ada'].name}" in shown

@@ -27,12 +27,6 @@ SETTINGS = "key"
 """The API key of the models in the settings of the running system."""
 
 
-@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    chosen: Dialect = request.param
-    return chosen
-
-
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def _no_keys_left(system: System) -> AsyncIterator[None]:
     yield

@@ -32,12 +32,6 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    chosen: Dialect = request.param
-    return chosen
-
-
 async def agent_on(system: System, dialect: Dialect) -> agent_pb.Agent:
     return await system.make_agent(f"{dialect}/test-model")
 

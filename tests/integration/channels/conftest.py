@@ -11,6 +11,7 @@ import pytest
 from contract.channels.conftest import echo, keys
 from polling import eventually
 from strata.shared.auth import TokenVerifier
+from strata.shared.channels import ChannelFactory
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
@@ -43,6 +44,12 @@ def echo_service(echo: Any, servicer: object) -> Service:
     full_name = echo.pb.DESCRIPTOR.services_by_name["EchoService"].full_name
     add = echo.pb_grpc.add_EchoServiceServicer_to_server
     return Service("echo", [GrpcService(full_name, add, servicer)])
+
+
+def stub_to(target: str, factory: ChannelFactory, echo: Any, peer: str = "echo") -> Any:
+    """Returns a stub to the service at a target."""
+    services = echo.pb.DESCRIPTOR.services_by_name.values()
+    return echo.pb_grpc.EchoServiceStub(factory.channel(target, services, peer=peer))
 
 
 @pytest.fixture

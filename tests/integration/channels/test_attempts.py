@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from integration.channels.conftest import stub_to
 from strata.protocol.errors import DeadlineExceededError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
@@ -47,18 +48,13 @@ async def factory() -> AsyncIterator[ChannelFactory]:
     await made.close()
 
 
-def stub_to(server: Any, factory: ChannelFactory, echo: Any, peer: str = "echo") -> Any:
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    return echo.pb_grpc.EchoServiceStub(factory.channel(server.address, services, peer=peer))
-
-
 async def test_a_slow_method_has_time_enough_in_a_later_attempt(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     slow = Slow(0.5)
     server = await start(slow.servicer(echo))
     with keys.signed_in():
-        call = stub_to(server, factory, echo).Echo(echo.pb.Note(text="a"))
+        call = stub_to(server.address, factory, echo).Echo(echo.pb.Note(text="a"))
         assert (await call).text == "a"
     # Of the one that answered, not of the first.
     assert ("x-attempt", str(slow.started)) in tuple(await call.trailing_metadata())
@@ -71,7 +67,7 @@ async def test_attempts_end_with_the_deadline_of_the_call(
 ) -> None:
     slow = Slow(60)
     server = await start(slow.servicer(echo))
-    stub = stub_to(server, factory, echo)
+    stub = stub_to(server.address, factory, echo)
     with keys.signed_in():
         for seconds in (0.1, 0.5, 1.0):
             with pytest.raises(DeadlineExceededError):
@@ -84,7 +80,7 @@ async def test_calls_that_are_not_repeatable_or_come_from_clients_are_attempted_
 ) -> None:
     slow = Slow(1.0)
     server = await start(slow.servicer(echo))
-    stub = stub_to(server, factory, echo, peer="echo" if method == "Change" else "")
+    stub = stub_to(server.address, factory, echo, peer="echo" if method == "Change" else "")
     with keys.signed_in():
         await getattr(stub, method)(echo.pb.Note())
     assert (slow.started, slow.cancelled) == (1, 0)
@@ -95,7 +91,7 @@ async def test_a_cancelled_call_is_not_attempted_again(
 ) -> None:
     slow = Slow(60)
     server = await start(slow.servicer(echo))
-    stub = stub_to(server, factory, echo)
+    stub = stub_to(server.address, factory, echo)
     with keys.signed_in():
         call = asyncio.ensure_future(stub.Echo(echo.pb.Note()))
         while not slow.started:

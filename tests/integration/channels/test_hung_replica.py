@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from integration.channels.conftest import stub_to
 from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
@@ -82,11 +83,9 @@ async def factory() -> AsyncIterator[ChannelFactory]:
     await made.close()
 
 
-async def stub_to(replicas: Replicas, factory: ChannelFactory, echo: Any) -> Any:
+async def connected_stub(replicas: Replicas, factory: ChannelFactory, echo: Any) -> Any:
     """Returns a stub that is connected to both replicas."""
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    channel = factory.channel(replicas.target, services, peer="echo")
-    stub = echo.pb_grpc.EchoServiceStub(channel)
+    stub = stub_to(replicas.target, factory, echo)
     answered: set[int] = set()
     while answered != replicas.pids():
         answered.add((await stub.Echo(echo.pb.Note())).number)
@@ -97,7 +96,7 @@ async def test_calls_that_may_be_repeated_go_to_the_other_replica(
     replicas: Replicas, factory: ChannelFactory, echo: Any, keys: Any
 ) -> None:
     with keys.signed_in():
-        stub = await stub_to(replicas, factory, echo)
+        stub = await connected_stub(replicas, factory, echo)
         with replicas.hung(0) as alive:
             # It hangs for as long as these take, so each must have got away by itself.
             answers = await asyncio.gather(
@@ -112,7 +111,7 @@ async def test_an_edit_is_repeated_by_its_key_and_none_is_lost(
 ) -> None:
     texts = [f"edit-{number}" for number in range(20)]
     with keys.signed_in():
-        stub = await stub_to(replicas, factory, echo)
+        stub = await connected_stub(replicas, factory, echo)
         with replicas.hung(1) as alive:
             answers = await asyncio.gather(
                 *(stub.Replace(echo.pb.Note(text=text)) for text in texts)
@@ -126,7 +125,7 @@ async def test_what_must_not_be_repeated_ends_unavailable_and_happens_at_most_on
 ) -> None:
     note = echo.pb.Note
     with keys.signed_in():
-        stub = await stub_to(replicas, factory, echo)
+        stub = await connected_stub(replicas, factory, echo)
         with replicas.hung(0):
             calls = [stub.Change(note(text=str(number))) for number in range(10)]
             streams = [stub.Count(note(text=str(number))).read() for number in range(10)]
@@ -157,7 +156,7 @@ async def test_cancelling_a_call_that_is_repeated_ends_it(
     replicas: Replicas, factory: ChannelFactory, echo: Any, keys: Any
 ) -> None:
     with keys.signed_in():
-        stub = await stub_to(replicas, factory, echo)
+        stub = await connected_stub(replicas, factory, echo)
         with replicas.hung(0), replicas.hung(1):
             call = stub.Echo(echo.pb.Note())
             waiting = asyncio.ensure_future(call)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from integration.channels.conftest import stub_to
 from name_server import NameServer
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.renewing_channel import names_a_host
+from strata.standalone.ports import pick_port
 
 
 class Replica:
@@ -50,10 +51,8 @@ class Replicas:
         self._start = start
         self._echo = echo
         self.factory = ChannelFactory(ChannelOptions(renew_s=0.1))
-        services = echo.pb.DESCRIPTOR.services_by_name.values()
         target = f"dns://{names.address}/replicas.test:{port}"
-        channel = self.factory.channel(target, services, peer="echo")
-        self.stub = echo.pb_grpc.EchoServiceStub(channel)
+        self.stub = stub_to(target, self.factory, echo)
 
     async def replica(self, host: str) -> Replica:
         made = Replica(host)
@@ -83,10 +82,7 @@ class Replicas:
 async def replicas(start: Any, echo: Any, keys: Any) -> AsyncIterator[Replicas]:
     names = NameServer()
     await names.start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    made = Replicas(names, port, start, echo)
+    made = Replicas(names, pick_port(), start, echo)
     with keys.signed_in():
         yield made
     await made.factory.close()

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from cut_proxy import CutProxy
+from integration.channels.conftest import stub_to
 from name_server import NameServer
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
+from strata.standalone.ports import pick_port
 
 METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")
 
@@ -68,11 +70,6 @@ async def patient() -> AsyncIterator[ChannelFactory]:
     await made.close()
 
 
-def stub_to(target: str, factory: ChannelFactory, echo: Any) -> Any:
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    return echo.pb_grpc.EchoServiceStub(factory.channel(target, services, peer="echo"))
-
-
 async def answer(stub: Any, method: str, note: Any, **options: Any) -> Any:
     """Calls a method of any shape; returns its first response."""
 
@@ -83,18 +80,11 @@ async def answer(stub: Any, method: str, note: Any, **options: Any) -> Any:
     return await (call.read() if method in ("Count", "Chat") else call)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as free:
-        free.bind((host, 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("method", METHODS)
 async def test_call_of_every_shape_waits_for_a_service_that_starts(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str
 ) -> None:
-    effects, port = Effects(), free_port()
+    effects, port = Effects(), pick_port()
     stub = stub_to(f"127.0.0.1:{port}", patient, echo)
     with keys.signed_in():
         call = asyncio.create_task(answer(stub, method, echo.pb.Note(text="a")))
@@ -141,7 +131,7 @@ async def test_stream_with_a_connection_is_not_ended_for_want_of_one(
 async def test_cancelling_a_call_that_waits_for_its_service_ends_it(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str
 ) -> None:
-    effects, port = Effects(), free_port()
+    effects, port = Effects(), pick_port()
     stub = stub_to(f"127.0.0.1:{port}", patient, echo)
     with keys.signed_in():
         calls = [getattr(stub, method)(echo.pb.Note()) for _ in range(2)]
@@ -329,7 +319,7 @@ async def test_connection_over_a_slow_network_is_waited_for(
 async def test_name_that_resolves_to_nothing_is_asked_again(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str
 ) -> None:
-    names, port = NameServer(), free_port()
+    names, port = NameServer(), pick_port()
     await names.start()
     try:
         stub = stub_to(f"dns://{names.address}/replicas.test:{port}", patient, echo)
@@ -349,7 +339,7 @@ async def test_name_that_resolves_to_nothing_is_asked_again(
 async def test_first_call_goes_to_the_address_that_answers(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str, kind: str
 ) -> None:
-    port = free_port()
+    port = pick_port()
     names = NameServer()
     await names.start()
     with socket.socket() as silent:

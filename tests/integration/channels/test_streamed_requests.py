@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from integration.channels.conftest import check_refusals, refusals, targets
+from integration.channels.conftest import check_refusals, refusals, stub_to, targets
 from polling import eventually
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
@@ -60,11 +60,6 @@ async def factory() -> AsyncIterator[ChannelFactory]:
 async def refusing(start: Any, echo: Any) -> GrpcServer:
     server: GrpcServer = await start(servicer(echo), clock=WrongClock())
     return server
-
-
-def stub_to(target: str, factory: ChannelFactory, echo: Any) -> Any:
-    services = echo.pb.DESCRIPTOR.services_by_name.values()
-    return echo.pb_grpc.EchoServiceStub(factory.channel(target, services, peer="echo"))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from integration.core_memory.block_calls import AGENT, create, edit, prepare
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -24,27 +25,11 @@ from strata.shared.context import RequestContext, use
 from strata.shared.db import encode_page_token
 from strata.shared.ids import new_id
 
-AGENT = new_id("agent")
-
 
 @pytest.fixture(autouse=True)
 async def agent(client: Any, project: str) -> None:
     """The agent of the tests, in the project of each."""
-    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=AGENT))
-
-
-async def create(client: Any, label: str = "human", value: str = "", **more: Any) -> pb.Block:
-    agent_id, request_id = more.pop("agent_id", AGENT), more.pop("request_id", "")
-    block = pb.NewBlock(label=label, value=value, **more)
-    request = pb.CreateBlockRequest(block=block, agent_id=agent_id, request_id=request_id)
-    response: pb.CreateBlockResponse = await client.blocks.CreateBlock(request)
-    return response.block
-
-
-async def edit(client: Any, label: str = "human", **verb: Any) -> pb.EditBlockResponse:
-    request = pb.EditBlockRequest(agent_id=AGENT, label=label, **verb)
-    response: pb.EditBlockResponse = await client.blocks.EditBlock(request)
-    return response
+    await prepare(client)
 
 
 async def read(client: Any, label: str = "human") -> pb.Block:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from failures import failure
+from integration.core_memory.block_calls import AGENT, create, edit, prepare
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -18,30 +18,14 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
-from strata.shared.ids import new_id
 
-AGENT = new_id("agent")
 EDITED = "The core memory block with label `human` has been edited. "
 
 
 @pytest.fixture(autouse=True)
 async def agent(client: Any, project: str) -> None:
     """The agent of the tests, in the project of each."""
-    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=AGENT))
-
-
-async def create(client: Any, label: str = "human", value: str = "", **more: Any) -> pb.Block:
-    request = pb.CreateBlockRequest(
-        block=pb.NewBlock(label=label, value=value, **more), agent_id=AGENT
-    )
-    response: pb.CreateBlockResponse = await client.blocks.CreateBlock(request)
-    return response.block
-
-
-async def edit(client: Any, label: str = "human", **verb: Any) -> pb.EditBlockResponse:
-    request = pb.EditBlockRequest(agent_id=AGENT, label=label, **verb)
-    response: pb.EditBlockResponse = await client.blocks.EditBlock(request)
-    return response
+    await prepare(client)
 
 
 async def patch(client: Any, text: str, label: str = "human", **more: Any) -> pb.EditBlockResponse:

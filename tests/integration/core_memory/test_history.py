@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from integration.core_memory.block_calls import AGENT, create, prepare
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -21,7 +22,6 @@ from strata.protocol.errors import (
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
-AGENT = new_id("agent")
 OTHER = new_id("agent")
 
 
@@ -29,14 +29,7 @@ OTHER = new_id("agent")
 async def agents(client: Any, project: str) -> None:
     """The agents of the tests, in the project of each."""
     for agent in (AGENT, OTHER):
-        await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=agent))
-
-
-async def create(client: Any, label: str = "human", value: str = "", **more: Any) -> pb.Block:
-    block = pb.NewBlock(label=label, value=value, **more)
-    request = pb.CreateBlockRequest(block=block, agent_id=AGENT)
-    response: pb.CreateBlockResponse = await client.blocks.CreateBlock(request)
-    return response.block
+        await prepare(client, agent)
 
 
 async def append(

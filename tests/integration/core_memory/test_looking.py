@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from integration.core_memory.block_calls import create, prepare
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
@@ -26,16 +27,7 @@ The following memory blocks are currently engaged in your core memory unit:
 
 @pytest.fixture
 async def agent(client: Any) -> str:
-    agent_id = new_id("agent")
-    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=agent_id))
-    return agent_id
-
-
-async def create(client: Any, agent: str, label: str, value: str, **more: Any) -> pb.Block:
-    block = pb.NewBlock(label=label, value=value, description="About.", **more)
-    request = pb.CreateBlockRequest(agent_id=agent, block=block)
-    response: pb.CreateBlockResponse = await client.blocks.CreateBlock(request)
-    return response.block
+    return await prepare(client, new_id("agent"))
 
 
 async def render(client: Any, agent: str, **more: Any) -> pb.RenderMemoryResponse:
@@ -60,8 +52,10 @@ async def folder(client: Any, agent: str) -> None:
 
 async def test_a_person_sees_what_the_model_sees(client: Any, agent: str) -> None:
     blocks = [
-        await create(client, agent, "human", "Name: Sam"),
-        await create(client, agent, "policy", "1\n2", read_only=True, limit=3),
+        await create(client, "human", "Name: Sam", agent_id=agent, description="About."),
+        await create(
+            client, "policy", "1\n2", agent_id=agent, description="About.", read_only=True, limit=3
+        ),
     ]
     rendered = await render(client, agent)
     assert rendered.text == (await compiled(client, agent)).memory_section
@@ -93,7 +87,7 @@ async def test_agents_that_are_not_there_cannot_be_looked_at(client: Any) -> Non
 
 
 async def test_folders_are_a_part_of_what_is_compiled(client: Any, agent: str) -> None:
-    await create(client, agent, "human", "x")
+    await create(client, "human", "x", agent_id=agent, description="About.")
     without = await compiled(client, agent)
     assert not without.has_folders
     await folder(client, agent)
@@ -120,8 +114,8 @@ async def test_folders_alone_are_compiled_too(client: Any, agent: str) -> None:
 
 
 async def test_compile_always_returns_block_revisions(client: Any, agent: str) -> None:
-    block = await create(client, agent, "human", "x")
-    await create(client, agent, "notes", "")
+    block = await create(client, "human", "x", agent_id=agent, description="About.")
+    await create(client, "notes", "", agent_id=agent, description="About.")
     await client.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="y"))
     first = await compiled(client, agent)
     same = await compiled(client, agent, if_revision=first.revision)
@@ -139,8 +133,12 @@ async def test_invalid_limits_are_refused(client: Any, agent: str, field: str) -
 
 
 async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent: str) -> None:
-    human = await create(client, agent, "human", "Sam likes tea\nSam is ill today")
-    notes = await create(client, agent, "notes", "sam likes tea.", limit=15)
+    human = await create(
+        client, "human", "Sam likes tea\nSam is ill today", agent_id=agent, description="About."
+    )
+    notes = await create(
+        client, "notes", "sam likes tea.", agent_id=agent, description="About.", limit=15
+    )
     response = await client.blocks.LintMemory(pb.LintMemoryRequest(agent_id=agent))
     assert [(finding.rule, finding.block_id, finding.line) for finding in response.findings] == [
         (pb.LINT_RULE_RELATIVE_DATE, human.id, 2),
@@ -163,7 +161,7 @@ async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent
 async def test_a_compilation_is_one_transaction(
     client: Any, agent: str, database: Database
 ) -> None:
-    await create(client, agent, "human", "x")
+    await create(client, "human", "x", agent_id=agent, description="About.")
     await folder(client, agent)
     store = PostgresBlockStore(database)
     query = CompileQuery(agent, Form.of("", line_numbers=False), limits=FileLimits(5, 100))

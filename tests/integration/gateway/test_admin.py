@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,12 @@ import asyncpg
 import grpc
 import grpc.aio
 import pytest
-from typer.testing import CliRunner
 
+from command_line import run_command
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
 from run_events import collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.cli.main import app
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.shared.ids import new_id
 from strata.shared.scopes import OrganizationScope, Scope
@@ -251,12 +249,10 @@ async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
     settings = socket_services.settings()
     for name in ("database_url", "worker_database_url", "key_pepper"):
         monkeypatch.setenv(f"STRATA_GATEWAY_{name.upper()}", getattr(settings, name))
-    ran = await asyncio.to_thread(
-        CliRunner().invoke, app, ["bootstrap", "--organization", "acme"], catch_exceptions=False
-    )
-    assert ran.exit_code == 0, ran.output
+    ran = await run_command("bootstrap", "--organization", "acme")
+    assert ran.code == 0, ran
     gateway = await socket_services.gateway()
-    metadata = (("x-api-key", ran.stdout.strip()),)
+    metadata = (("x-api-key", ran.out.strip()),)
     who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
     projects = await gateway.admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata)

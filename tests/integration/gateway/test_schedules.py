@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import time
@@ -12,8 +11,8 @@ from typing import Any
 import asyncpg
 import grpc.aio
 import pytest
-from typer.testing import CliRunner
 
+from command_line import run_command
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_replicas import start_process
@@ -24,7 +23,6 @@ from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
-from strata.cli.main import app
 from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
 
@@ -238,9 +236,9 @@ async def test_the_command_line_creates_shows_pauses_and_deletes_schedules(
     agent_id = socket_services.new_agent()
 
     async def strata(*arguments: str, code: int = 0) -> str:
-        result = await asyncio.to_thread(CliRunner().invoke, app, ["schedules", *arguments])
-        assert result.exit_code == code, result.output
-        return result.stdout if code == 0 else result.stderr
+        done = await run_command("schedules", *arguments)
+        assert done.code == code, done
+        return done.out if code == 0 else done.err
 
     created = json.loads(
         await strata(

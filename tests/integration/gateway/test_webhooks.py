@@ -15,8 +15,8 @@ from typing import Any
 import asyncpg
 import grpc.aio
 import pytest
-from typer.testing import CliRunner
 
+from command_line import run_command
 from integration.gateway.scripted_runs import NEVER, finished, plays, started
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
@@ -24,7 +24,6 @@ from run_events import collect
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.api.gateway.v1 import webhook_service_pb2_grpc as pb_grpc
-from strata.cli.main import app
 from strata.gateway.webhooks.domain import RETRIES_S
 from strata.protocol.status import from_rpc_error
 from strata.shared.ids import new_id
@@ -405,9 +404,9 @@ async def test_the_command_line_creates_lists_and_redelivers(
     monkeypatch.setenv("STRATA_API_KEY", gateway.api_key)
 
     async def strata(*arguments: str) -> str:
-        result = await asyncio.to_thread(CliRunner().invoke, app, ["webhooks", *arguments])
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        done = await run_command("webhooks", *arguments)
+        assert done.code == 0, done
+        return done.out
 
     created = json.loads(await strata("create", receiver.url("/hook"), "--json"))
     assert created["secret"].startswith("whsec_")

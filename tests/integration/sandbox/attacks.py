@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
+from typing import Any
 
 from integration.sandbox.jails import Worker
 
@@ -33,3 +35,19 @@ def source(body: str) -> str:
 def alone(jail: Worker) -> None:
     """Asserts that no process of a call is left, and that the next call works."""
     assert jail.value("def f():\n    return 1") == 1
+
+
+def all_stopped(attempts: dict[str, Any]) -> None:
+    """Asserts that something was tried, and that all of it was stopped."""
+    assert attempts
+    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
+
+
+def no_process_has(mark: str) -> None:
+    """Asserts that no process of the machine has a mark in its command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                assert mark.encode() not in (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue

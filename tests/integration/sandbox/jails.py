@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from strata.shared.sandbox import Failure, Isolation, RunResult, RunStatus
+from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[3]
@@ -29,6 +30,15 @@ def interpreter() -> str:
         if path.exists() and readable(path):
             return str(path)
     pytest.skip("no Python here can be run by another user")
+
+
+async def started(config: JailConfig | None = None) -> JailSandbox:
+    """Returns a sandbox in the test's process; skips the test if the machine isolates nothing."""
+    sandbox = await JailSandbox.start(config)
+    if sandbox.isolation is Isolation.NONE:
+        await sandbox.close()
+        pytest.skip(f"no isolation can be had here: {sandbox.probe.description()}")
+    return sandbox
 
 
 class Worker:

@@ -12,14 +12,9 @@ from typing import Any
 
 import pytest
 
-from integration.sandbox.attacks import source
+from integration.sandbox.attacks import all_stopped, source
 from integration.sandbox.jails import Worker
 from strata.shared.sandbox import Isolation
-
-
-def all_stopped(attempts: dict[str, Any]) -> None:
-    assert attempts
-    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from integration.sandbox.attacks import source
+from integration.sandbox.attacks import all_stopped, source
 from integration.sandbox.jails import Worker
 from strata.shared.sandbox import Isolation
 from strata.tool_runner.sandbox.program import syscalls
@@ -36,11 +34,6 @@ DANGEROUS = {
         "personality": 92, "seccomp": 277, "capset": 91, "clock_settime": 112, "setuid": 146,
     },
 }  # fmt: skip
-
-
-def all_stopped(attempts: dict[str, Any]) -> None:
-    assert attempts
-    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 def test_dangerous_system_calls_are_refused(jail: Worker) -> None:

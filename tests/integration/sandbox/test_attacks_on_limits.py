@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from integration.sandbox.attacks import alone, source
+from integration.sandbox.attacks import alone, no_process_has, source
 from integration.sandbox.jails import Worker
 from strata.shared.sandbox import MIB, Isolation, RunStatus
 from strata.tool_runner.sandbox.program import syscalls
@@ -258,12 +257,7 @@ def test_a_daemon_does_not_outlive_the_call(jail: Worker) -> None:
     result = jail.run(source(body), "f", {"mark": mark})
     if jail.level is Isolation.NAMESPACES:
         assert result.status is RunStatus.OK, result
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                assert mark.encode() not in (entry / "cmdline").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+    no_process_has(mark)
 
 
 def test_threads_do_not_keep_a_call(jail: Worker) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from integration.sandbox.attacks import alone, source
+from integration.sandbox.attacks import all_stopped, alone, no_process_has, source
 from integration.sandbox.jails import Worker
 from strata.shared.sandbox import MIB, Isolation, RunStatus
 from strata.tool_runner.sandbox.program import syscalls
@@ -50,11 +49,6 @@ MORE = {
 }  # fmt: skip
 # Not dangerous: harmless ones of the lists above that a table may name for libraries.
 HARMLESS = {"signalfd"}
-
-
-def all_stopped(attempts: dict[str, Any]) -> None:
-    assert attempts
-    assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 def test_more_system_calls_are_refused(jail: Worker) -> None:
@@ -314,12 +308,7 @@ def test_storms_end_with_the_call(jail: Worker) -> None:
     """
     mark = f"strata-storm-{os.getpid()}-{jail.pid}"
     jail.run(source(body), "f", {"mark": mark}, limits={"processes": 40, "wall_seconds": 3.0})
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                assert mark.encode() not in (entry / "cmdline").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+    no_process_has(mark)
     alone(jail)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from integration.sandbox.jails import started
 from strata.protocol.errors import UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
@@ -57,10 +58,7 @@ class Asked:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox() -> AsyncIterator[JailSandbox]:
-    made = await JailSandbox.start(JailConfig(warm=2, parallel=1))
-    if made.isolation is Isolation.NONE:
-        await made.close()
-        pytest.skip(f"no isolation can be had here: {made.probe.description()}")
+    made = await started(JailConfig(warm=2, parallel=1))
     yield made
     await made.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
-from strata.protocol.errors import NotFoundError
+from strata.api.tool_execution.v1.tool_service_pb2_grpc import ToolServiceStub
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
@@ -119,6 +118,18 @@ def refusal(ended: pb.FinishedCall) -> str:
     return str(packed["message"])
 
 
+class UnusedSandbox:
+    """A sandbox in which no code may run."""
+
+    isolation: Any = None
+
+    async def run(self, run: Any) -> Any:
+        pytest.fail("it was run")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 @pytest.fixture(scope="package")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the services take the packages of tools from, in place of an index."""
@@ -142,6 +153,12 @@ def services(running_services: InnerServices) -> Iterator[InnerServices]:
         yield running_services
 
 
+@pytest.fixture
+def registry(services: InnerServices) -> ToolServiceStub:
+    """The tools of the project."""
+    return ToolServiceStub(services.channel("tool_execution"))
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def tools(services: InnerServices) -> Tools:
     """The tools of an agent with the blocks "human" (two lines) and "rules" (read-only)."""
@@ -156,8 +173,5 @@ async def tools(services: InnerServices) -> Tools:
 async def mcp(services: InnerServices) -> AsyncIterator[Mcp]:
     """A project whose MCP servers are removed after the test."""
     with open_folder() as folder:
-        fixture = Mcp(services, folder)
-        yield fixture
-        for server_id in fixture.added:
-            with contextlib.suppress(NotFoundError):
-                await fixture.remove(server_id)
+        async with Mcp(services, folder) as mcp:
+            yield mcp

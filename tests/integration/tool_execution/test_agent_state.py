@@ -14,7 +14,6 @@ from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
@@ -34,11 +33,6 @@ def source(body: str, name: str = "stateful", parameters: str = "") -> str:
         f'    """Does something with memory.{DESCRIBED if parameters == TIMES else ""}"""\n'
         f"    memory = agent_state.memory\n{lines}\n"
     )
-
-
-@pytest.fixture
-def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from integration.tool_execution.test_agent_state import START, make_block, put, 
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import PermissionDeniedError, Reason, UnavailableError
 from strata.shared.context import current_project, use
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
@@ -24,11 +23,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 BOTH = (
     "memory.get_block('alpha').value = 'two'\nmemory.get_block('human').value = 'y'\nreturn 'done'"
 )
-
-
-@pytest.fixture
-def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 async def repeated(tools: Tools) -> execution_pb.FinishedCall:

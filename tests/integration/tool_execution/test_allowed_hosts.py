@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from inner_services import InnerServices
-from integration.tool_execution.conftest import Tools
+from integration.tool_execution.conftest import Tools, UnusedSandbox
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.sandbox import Isolation
@@ -48,11 +46,6 @@ def get(url: str) -> str:
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode()}"
 '''
-
-
-@pytest.fixture
-def registry(services: InnerServices) -> Any:
-    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 def tool(*hosts: str, secrets: tuple[str, ...] = ()) -> Tool:
@@ -109,7 +102,7 @@ async def test_a_tool_of_the_client_has_none(registry: Any) -> None:
 
 
 async def test_the_operator_decides_at_storing_and_at_running() -> None:
-    off = SandboxRunner(_NoSandbox(), SecretBox(None), network=NetworkPolicy(allowed=False))
+    off = SandboxRunner(UnusedSandbox(), SecretBox(None), network=NetworkPolicy(allowed=False))
     with pytest.raises(UnimplementedError) as caught:
         await off.prepare(tool("a.example.com"))
     assert caught.value.metadata["what"] == "allowed_hosts"
@@ -118,7 +111,7 @@ async def test_the_operator_decides_at_storing_and_at_running() -> None:
     await off.prepare(tool())
 
     some = NetworkPolicy(allowed=True, hosts=("*.example.com",))
-    some_runner = SandboxRunner(_NoSandbox(), SecretBox(None), network=some)
+    some_runner = SandboxRunner(UnusedSandbox(), SecretBox(None), network=some)
     await some_runner.prepare(tool("a.example.com", "*.b.example.com"))
     with pytest.raises(InvalidArgumentError, match=r"b\.org"):
         await some_runner.prepare(tool("a.example.com", "b.org"))
@@ -164,13 +157,3 @@ def _envelope() -> Envelope:
     envelope = open_envelope([generate_master_key()], None)
     assert envelope is not None
     return envelope
-
-
-class _NoSandbox:
-    isolation: Any = None
-
-    async def run(self, run: Any) -> Any:
-        pytest.fail("it was run")
-
-    async def close(self) -> None:
-        """Nothing is open."""

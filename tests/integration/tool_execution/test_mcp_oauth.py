@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from doubles.oauth_server import Authority, Vault
 from inner_services import InnerServices
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError, NotFoundError
+from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HTTP = pb.MCP_TRANSPORT_STREAMABLE_HTTP
@@ -50,17 +49,17 @@ class Place:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def place(services: InnerServices, tmp_path: Path) -> AsyncIterator[Place]:
-    mcp = Mcp(services, tmp_path)
     authority = Authority()
     vault = Vault(authority)
-    await mcp.secret("CLIENT_SECRET", authority.secret)
-    async with serving_http(authority.app()) as issuer, serving_http(vault.app()) as root:
+    async with (
+        serving_http(authority.app()) as issuer,
+        serving_http(vault.app()) as root,
+        Mcp(services, tmp_path) as mcp,
+    ):
+        await mcp.secret("CLIENT_SECRET", authority.secret)
         authority.url = issuer
         vault.advertised.append(issuer)
         yield Place(mcp, authority, vault, f"{root}/mcp")
-        for server_id in mcp.added:
-            with contextlib.suppress(NotFoundError):
-                await mcp.remove(server_id)
 
 
 async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,7 @@ from doubles.sign_in_server import SignInServer, browse
 from inner_services import InnerServices
 from mcp_support import Mcp, serving_http
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError
 from strata.protocol.errors import Reason as Why
 from strata.shared.clock import SystemClock
 
@@ -77,15 +76,16 @@ class Place:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def place(services: InnerServices, tmp_path: Path) -> AsyncIterator[Place]:
-    mcp, authority = Mcp(services, tmp_path), SignInServer()
+    authority = SignInServer()
     vault = Vault(authority)
-    async with serving_http(authority.app()) as issuer, serving_http(vault.app()) as root:
+    async with (
+        serving_http(authority.app()) as issuer,
+        serving_http(vault.app()) as root,
+        Mcp(services, tmp_path) as mcp,
+    ):
         authority.url = issuer
         vault.advertised.append(issuer)
         yield Place(mcp, authority, vault, f"{root}/mcp")
-        for server_id in mcp.added:
-            with contextlib.suppress(NotFoundError):
-                await mcp.remove(server_id)
 
 
 def refused(words: str) -> Any:

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from inner_services import InnerServices
-from integration.tool_execution.conftest import Tools
+from integration.tool_execution.conftest import Tools, UnusedSandbox
 from integration.tool_execution.test_registry import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
@@ -35,11 +33,6 @@ def tide(day: int) -> list:
     """
     return [day, tidal.VERSION, moonlib.VERSION]
 '''
-
-
-@pytest.fixture
-def registry(services: InnerServices) -> Any:
-    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,22 +84,12 @@ async def test_a_source_distribution_is_never_built(
 async def test_without_packages_such_tools_are_refused_and_do_not_run() -> None:
     own = OwnDefinition("tool-1", "def f(): pass", "f", pip_requirements=("a",))
     tool = Tool("f", "d", ToolType.CUSTOM, {}, Effect.UNDECLARED, own=own)
-    runner = SandboxRunner(_NoSandbox(), SecretBox(None))
+    runner = SandboxRunner(UnusedSandbox(), SecretBox(None))
     with pytest.raises(UnimplementedError) as caught:
         await runner.prepare(tool)
     assert caught.value.metadata["what"] == "pip_requirements"
     with pytest.raises(ToolError, match="switched off"):
         await runner.run(tool, {}, {})
-
-
-class _NoSandbox:
-    isolation: Any = None
-
-    async def run(self, run: Any) -> Any:
-        pytest.fail("it was run")
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 def _sdist(folder: Path, name: str, setup: str) -> None:

@@ -15,7 +15,6 @@ from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -54,11 +53,6 @@ def weather(town: Town, unit: Unit = Unit.CELSIUS) -> dict:
         raise ValueError("boom now")
     return {"town": f"{town.name}/{town.country}", "unit": unit.name}
 '''
-
-
-@pytest.fixture
-def registry(services: InnerServices) -> pb_grpc.ToolServiceStub:
-    return pb_grpc.ToolServiceStub(services.channel("tool_execution"))
 
 
 async def upsert(registry: Any, source: str = WEATHER, **fields: Any) -> pb.Tool:

@@ -1,0 +1,45 @@
+"""Commands of `strata` in the test's process, without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from typer.testing import CliRunner
+
+from strata.cli.main import app
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The exit code of a command and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Coroutine[Any, Any, Outcome]]
+
+
+async def run_command(
+    *arguments: str, typed: str | None = None, environment: Mapping[str, str] | None = None
+) -> Outcome:
+    """Runs a command in a thread with an event loop of its own.
+
+    Args:
+        arguments: The words after ``strata``.
+        typed: The standard input.
+        environment: Variables beside those of the process.
+    """
+    result = await asyncio.to_thread(
+        CliRunner().invoke,
+        app,
+        list(arguments),
+        input=typed,
+        env=environment,
+        catch_exceptions=False,
+    )
+    return Outcome(result.exit_code, result.stdout, result.stderr)
