@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -29,6 +29,9 @@ from strata.shared.db import Database
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
+
+if TYPE_CHECKING:
+    from whole_system import System
 
 # A handler that an earlier test left with a closed stream must not write into the output of
 # another test: logging would print its failure to whatever stands for standard error now.
@@ -194,6 +197,14 @@ async def worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
     opened = Database(urls.worker_url)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def system(running_system: System) -> Iterator[System]:
+    """The system of a folder of tests; the model must get nothing that a provider refuses."""
+    running_system.model.reset()
+    yield running_system
+    assert running_system.model.violations == []
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

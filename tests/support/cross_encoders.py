@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper, save
+
+from strata.shared.search.reranking.cross_encoder import CrossEncoder
+from strata.shared.search.reranking.result_order import Reranking
+from strata.shared.telemetry import Telemetry
 
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 """Then come the words, so that the ids are others than those of the published vocabulary."""
@@ -194,3 +199,19 @@ def _split(words: str | Sequence[str]) -> list[str]:
     """Plain words in lower case, as the tokenizer gives them."""
     text = words if isinstance(words, str) else " ".join(words)
     return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+@asynccontextmanager
+async def reranking_with(
+    folder: Path,
+    *,
+    candidates: int = 30,
+    budget: float = 60,
+    telemetry: Telemetry | None = None,
+) -> AsyncIterator[Reranking]:
+    """Loads the model of a folder for the block, to rerank the results of searches."""
+    model = await CrossEncoder.load(folder)
+    try:
+        yield Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
+    finally:
+        await model.close()

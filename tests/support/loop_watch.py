@@ -69,6 +69,24 @@ class LoopWatch:
 
 
 @asynccontextmanager
+async def counted_turns(pause: float = 0.001) -> AsyncIterator[Callable[[], int]]:
+    """Yields a function that returns how often another task has run since, with this pause."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(pause)
+
+    turning = asyncio.create_task(turn())
+    try:
+        yield lambda: turns
+    finally:
+        turning.cancel()
+
+
+@asynccontextmanager
 async def watch_loop() -> AsyncIterator[LoopWatch]:
     """Watches the running loop, which must be asyncio's own."""
     watch = LoopWatch()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from archival_support import NOW, Finder
 from contract.archival.test_search import ask, texts
-from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
+from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap, reranking_with
 from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.search.reranking import Outcome
-from strata.shared.search.reranking.cross_encoder import CrossEncoder
-from strata.shared.search.reranking.result_order import RERANKS, Reranking
+from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What is the name of the boat?"
@@ -36,19 +36,10 @@ pytestmark = pytest.mark.parametrize("finder", [0.0], indirect=True)
 
 
 @asynccontextmanager
-async def reranked(
-    finder: Finder,
-    folder: Path,
-    *,
-    candidates: int = 30,
-    budget: float = 60,
-    telemetry: Telemetry | None = None,
-) -> AsyncIterator[Finder]:
-    async with AsyncExitStack() as stack:
-        model = await CrossEncoder.load(folder)
-        stack.push_async_callback(model.close)
-        made = Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
-        search = PassageSearch(finder.stores.passages, finder.index, ManualClock(NOW), made)
+async def reranked(finder: Finder, folder: Path, **options: Any) -> AsyncIterator[Finder]:
+    async with reranking_with(folder, **options) as reranking:
+        stores, index = finder.stores, finder.index
+        search = PassageSearch(stores.passages, index, ManualClock(NOW), reranking)
         yield replace(finder, search=search)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
+from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap, reranking_with
 from message_finder import Finder, finder_on
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode
@@ -21,8 +21,7 @@ from strata.shared.db import Database
 from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.reranking import Outcome
-from strata.shared.search.reranking.cross_encoder import CrossEncoder
-from strata.shared.search.reranking.result_order import RERANKS, Reranking
+from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -48,20 +47,10 @@ async def finder(
 
 
 @asynccontextmanager
-async def reranked(
-    plain: Finder,
-    folder: Path,
-    *,
-    candidates: int = 30,
-    budget: float = 60,
-    telemetry: Telemetry | None = None,
-) -> AsyncIterator[Finder]:
-    async with AsyncExitStack() as stack:
-        model = await CrossEncoder.load(folder)
-        stack.push_async_callback(model.close)
-        made = Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
-        search = MessageSearch(plain.search._store, plain.index, SystemClock(), made)
-        yield replace(plain, search=search)
+async def reranked(finder: Finder, folder: Path, **options: Any) -> AsyncIterator[Finder]:
+    async with reranking_with(folder, **options) as reranking:
+        search = MessageSearch(finder.search._store, finder.index, SystemClock(), reranking)
+        yield replace(finder, search=search)
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
 from strata.client import Client, connect
@@ -16,14 +15,6 @@ from whole_system import Shape, System, open_system
 async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
     async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
         yield system
-
-
-@pytest.fixture
-def system(running_system: System) -> Iterator[System]:
-    """The running system; the model must have been asked nothing that a provider refuses."""
-    running_system.model.reset()
-    yield running_system
-    assert running_system.model.violations == []
 
 
 @pytest_asyncio.fixture(loop_scope="session")

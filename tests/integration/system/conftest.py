@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,11 +17,3 @@ async def running_system(
 ) -> AsyncIterator[System]:
     async with open_system(databases, vectors, request.param) as system:
         yield system
-
-
-@pytest.fixture
-def system(running_system: System) -> Iterator[System]:
-    """The running system; the model must have been asked nothing that a provider refuses."""
-    running_system.model.reset()
-    yield running_system
-    assert running_system.model.violations == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loop_watch import counted_turns
 from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.search.embedding import Embedder, embed_chunked
 from strata.shared.search.embedding.minilm import MiniLmEmbedder, find_weights
@@ -95,18 +96,9 @@ async def test_the_end_of_a_long_text_is_found_through_its_chunks(minilm: MiniLm
 
 
 async def test_embedding_does_not_block_the_event_loop(minilm: MiniLmEmbedder) -> None:
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.001)
-
-    ticking = asyncio.create_task(tick())
-    await minilm.embed(["a long text about many things " * 40] * 8, "document")
-    ticking.cancel()
-    assert ticks > 8
+    async with counted_turns() as turns:
+        await minilm.embed(["a long text about many things " * 40] * 8, "document")
+        assert turns() > 8
 
 
 async def test_a_query_does_not_wait_for_a_whole_bulk(minilm: MiniLmEmbedder) -> None:

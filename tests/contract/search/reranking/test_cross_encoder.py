@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 import cross_encoders
 from cross_encoders import constant, counting, export, node, overlap, write_config, write_model
+from loop_watch import counted_turns
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.recall.settings import RecallSettings
 from strata.shared.search.reranking import Reranker, factory
@@ -149,18 +150,9 @@ async def test_a_model_without_segments_is_run_without(
 
 async def test_scoring_does_not_block_the_event_loop(stack: AsyncExitStack, tmp_path: Path) -> None:
     model = await opened(stack, cross_encoders.export_slow(tmp_path, WORDS))
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.001)
-
-    ticking = asyncio.create_task(tick())
-    assert await model.score("red cat", ["a red cat"]) == [2.0]
-    ticking.cancel()
-    assert ticks > 8
+    async with counted_turns() as turns:
+        assert await model.score("red cat", ["a red cat"]) == [2.0]
+        assert turns() > 8
 
 
 async def test_one_search_is_scored_after_the_other(counter: CrossEncoder) -> None:

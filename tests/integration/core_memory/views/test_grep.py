@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from file_seeds import FileSeeds
+from loop_watch import counted_turns
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
 from strata.core_memory.files.domain.grep import MAX_SECONDS, GrepQuery
@@ -209,20 +210,11 @@ async def test_slow_pattern_does_not_block_the_event_loop(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "a" * 1_000_000 + "!")
     agent = await files.seeds.agent(folder)
-    turns = 0
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    turning = asyncio.create_task(turn())
-    page = await files.grep.search(GrepQuery(agent, "(a+)+$", context_lines=0))
-    turning.cancel()
+    async with counted_turns(pause=0) as turns:
+        page = await files.grep.search(GrepQuery(agent, "(a+)+$", context_lines=0))
+        assert turns() > 10
     # Broken into lines of 8,000 characters; all but the last end in "a".
     assert page.total == 125
-    assert turns > 10
 
 
 LINES = st.lists(st.text(alphabet="ab1 ", max_size=6), max_size=30)
