@@ -151,7 +151,7 @@ async def test_fence_holds_before_anything_is_journalled(
     assert stale(error)
 
 
-async def test_reply_asked_for_anew_has_calls_of_its_own(
+async def test_reply_requested_again_has_calls_of_its_own(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a"))
@@ -234,7 +234,7 @@ async def test_closed_run_writes_nothing(journal: PostgresJournal, key: JournalK
     assert await journal.close(key) is None
 
 
-async def test_closing_gives_the_last_step_with_what_is_known_of_its_calls(
+async def test_closing_returns_the_last_step_with_the_known_results_of_its_calls(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a"))

@@ -59,7 +59,7 @@ async def test_the_former_chunks_are_found_until_the_new_ones_serve(stores: Stor
     assert await chunks_left(stores) == 1
 
 
-async def test_the_same_content_again_keeps_what_is_indexed(stores: Stores) -> None:
+async def test_the_same_content_again_keeps_its_index(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     first = await stores.index_file(folder, file, "one", "two", digest="same")
     async with stores.queue.claim() as queued:
@@ -179,7 +179,7 @@ async def test_abandoned_upload_is_dropped(stores: Stores) -> None:
     assert await chunks_left(stores) == 0
 
 
-async def test_an_index_built_anew_waits_for_every_chunk(stores: Stores) -> None:
+async def test_a_rebuilt_index_waits_for_every_chunk(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     await stores.index_file(folder, file, "one", "two")
     async with stores.queue.claim() as queued:

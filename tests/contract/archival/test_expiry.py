@@ -88,7 +88,7 @@ async def test_expired_passages_disappear_at_once(stores: Stores) -> None:
     assert listed.passage_count == 1
 
 
-async def test_a_longer_life_brings_back_what_is_not_destroyed(stores: Stores) -> None:
+async def test_a_longer_time_to_live_restores_expired_passages(stores: Stores) -> None:
     agent, old, young = await aged(stores)
     await live(stores, young, HOUR)
     await live(stores, young, 24 * HOUR)
@@ -157,7 +157,7 @@ async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
     assert (new.text, aging.duplicate) == ("to be", False)
 
 
-async def test_what_is_too_old_is_refused(stores: Stores) -> None:
+async def test_passages_older_than_the_time_to_live_are_refused(stores: Stores) -> None:
     _, _, young = await aged(stores)
     await live(stores, young, HOUR)
     new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]

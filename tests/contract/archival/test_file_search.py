@@ -30,7 +30,7 @@ async def in_the_index(engine: EmbeddedVectors, where: Where | None = None) -> i
         await vectors.close()
 
 
-async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: Finder) -> None:
+async def test_a_chunk_is_found_by_meaning_in_its_folder_only(finder: Finder) -> None:
     music, cars = new_id("folder"), new_id("folder")
     file = new_id("file")
     await finder.stores.index_file(music, file, "He plays the violin.", "She prefers silence.")
@@ -45,7 +45,7 @@ async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: Fin
     assert both[0].score > both[1].score
 
 
-async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
+async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
     folder, file = new_id("folder"), new_id("file")
     lines = [f"Paragraph {number} is about the harbour." for number in range(CHUNK_BATCH + 1)]
     await finder.stores.index_file(folder, file, *lines, "The password is tulip-42.")
@@ -109,7 +109,7 @@ async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(
     assert texts(await finder.find_chunks([folder], "secret")) == ["to be kept"]
 
 
-async def test_a_drop_between_writing_and_noting_is_forgotten_too(
+async def test_a_file_dropped_between_write_and_commit_is_removed_from_the_index(
     finder: Finder, engine: EmbeddedVectors
 ) -> None:
     folder, file = new_id("folder"), new_id("file")
@@ -152,7 +152,7 @@ async def test_another_projects_files_are_never_found(finder: Finder) -> None:
         assert texts(await finder.find_chunks([folder], "launch code")) == ["a code of honour"]
 
 
-async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
+async def test_without_the_engine_words_find_and_indexing_continues_afterwards(
     finder: Finder,
     engine: EmbeddedVectors,
 ) -> None:
@@ -175,7 +175,7 @@ async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
     assert await in_the_index(engine) == 10
 
 
-async def test_a_dropped_collection_is_built_anew(finder: Finder, engine: EmbeddedVectors) -> None:
+async def test_a_dropped_collection_is_rebuilt(finder: Finder, engine: EmbeddedVectors) -> None:
     folder, file = new_id("folder"), new_id("file")
     await finder.stores.index_file(folder, file, "The river is called Spree.")
     await finder.index_all()

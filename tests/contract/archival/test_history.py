@@ -83,7 +83,7 @@ async def test_versions_come_in_pages_newest_first(stores: Stores) -> None:
     assert seen == ["4", "3", "2", "1", "0"]
 
 
-async def test_what_is_deleted_is_hidden_and_comes_back(stores: Stores) -> None:
+async def test_deleted_passages_are_hidden_and_can_be_restored(stores: Stores) -> None:
     passage = await stored(stores, "hidden", ("t",))
     archive = passage.archive_id
     await stores.history.delete(passage.id, Author(), LATER)

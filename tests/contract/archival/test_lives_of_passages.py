@@ -316,7 +316,7 @@ class Machine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(list(self.known.items())))
 
 
-async def test_random_lives_of_passages(databases: Any) -> None:
+async def test_random_histories_of_passages(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     machine = type(
         "BoundMachine",

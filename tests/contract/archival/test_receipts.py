@@ -66,7 +66,7 @@ async def test_another_project_may_use_the_same_request_id(stores: Stores) -> No
         assert changed.name == "b"
 
 
-async def test_old_receipts_are_forgotten(stores: Stores) -> None:
+async def test_old_receipts_are_deleted(stores: Stores) -> None:
     made = await stores.archives.create(archive("one"), "", RequestKey())
     await stores.archives.update(made.id, ArchiveChange(name="a"), NOW, RequestKey("r1", "a"))
     assert await RECEIPTS.delete_expired(stores.worker, timedelta(days=1)) == 0

@@ -88,7 +88,7 @@ async def indexing(
     await endpoint.stop()
 
 
-async def test_the_model_is_changed_while_searches_go_on(indexing: RebuiltIndexes) -> None:
+async def test_the_model_is_changed_during_searches(indexing: RebuiltIndexes) -> None:
     ids = await indexing.insert(*TEXTS)
     await indexing.index_all()
     admin = indexing.indexes.admin
@@ -202,7 +202,7 @@ async def test_rebuild_waits_for_an_unavailable_model(indexing: RebuiltIndexes) 
     assert (await (await indexing.again()).reindex()).phase == pb.REINDEX_PHASE_SWITCHED
 
 
-async def test_another_replica_goes_on_where_one_died(indexing: RebuiltIndexes) -> None:
+async def test_another_replica_continues_after_the_death_of_one(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     await indexing.indexes.admin.start("passages", WORDS, "")
@@ -228,7 +228,7 @@ async def test_claimed_rebuild_is_not_run_by_other_replicas(indexing: RebuiltInd
     assert await indexing.step()
 
 
-async def test_a_copy_does_not_bring_back_what_was_changed_meanwhile(
+async def test_a_copy_does_not_overwrite_concurrent_changes(
     indexing: RebuiltIndexes,
 ) -> None:
     [first, second, _] = await indexing.insert(*TEXTS[:3])
@@ -434,7 +434,7 @@ async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndex
     assert (await indexing.stores.archives.get(archive.id)).embedding_model == WORDS
 
 
-async def test_the_vectors_of_an_archive_are_made_anew(indexing: RebuiltIndexes) -> None:
+async def test_the_vectors_of_an_archive_are_rebuilt(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     [archive] = (await indexing.stores.archives.page(indexing.agent, 5, None)).archives

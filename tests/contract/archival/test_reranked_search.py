@@ -89,7 +89,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         assert again == answer
 
 
-async def test_what_the_limit_would_cut_is_among_the_candidates(
+async def test_results_beyond_the_limit_are_among_the_candidates(
     finder: Finder, agent: str, tmp_path: Path
 ) -> None:
     fused = texts((await ask(finder, agent, QUESTION)).hits)
@@ -121,7 +121,7 @@ async def test_filters_hold_before_the_candidates_are_chosen(
     )
 
 
-async def test_what_waits_for_the_index_is_reranked_too(finder: Finder, tmp_path: Path) -> None:
+async def test_unindexed_items_are_reranked_too(finder: Finder, tmp_path: Path) -> None:
     name = new_id("agent")
     # Words alone find it while it waits: each text has one that is no stop word.
     waiting = (*SAID[:2], "We sail the boat on Sundays.")

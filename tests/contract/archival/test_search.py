@@ -40,7 +40,7 @@ def texts(hits: Iterable[SearchHit[Passage]]) -> list[str]:
     return [hit.item.text for hit in hits]
 
 
-async def test_a_passage_is_found_by_what_it_means(finder: Finder) -> None:
+async def test_a_passage_is_found_by_meaning(finder: Finder) -> None:
     agent = new_id("agent")
     await finder.stores.insert(
         agent, "She is allergic to peanuts.", "The car is blue.", "He plays the violin."
@@ -52,7 +52,7 @@ async def test_a_passage_is_found_by_what_it_means(finder: Finder) -> None:
     assert best.item.indexed
 
 
-async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
+async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
     agent = new_id("agent")
     await finder.stores.insert(agent, "The wifi password is tulip-42.")
     (hit,) = await find(finder, agent, "what is the wifi password")
@@ -79,7 +79,7 @@ class Overtaken:
         return hits
 
 
-async def test_what_comes_into_the_index_during_the_search_is_found(finder: Finder) -> None:
+async def test_items_indexed_during_the_search_are_found(finder: Finder) -> None:
     agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
     await finder.stores.insert(agent, "The wifi password is tulip-42.")
     passages = PassageSearch(
@@ -123,7 +123,7 @@ async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder:
     assert (await finder.stores.pending.find(5)).ids == {}
 
 
-async def test_tags_dates_and_top_k_limit_what_is_found(finder: Finder) -> None:
+async def test_tags_dates_and_top_k_limit_the_results(finder: Finder) -> None:
     agent = new_id("agent")
     await finder.stores.insert(agent, "Paris in spring", tags=("travel", "france"))
     await finder.stores.insert(agent, "Lyon in autumn", tags=("travel",))
@@ -177,7 +177,7 @@ async def test_time_expressions_use_the_time_zone_of_the_user(finder: Finder) ->
     assert "because it was stored at the time of 'today'" in earlier.why
 
 
-async def test_a_search_tells_what_each_condition_left_out(finder: Finder) -> None:
+async def test_a_search_counts_the_results_excluded_by_each_condition(finder: Finder) -> None:
     agent = new_id("agent")
     later = NOW + timedelta(days=2)
     await finder.stores.insert(agent, "The boat is called Nora.", tags=("boat",))
@@ -319,7 +319,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
     ]
 
 
-async def test_a_dropped_index_is_built_anew(finder: Finder, engine: EmbeddedVectors) -> None:
+async def test_a_dropped_index_is_rebuilt(finder: Finder, engine: EmbeddedVectors) -> None:
     agent = new_id("agent")
     await finder.stores.insert(agent, "The river is called Spree.")
     await finder.indexer.index_pending()
@@ -363,7 +363,7 @@ async def test_unrelated_query_finds_nothing(finder: Finder) -> None:
     ]
 
 
-async def test_words_that_the_model_does_not_know_are_found_by_words(finder: Finder) -> None:
+async def test_words_unknown_to_the_model_are_found_by_full_text(finder: Finder) -> None:
     agent, folder = new_id("agent"), new_id("folder")
     await finder.stores.insert(agent, *FACTS)
     await finder.stores.index_file(folder, new_id("file"), *FACTS)

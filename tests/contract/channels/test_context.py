@@ -334,7 +334,7 @@ async def test_a_reader_cancelled_as_the_request_is_sent_cancels_the_call(
         assert await asyncio.wait_for(call.code(), 30) is grpc.StatusCode.CANCELLED
 
 
-async def test_a_forgotten_stream_is_cancelled(serve: Any, echo: Any, keys: Any) -> None:
+async def test_an_abandoned_stream_is_cancelled(serve: Any, echo: Any, keys: Any) -> None:
     waiting = Waiting(echo)
     served = await serve(waiting.servicer)
     with keys.signed_in():

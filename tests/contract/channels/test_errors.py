@@ -71,7 +71,7 @@ async def calls(served: Any, echo: Any) -> list[StrataError]:
     return errors
 
 
-async def test_an_error_ends_the_iteration_after_what_came_before(
+async def test_an_error_ends_the_iteration_after_earlier_items(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, AbortedError("stop", reason=Reason.STALE_ATTEMPT)))

@@ -271,7 +271,7 @@ async def test_of_several_changes_all_are_made_or_none(store: PostgresBlockStore
     assert await store.block(one.id) == one
 
 
-async def test_several_locks_find_what_there_is(store: PostgresBlockStore) -> None:
+async def test_locks_return_the_existing_blocks(store: PostgresBlockStore) -> None:
     one = await insert(store, "one", agent="agent-a")
     two = await insert(store, "two", agent="agent-a")
     ended = await end(store, await insert(store, "gone"), at(1))
@@ -328,7 +328,7 @@ async def test_edits_are_found_by_run_agent_time_and_block(store: PostgresBlockS
     assert await matching(run_id="run-z") == {}
 
 
-async def test_reverts_record_what_they_undid(store: PostgresBlockStore) -> None:
+async def test_reverts_record_the_undone_revision(store: PostgresBlockStore) -> None:
     block = await insert(store, "one", "1")
     authorship = replace(by("revert", at(1)), undoes="1-1")
     changed = replace(next_revision(block, at(1)), value="2")

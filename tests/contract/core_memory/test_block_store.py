@@ -224,7 +224,7 @@ async def test_a_known_memory_comes_without_values(store: PostgresBlockStore) ->
     assert (await store.agent_memory("agent-a", full.fingerprint)).blocks[0].value == "changed"
 
 
-async def test_a_snapshot_does_not_see_what_changes_meanwhile(store: PostgresBlockStore) -> None:
+async def test_a_snapshot_does_not_see_concurrent_changes(store: PostgresBlockStore) -> None:
     block = await insert(store, make(value="old"), agent="agent-a")
     async with store.snapshot() as snapshot:
         before = await snapshot.agent_memory("agent-a", "")
@@ -340,7 +340,7 @@ async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockSto
     assert (await store.agent_memory("agent-a", "")).blocks == []
 
 
-async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStore) -> None:
+async def test_release_deletes_blocks_of_the_agent_alone(store: PostgresBlockStore) -> None:
     own = await insert(store, make("own"), agent="agent-a", made_for="agent-a")
     shared = await insert(store, make("shared"), agent="agent-a", made_for="agent-a")
     foreign = await insert(store, make("foreign"), agent="agent-a")

@@ -113,7 +113,7 @@ LABELS = st.lists(st.sampled_from(["a", "human", "x" * 64]), unique=True, min_si
     max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(data=st.data(), labels=LABELS)
-async def test_what_is_counted_is_at_least_half_of_what_is_rendered(
+async def test_counted_size_is_at_least_half_of_the_rendered_size(
     store: PostgresBlockStore, data: st.DataObject, labels: list[str]
 ) -> None:
     with context.use(as_project()):

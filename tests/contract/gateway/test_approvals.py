@@ -73,7 +73,9 @@ async def test_a_conversation_waits_for_the_one_answer(gateways: Gateways) -> No
     assert following.run.id == queued.run.id
 
 
-async def test_after_the_deadline_messages_go_on_and_answers_do_not(gateways: Gateways) -> None:
+async def test_after_the_deadline_messages_are_accepted_and_answers_are_not(
+    gateways: Gateways,
+) -> None:
     fence = await taken(gateways.first, "gateway-1")
     queued = await gateways.first.accept(new_run())
     approval_id, ending = asking(seconds=-1)

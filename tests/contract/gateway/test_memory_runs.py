@@ -317,7 +317,7 @@ async def test_turns_end_after_a_memory_agent_was_deleted_and_made_again(
             await gateways.first.cancel(PROJECT, open_run, b"")
 
 
-async def test_projects_whose_runs_wait_for_their_time_hold_up_no_other(
+async def test_projects_whose_runs_wait_for_their_time_delay_no_other(
     gateways: Gateways,
 ) -> None:
     for number in range(65):

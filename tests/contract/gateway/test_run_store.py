@@ -480,7 +480,7 @@ async def test_holders_that_were_lost_are_counted_until_the_run_comes_further(
     assert (await gateways.short.load(PROJECT, run_id)).lost_holders == 0
 
 
-async def test_dispatch_says_how_long_ago_the_run_was_accepted(gateways: Gateways) -> None:
+async def test_dispatch_has_the_age_of_the_run(gateways: Gateways) -> None:
     accepted = await gateways.short.accept(new_run())
     assert accepted.dispatch is not None
     assert accepted.dispatch.age_s == 0.0

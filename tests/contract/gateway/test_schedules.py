@@ -127,7 +127,7 @@ async def test_of_many_gateways_one_starts_the_run_of_a_tick(gateways: Gateways)
     assert (dispatch.principal, dispatch.payload) == (schedule.plan.principal, b"hello")
 
 
-async def test_a_gateway_that_dies_in_the_transaction_leaves_the_tick_due(
+async def test_a_tick_stays_due_after_the_gateway_dies_in_its_transaction(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_of(gateways)
@@ -185,7 +185,7 @@ async def test_a_clock_that_is_set_back_starts_no_tick_twice(gateways: Gateways)
     assert await store.due(None, 10) == []
 
 
-async def test_ticks_are_forgotten_after_the_time_of_the_setting(gateways: Gateways) -> None:
+async def test_ticks_are_deleted_after_the_time_of_the_setting(gateways: Gateways) -> None:
     terms = replace(TERMS, history_days=10)
     store = PostgresScheduleStore(gateways.database, gateways.worker, gateways.first, terms)
     schedule = await store.create(PROJECT, new_schedule(timing=Timing("0 * * * *")))

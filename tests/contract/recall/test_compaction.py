@@ -164,7 +164,7 @@ async def test_resumed_run_gets_its_inputs_without_its_summary(talk: Talk) -> No
     assert raised.value.reason is Reason.STALE_ATTEMPT
 
 
-async def test_what_is_kept_must_be_of_the_window_and_hold_the_pins(talk: Talk) -> None:
+async def test_kept_messages_must_be_of_the_window_and_include_the_pinned_ones(talk: Talk) -> None:
     first = await talk.turn("old")
     newest = await talk.turn("new")
     system = (await talk.window()).messages[0]
@@ -235,7 +235,7 @@ async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_su
     assert ids((await talk.window()).messages)[2:] == shown
 
 
-async def test_what_cannot_be_pinned(talk: Talk, project: str) -> None:
+async def test_messages_that_cannot_be_pinned(talk: Talk, project: str) -> None:
     await talk.turn("old")
     newest = await talk.turn("new")
     window = await talk.windows.compact(await talk.plan(*newest))

@@ -162,7 +162,7 @@ def same(copies: Sequence[Message], originals: Sequence[Message]) -> bool:
     return [bare(message) for message in copies] == [bare(message) for message in originals]
 
 
-async def test_a_fork_starts_with_copies_of_what_was_in_view(talk: Talk) -> None:
+async def test_a_fork_starts_with_copies_of_the_window(talk: Talk) -> None:
     first = await talk.turn("one")
     second = await talk.turn("two")
     before = await talk.window()
@@ -208,7 +208,7 @@ async def test_a_call_is_not_parted_from_its_returns(talk: Talk, position: int) 
     assert [m.copied_from_id for m in only][1:] == [asked.id]
 
 
-async def test_a_fork_before_a_compaction_sees_what_was_in_view_then(talk: Talk) -> None:
+async def test_a_fork_before_a_compaction_has_the_window_of_that_time(talk: Talk) -> None:
     one = await talk.turn("one")
     two = await talk.turn("two")
     three = await talk.turn("three")
@@ -264,7 +264,7 @@ async def test_pins_and_summary_carry_over_and_are_the_forks_own(talk: Talk) -> 
     assert ids(await talk.listed(pinned_only=True)) == [one[0].id]
 
 
-async def test_a_fork_lists_and_expands_what_was_said_before_it(talk: Talk) -> None:
+async def test_a_fork_lists_and_expands_earlier_messages(talk: Talk) -> None:
     turns = [await talk.turn(f"turn {n}", calls=n % 2) for n in range(4)]
     await talk.compact(*turns[3])
     fork = await talk.fork()
@@ -294,7 +294,9 @@ async def test_a_fork_lists_and_expands_what_was_said_before_it(talk: Talk) -> N
     assert set(ids(listed_messages)) <= set(ids(ranged))
 
 
-async def test_expanding_starts_at_a_time_and_refuses_what_is_no_summary(talk: Talk) -> None:
+async def test_expanding_starts_at_a_time_and_refuses_other_messages_than_summaries(
+    talk: Talk,
+) -> None:
     turns = [await talk.turn(f"turn {n}") for n in range(4)]
     assert await expand(talk.log, SummaryExpansion(9, conversation_id=talk.id)) == (
         await expand(talk.log, SummaryExpansion(9, conversation_id=new_id("conversation")))
@@ -310,7 +312,7 @@ async def test_expanding_starts_at_a_time_and_refuses_what_is_no_summary(talk: T
         await expand(talk.log, SummaryExpansion(3, summary_id=new_id("message")))
 
 
-async def test_the_copies_are_found_where_they_were_said_and_listed_once(talk: Talk) -> None:
+async def test_the_copies_are_found_in_their_conversation_and_listed_once(talk: Talk) -> None:
     one = await talk.turn("the parrot is called Rico")
     fork = await talk.fork()
     here = await fork.turn("the parrot speaks Greek")
@@ -357,7 +359,7 @@ async def test_a_run_that_is_resumed_gets_nothing_of_a_fork(talk: Talk) -> None:
     assert ids(again.committed) == ids(done.messages)
 
 
-async def test_repeating_a_fork_changes_nothing_and_strangers_see_none(talk: Talk) -> None:
+async def test_repeating_a_fork_changes_nothing_and_other_projects_see_none(talk: Talk) -> None:
     one = await talk.turn("one")
     fork = await talk.fork(one[0].id)
     before = await fork.window()

@@ -100,7 +100,7 @@ async def test_words_alone_are_not_reranked(
     assert plain.reranking is None
 
 
-async def test_what_the_limit_would_cut_is_among_the_candidates(
+async def test_results_beyond_the_limit_are_among_the_candidates(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     fused = await search_texts(finder, QUESTION)

@@ -221,7 +221,7 @@ async def test_other_projects_and_agents_are_left_alone(house: House) -> None:
         assert await log(theirs) == before
 
 
-async def test_a_pin_that_comes_too_late_finds_no_message(house: House) -> None:
+async def test_a_pin_after_deletion_finds_no_message(house: House) -> None:
     talk = await house.talk()
     one = await talk.turn("one")
     await talk.turn("two")

@@ -44,7 +44,7 @@ async def finder(
     await made.vectors.close()
 
 
-async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
+async def test_a_message_is_found_by_meaning(finder: Finder) -> None:
     violin = await finder.writer.say("Every evening he plays the violin.")
     await finder.writer.say("The car is blue.")
     await finder.writer.say("She is allergic to peanuts.")
@@ -55,7 +55,7 @@ async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
     assert best.mode in {"vector", "hybrid"}
 
 
-async def test_a_message_does_not_wait_for_all_that_others_said_before(finder: Finder) -> None:
+async def test_a_message_does_not_wait_for_earlier_messages_of_others(finder: Finder) -> None:
     for number in range(100):
         await finder.writer.say(f"Line {number} of a long story.")
     message = await finder.writer.say("The wifi password is tulip-42.")
@@ -79,7 +79,7 @@ class Overtaken:
         return hits
 
 
-async def test_what_comes_into_the_index_during_the_search_is_found(finder: Finder) -> None:
+async def test_items_indexed_during_the_search_are_found(finder: Finder) -> None:
     message = await finder.writer.say("The wifi password is tulip-42.")
     search = MessageSearch(finder.search._store, cast("Any", Overtaken(finder)), SystemClock())
     answer = await search.search(SearchQuery(finder.agent, "wifi password", 5))
@@ -94,7 +94,7 @@ async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder
     assert hit.document_id == message.id
 
 
-async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
+async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
     message = await finder.writer.say("The wifi password is tulip-42.")
     for mode in (Mode.HYBRID, Mode.SEMANTIC):
         [hit] = (await finder.ask("what is the wifi password", mode=mode)).hits
@@ -108,7 +108,7 @@ async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) ->
     assert (hit.mode, hit.vector_rank) == ("fts", None)
 
 
-async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
+async def test_only_spoken_text_is_indexed(finder: Finder) -> None:
     await finder.writer.say("I moved to Porto.")
     await finder.writer.say("Noted: Porto.", MessageRole.ASSISTANT)
     await finder.writer.say("The user moved to Porto.", MessageRole.SUMMARY)
@@ -157,7 +157,7 @@ async def test_conditions_hold_inside_the_engine_before_the_limit(finder: Finder
     assert await finder.ids("peanuts", conversation_id=other.conversation) == [there.id]
 
 
-async def test_times_bound_what_is_found_to_the_moment(finder: Finder) -> None:
+async def test_times_bound_the_results_to_the_moment(finder: Finder) -> None:
     first = await finder.writer.say("a trip to Lisbon")
     second = await finder.writer.say("a trip to Lisbon")
     await finder.index_all()
@@ -263,7 +263,7 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
         assert (await finder.search.search(spy)).hits == ()
 
 
-async def test_exclusions_count_what_conditions_leave_out(finder: Finder) -> None:
+async def test_exclusions_count_the_results_excluded_by_conditions(finder: Finder) -> None:
     kept = await finder.writer.say("I keep bees on the roof.")
     early = await finder.writer.say("My bees sleep in winter.", at=START - timedelta(days=9))
     reply = await finder.writer.say("Bees need little in winter.", MessageRole.ASSISTANT)
@@ -316,7 +316,7 @@ async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) ->
     assert agents[0].settled
 
 
-async def test_what_is_deleted_while_it_is_embedded_does_not_come_back(
+async def test_items_deleted_while_they_are_embedded_do_not_come_back(
     finder: Finder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finder.writer.say("forget me")
@@ -468,7 +468,7 @@ async def test_unrelated_query_finds_nothing(finder: Finder) -> None:
     assert len(await finder.ids("what must she not eat")) >= 1
 
 
-async def test_a_topic_finds_what_a_question_of_the_same_similarity_does_not(
+async def test_a_topic_finds_passages_that_a_question_of_equal_similarity_does_not(
     finder: Finder,
 ) -> None:
     """The similarity of "a city" and the trip is 0.17, below the floor of a question."""
@@ -503,7 +503,7 @@ async def test_words_without_a_meaning_to_the_model_find_only_texts_that_hold_th
     assert await finder.ids("\u65c5\u884c") == [trip.id]
 
 
-async def test_what_is_below_the_floor_is_counted_on_request(finder: Finder) -> None:
+async def test_results_below_the_floor_are_counted_on_request(finder: Finder) -> None:
     for words in ("I moved to Porto.", "She is allergic to peanuts.", "The car is blue."):
         await finder.writer.say(words)
     await finder.index_all()
@@ -514,9 +514,7 @@ async def test_what_is_below_the_floor_is_counted_on_request(finder: Finder) -> 
 
 
 @pytest.mark.parametrize("mark", ["\U0001f389", "\u2603", "\U0001f44d\U0001f3fd", "q" * 120])
-async def test_words_that_the_model_does_not_know_are_found_by_words(
-    finder: Finder, mark: str
-) -> None:
+async def test_words_unknown_to_the_model_are_found_by_full_text(finder: Finder, mark: str) -> None:
     await finder.writer.say("We had a party \U0001f3b8 last night.")
     marked = await finder.writer.say(f"{mark} The exam went well.")
     await finder.writer.say("The car is blue.")

@@ -65,7 +65,7 @@ async def test_filters_apply_before_the_limit(search: MessageSearch, writer: Wri
     ) == [wanted.id]
 
 
-async def test_dates_limit_what_is_found(search: MessageSearch, writer: Writer) -> None:
+async def test_dates_limit_the_results(search: MessageSearch, writer: Writer) -> None:
     first = await writer.say("lisbon trip")
     second = await writer.say("lisbon trip")
     assert await search_texts(search, "lisbon", start_time=second.create_time) == [second.id]
@@ -145,7 +145,7 @@ async def test_the_time_that_is_spoken_of_comes_first(
     assert in_march == [march.id, april.id, february.id]
 
 
-async def test_without_an_index_every_hit_says_so(search: MessageSearch, writer: Writer) -> None:
+async def test_without_an_index_every_hit_is_marked(search: MessageSearch, writer: Writer) -> None:
     message = await writer.say("My harp is blue.")
     answer = await search.search(SearchQuery(AGENT, "blue harp", 5, explain=True))
     [hit] = answer.hits

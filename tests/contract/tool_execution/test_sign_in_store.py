@@ -51,7 +51,7 @@ async def server(database: Database) -> McpServer:
     return await PostgresMcpStore(database).add(made, RequestKey())
 
 
-async def test_what_was_begun_is_taken_once_and_in_time(
+async def test_a_pending_sign_in_is_used_once_and_in_time(
     store: PostgresSignInStore, server: McpServer
 ) -> None:
     await store.begin(server.id, "one", b"sealed", LATER)
@@ -77,7 +77,7 @@ async def test_only_so_many_can_be_under_way(store: PostgresSignInStore, server:
     await store.begin(server.id, "one more", b"", LATER)
 
 
-async def test_tokens_are_one_row_that_tells_what_became_of_it(
+async def test_tokens_are_one_row_with_its_outcome(
     store: PostgresSignInStore, database: Database, server: McpServer
 ) -> None:
     servers = PostgresMcpStore(database)

@@ -235,7 +235,7 @@ async def test_nothing_of_another_project_is_seen_or_changed(
     assert (await store.searchable(9))[0][1] is None
 
 
-async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
+async def test_old_requests_are_deleted_and_the_worker_reads_no_secret(
     store: PostgresToolStore, worker: Database
 ) -> None:
     await store.upsert(custom(), RequestKey("r", "d"))

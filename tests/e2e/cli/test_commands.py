@@ -428,7 +428,9 @@ async def test_models_are_listed_with_and_without_the_verb(strata: Run) -> None:
     assert "local/tiny" in (await strata("models", "list")).out
 
 
-async def test_a_model_whose_provider_does_not_answer_is_warned_of(strata: Run, ann: Any) -> None:
+async def test_a_model_whose_provider_does_not_answer_causes_a_warning(
+    strata: Run, ann: Any
+) -> None:
     for command in (("create", "bea"), ("update", "ann")):
         done = await strata("agents", *command, "--model", "far/any")
         assert done.code == 0

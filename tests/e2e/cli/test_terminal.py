@@ -261,7 +261,7 @@ async def test_a_block_is_edited_in_the_persons_editor(
     assert gateway.blocks.block.value == "Name: Ann\nCity: Oslo"
 
 
-async def test_an_edit_that_comes_too_late_is_not_lost(
+async def test_a_late_edit_is_not_lost(
     gateway: ScriptedGateway, place: Mapping[str, str], tmp_path: Path
 ) -> None:
     def agent_edits() -> None:

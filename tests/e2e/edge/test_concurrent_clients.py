@@ -227,7 +227,9 @@ async def test_agents_that_share_a_block_keep_each_others_edits(live: Live) -> N
     assert block.block.revision == made.block.revision + 24
 
 
-async def test_clients_that_leave_in_the_middle_disturb_nobody(live: Live, client: Client) -> None:
+async def test_clients_that_leave_in_the_middle_do_not_affect_others(
+    live: Live, client: Client
+) -> None:
     agents = [await client.new_agent() for _ in range(CLIENTS)]
     texts = {agent.id: f"message {number}" for number, agent in enumerate(agents)}
 

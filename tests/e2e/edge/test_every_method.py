@@ -58,7 +58,7 @@ def request_of(method: Method, ids: Mapping[str, str]) -> Any:
 
 
 @every_method
-async def test_without_a_key_there_is_no_answer(
+async def test_calls_without_a_key_are_refused(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -70,7 +70,7 @@ async def test_without_a_key_there_is_no_answer(
 
 
 @every_method
-async def test_a_wrong_key_is_no_key(
+async def test_wrong_keys_are_refused(
     name: str, live: Live, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -154,7 +154,7 @@ async def test_an_id_of_another_kind_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", NAMING)
-async def test_what_another_project_has_is_like_what_nobody_has(
+async def test_data_of_another_project_looks_like_missing_data(
     name: str, client: Client, ids: Mapping[str, str], stranger: Tenant, store: Store
 ) -> None:
     method = public_methods()[name]
@@ -251,7 +251,7 @@ async def test_an_absurd_value_is_judged_and_breaks_nothing(
 
 
 @pytest.mark.parametrize("name", sorted(UNBUILT))
-async def test_what_is_not_built_says_so(
+async def test_unbuilt_methods_are_reported(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -288,7 +288,9 @@ async def test_nothing_else_is_unbuilt(client: Client) -> None:
         "/../../etc/passwd",
     ],
 )
-async def test_what_is_not_public_is_not_there(path: str, client: Client, store: Store) -> None:
+async def test_internal_methods_do_not_exist_for_clients(
+    path: str, client: Client, store: Store
+) -> None:
     async with store.untouched():
         refused = await ask(client, path, b"", ())
         answer = await ask(client, path, b"", client.metadata)

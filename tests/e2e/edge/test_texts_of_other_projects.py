@@ -188,7 +188,7 @@ async def test_a_request_id_of_another_project_is_a_new_one(
 
 
 @pytest.mark.parametrize("name", _OF_PROJECTS)
-async def test_no_text_reaches_what_another_project_has(
+async def test_no_text_reaches_data_of_another_project(
     name: str,
     client: Client,
     attackers: Mapping[str, Attacker],

@@ -157,7 +157,7 @@ async def test_a_path_or_a_blank_before_a_slash_makes_a_message(
     assert system.model.requests[-1].last_text.endswith(line)
 
 
-async def test_a_chat_sends_an_image_with_what_is_said_about_it(
+async def test_a_chat_sends_an_image_with_its_text(
     system: System, ann: agent_pb.Agent, place: dict[str, str], tmp_path: Path
 ) -> None:
     photo = tmp_path / "a.png"

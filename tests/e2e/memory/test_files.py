@@ -141,7 +141,7 @@ async def test_an_upload_shows_its_progress_on_a_terminal(
         assert "ready" in program.terminal.text
 
 
-async def test_what_cannot_be_read_is_refused_and_the_rest_goes_on(
+async def test_unreadable_files_are_refused_and_the_rest_continues(
     strata: Run, folder: str, manual: Path, tmp_path: Path
 ) -> None:
     image = tmp_path / "image.png"
@@ -153,7 +153,7 @@ async def test_what_cannot_be_read_is_refused_and_the_rest_goes_on(
     assert "manual.txt\tready" in done.out
 
 
-async def test_a_broken_file_says_why(strata: Run, folder: str, tmp_path: Path) -> None:
+async def test_a_broken_file_has_a_reason(strata: Run, folder: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.pdf"
     broken.write_bytes(b"%PDF-1.7\nnothing of the kind")
     done = await strata("files", "upload", folder, str(broken), "--create")
@@ -177,7 +177,7 @@ async def test_a_name_is_replaced_only_on_demand(strata: Run, stored: str, manua
     assert "manual.txt\tready\t1\t" in replaced.out
 
 
-async def test_wrong_paths_are_told_before_anything_is_sent(
+async def test_wrong_paths_are_reported_before_anything_is_sent(
     strata: Run, folder: str, manual: Path, tmp_path: Path
 ) -> None:
     for path, complaint in ((tmp_path, "is a folder"), (tmp_path / "none", "There is no file")):

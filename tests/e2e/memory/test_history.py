@@ -42,7 +42,7 @@ async def write(system: System, agent: agent_pb.Agent, value: str, label: str = 
     await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
 
 
-async def test_the_log_tells_who_did_what_in_which_run(
+async def test_the_log_has_editor_operation_and_run(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     run_id = await insert(system, ann, "Likes olives.")
@@ -331,7 +331,7 @@ async def test_a_shared_block_is_not_deleted_unasked(
     assert other.agent.id != ann.id
 
 
-async def test_lint_says_what_to_do(strata: Run, system: System, ann: agent_pb.Agent) -> None:
+async def test_lint_findings_have_advice(strata: Run, system: System, ann: agent_pb.Agent) -> None:
     fine = await strata("memory", "lint", ann.name, "--check")
     assert fine.code == 0, fine
     await write(system, ann, "Ann comes tomorrow.\nShe likes tea.\nShe likes tea.")

@@ -136,7 +136,7 @@ async def test_http_serves_those_who_have_the_token_under_names_that_are_its_own
             assert await status(**modern, Authorization=right, Host="evil.example") == 421
 
 
-async def test_what_cannot_be_served_is_told_at_the_start(
+async def test_unservable_settings_are_reported_at_the_start(
     strata: Run, ann: agent_pb.Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve = ("mcp", "serve", "--agent", ann.name)

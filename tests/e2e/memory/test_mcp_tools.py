@@ -77,7 +77,7 @@ async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
         ("memory_rethink", {"new_memory": "Ada of Graz", "revision": 1}, "Ada of Graz"),
     ],
 )  # fmt: skip
-async def test_edit_is_told_seen_and_kept_under_the_clients_name(
+async def test_edit_is_returned_shown_and_stored_under_the_clients_name(
     system: System, tool: str, arguments: dict[str, Any], value: str
 ) -> None:
     agent = await ada(system)
@@ -93,7 +93,7 @@ async def test_edit_is_told_seen_and_kept_under_the_clients_name(
     assert [line.origin.reason for line in lines if line.revision == 2] == [BY_EDITOR]
 
 
-async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(system: System) -> None:
+async def test_adjacent_edits_are_merged_and_overlapping_ones_are_conflicts(system: System) -> None:
     agent = await ada(system)
     async with serving(system, agent) as client:
         assert (await result_of(client, "read_memory_block", label="human"))["revision"] == 1
@@ -160,7 +160,7 @@ async def test_guardrails_of_memory_hold(system: System) -> None:
         ("memory_create", {"label": "7 up", "description": "x"}, "label"),
     ],
 )
-async def test_wrong_arguments_are_told_and_nothing_is_done(
+async def test_wrong_arguments_are_reported_and_nothing_is_done(
     system: System, ann: agent_pb.Agent, tool: str, arguments: dict[str, Any], field: str
 ) -> None:
     async with serving(system, ann) as client:
@@ -168,7 +168,7 @@ async def test_wrong_arguments_are_told_and_nothing_is_done(
     assert (await system.block(ann, "human")).revision == 1
 
 
-async def test_searches_find_what_was_said_and_what_was_stored(system: System) -> None:
+async def test_searches_find_messages_and_passages(system: System) -> None:
     agent = await system.make_agent(timezone="Asia/Tokyo")
     system.model.script(say("Noted."))
     await system.send(agent, "The kestrel nests on the tower.")
@@ -268,7 +268,7 @@ async def test_two_agents_do_not_see_each_other(system: System) -> None:
             assert (await result_of(mine, tool, query="kestrel"))["results"] == []
 
 
-async def test_read_only_leaves_out_what_changes(system: System, ann: agent_pb.Agent) -> None:
+async def test_read_only_omits_tools_that_change_data(system: System, ann: agent_pb.Agent) -> None:
     made = await system.admin.CreateApiKey(
         admin_pb.CreateApiKeyRequest(project_id=system.project_id, name="reader", scopes=["read"])
     )
@@ -286,7 +286,9 @@ async def test_read_only_leaves_out_what_changes(system: System, ann: agent_pb.A
     assert (await system.block(ann, "human")).revision == 1
 
 
-async def test_every_tool_says_what_it_does_to_memory(system: System, ann: agent_pb.Agent) -> None:
+async def test_every_tool_declares_its_effect_on_memory(
+    system: System, ann: agent_pb.Agent
+) -> None:
     async with serving(system, ann) as client:
         tools = (await client.list_tools()).tools
         with pytest.raises(MCPError, match="no tool 'memory_forget'"):

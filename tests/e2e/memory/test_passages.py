@@ -50,7 +50,7 @@ async def test_a_file_of_passages_is_imported_once(
     assert len(await listed(strata, ann.name)) == 1100
 
 
-async def test_a_wrong_line_is_told_and_the_import_goes_on_when_it_is_mended(
+async def test_a_wrong_line_is_reported_and_the_import_continues_after_its_correction(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     lines: list[Any] = [{"text": f"Line {n}"} for n in range(700)]
@@ -109,7 +109,9 @@ async def test_a_passage_is_deleted_restored_and_destroyed(
     assert "[PASSAGE_NOT_FOUND]" in (await strata("archival", "log", passage["id"])).err
 
 
-async def test_near_duplicates_are_told(strata: Run, ann: agent_pb.Agent) -> None:
+async def test_near_duplicates_are_returned_with_the_insert(
+    strata: Run, ann: agent_pb.Agent
+) -> None:
     words = "Ada's favourite colour is green, and she lives in Lisbon near the river."
     await strata("archival", "insert", ann.name, words)
     (first,) = await listed(strata, ann.name)

@@ -115,7 +115,7 @@ async def test_without_a_summary_there_is_nothing_to_expand(
     assert "There is no summary in the window." in done.err
 
 
-async def test_searching_tells_why_and_what_stands_around(
+async def test_searching_shows_the_reason_and_the_surroundings(
     strata: Run, talk: agent_pb.Agent
 ) -> None:
     done = await strata(
@@ -135,7 +135,7 @@ async def test_searching_tells_why_and_what_stands_around(
     assert "conversation_id excludes" in elsewhere.err
 
 
-async def test_a_fork_goes_on_from_a_message(
+async def test_a_fork_continues_from_a_message(
     strata: Run, system: System, talk: agent_pb.Agent
 ) -> None:
     messages = await listed(strata, talk)

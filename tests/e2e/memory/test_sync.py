@@ -106,7 +106,7 @@ async def test_every_text_survives_to_the_byte(
     assert (await system.block(ann, "human")).value == second
 
 
-async def test_a_push_shows_and_writes_what_was_changed(
+async def test_a_push_shows_and_writes_the_changes(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     file = pulled / "human.md"
@@ -128,7 +128,7 @@ async def test_a_push_shows_and_writes_what_was_changed(
     assert "from git" in log.out
 
 
-async def test_what_others_changed_is_merged_by_a_push(
+async def test_changes_of_others_are_merged_by_a_push(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     await write(system, ann, "A\nb\nc\nd\ne")
@@ -189,7 +189,7 @@ async def test_a_pull_merges_or_leaves_both(
 
 
 @pytest.mark.parametrize(("choice", "value"), [("mine", "a\nb\nmine\nd\ne"), ("theirs", "new")])
-async def test_a_conflict_is_settled_as_the_person_says(
+async def test_a_conflict_is_resolved_by_the_choice_of_the_person(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path, choice: str, value: str
 ) -> None:
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
@@ -203,7 +203,7 @@ async def test_a_conflict_is_settled_as_the_person_says(
     assert (await system.block(ann, "human")).value == value
 
 
-async def test_a_conflict_is_settled_by_hand(
+async def test_a_conflict_is_resolved_by_hand(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
@@ -344,7 +344,7 @@ async def test_a_block_is_renamed_on_either_side(
     assert (await system.block(ann, "user")).value == "a\nb\nc\nd\nE"
 
 
-async def test_the_file_of_a_block_that_is_gone_stays_until_told(
+async def test_the_file_of_a_deleted_block_stays_until_its_removal_is_requested(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     block = await system.block(ann, "human")
@@ -391,7 +391,7 @@ async def test_two_files_of_one_block_are_refused(
     assert "copy.md and human.md belong to one block." in done.out
 
 
-async def test_a_folder_that_is_not_there_is_said_so(
+async def test_a_missing_folder_is_reported(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     missing = await strata("memory", "push", ann.name, str(tmp_path / "none"))

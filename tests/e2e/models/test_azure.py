@@ -89,7 +89,7 @@ async def test_the_version_comes_from_its_variable(
     ]
 
 
-async def test_a_key_alone_configures_nothing_since_there_is_no_common_address(
+async def test_a_key_without_an_address_configures_no_endpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "secret-key")
@@ -111,7 +111,7 @@ async def test_a_key_of_a_project_takes_the_place_of_that_of_the_settings(
     assert azure.requests[0].headers["api-key"] == "other-key"
 
 
-async def test_a_wrong_key_is_told_when_models_are_listed(azure: ModelServer) -> None:
+async def test_a_wrong_key_is_reported_when_models_are_listed(azure: ModelServer) -> None:
     url = azure.anthropic_url
     right = EndpointSettings(name="a", preset="azure", base_url=url, api_key="secret-key")
     wrong = EndpointSettings(name="b", preset="azure", base_url=url, api_key="wrong")
@@ -132,7 +132,7 @@ async def test_a_deployment_need_not_be_listed(azure: ModelServer) -> None:
     assert bound.settings.model == "chat-of-ours"
 
 
-async def test_an_unknown_deployment_and_the_content_filter_are_told_apart(
+async def test_an_unknown_deployment_and_the_content_filter_are_distinguished(
     azure: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = registry_of(azure, "", monkeypatch)

@@ -97,7 +97,7 @@ async def test_a_wrong_signature_is_a_refused_key(
     assert "does not match" in clouds["bedrock"].refusals[0]
 
 
-async def test_credentials_of_the_machine_sign_where_there_is_no_key(
+async def test_credentials_of_the_machine_are_used_without_a_key(
     clouds: dict[str, ModelServer], factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -117,7 +117,7 @@ async def test_a_key_of_a_project_signs_though_the_machine_has_a_token(
     assert asked.headers["authorization"].startswith(f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/")
 
 
-async def test_without_any_credentials_the_error_says_so(
+async def test_without_any_credentials_the_error_names_them(
     clouds: dict[str, ModelServer], monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -206,7 +206,7 @@ async def test_a_service_account_fetches_its_token_where_google_gives_it(
 
 
 @pytest.mark.parametrize("key", ["{", '{"type": "external_account", "private_key": "x"}'])
-async def test_other_json_is_no_key_and_is_not_shown(
+async def test_other_json_is_not_a_key_and_is_not_shown(
     key: str, clouds: dict[str, ModelServer], factory: ModelFactory
 ) -> None:
     with pytest.raises(ModelError) as caught:

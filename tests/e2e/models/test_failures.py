@@ -39,7 +39,7 @@ async def failure(bench: Bench, **overrides: Any) -> ModelError:
     return caught.value
 
 
-async def test_a_wrong_key_is_told_apart_and_not_repeated(bench: Bench) -> None:
+async def test_a_wrong_key_is_reported_as_such_and_not_retried(bench: Bench) -> None:
     bench.server.script(unauthorized())
     error = await failure(bench)
     assert (error.kind, error.status) == (ModelErrorKind.AUTHENTICATION, 401)
@@ -117,7 +117,7 @@ async def test_an_early_but_proper_end_is_a_cut(bench: Bench) -> None:
     assert (await failure(bench)).kind is ModelErrorKind.CUT_OFF
 
 
-async def test_too_long_a_prompt_is_told_apart(bench: Bench, dialect: Dialect) -> None:
+async def test_a_prompt_that_is_too_long_is_recognised(bench: Bench, dialect: Dialect) -> None:
     bench.server.script(overflow(dialect))
     assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
     assert len(bench.server.requests) == 1
@@ -146,7 +146,7 @@ async def test_an_error_before_the_first_word_is_repeated(bench: Bench) -> None:
     assert reply.text == "Better now."
 
 
-async def test_an_overflow_inside_the_stream_is_told_apart(bench: Bench, dialect: Dialect) -> None:
+async def test_an_overflow_inside_the_stream_is_recognised(bench: Bench, dialect: Dialect) -> None:
     bench.server.script(Reply(text="x", error_after=(0, overflow(dialect))))
     assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
 
@@ -162,7 +162,7 @@ async def test_an_unknown_model_is_a_bad_request(bench: Bench) -> None:
     assert (await failure(bench)).kind is ModelErrorKind.BAD_REQUEST
 
 
-async def test_nobody_listens(bench: Bench) -> None:
+async def test_a_server_that_does_not_listen_is_unavailable(bench: Bench) -> None:
     # Bound and never listening, so that nobody else does.
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -230,7 +230,7 @@ async def test_time_out_before_the_first_event_is_repeated(bench: Bench) -> None
     assert len(bench.server.requests) == 2
 
 
-async def test_status_429_is_a_rate_limit_whatever_the_body_says(bench: Bench) -> None:
+async def test_status_429_is_a_rate_limit_with_any_body(bench: Bench) -> None:
     fault = Fault(429, "The server had an error.", "server_error", "server_error")
     bench.server.script(fault, fault, fault)
     error = await failure(bench)

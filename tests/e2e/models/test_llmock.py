@@ -59,7 +59,7 @@ async def test_a_broken_stream_is_never_taken_for_a_reply(
     assert caught.value.kind is ModelErrorKind.CUT_OFF
 
 
-async def test_an_overflow_is_told_apart(llmock: LLMock, model: ChatModel) -> None:
+async def test_an_overflow_is_recognised(llmock: LLMock, model: ChatModel) -> None:
     llmock.context_overflow()
     with pytest.raises(ModelError) as caught:
         await collect(model, request())

@@ -38,7 +38,7 @@ async def test_a_model_that_the_provider_does_not_have_is_refused_with_near_name
     assert "here/small" in violation.description
 
 
-async def test_an_alias_that_the_provider_knows_but_does_not_list_passes(
+async def test_an_unlisted_alias_of_the_provider_passes(
     factory: ModelFactory, dialect: Dialect
 ) -> None:
     class WithAlias(ModelServer):

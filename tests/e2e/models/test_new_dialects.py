@@ -117,7 +117,7 @@ def test_a_service_has_settings_and_reaches_the_agent_loop_alone(
 
 
 @pytest.mark.usefixtures("registered")
-def test_what_is_counted_follows_the_dialect() -> None:
+def test_token_counts_follow_the_dialect() -> None:
     assert image_tokens("echo", ImagePart("image/png")) == 7
     assert estimate_usage(ModelRequest([]), "four", "echo") == Usage(0, 4, estimated=True)
 

@@ -62,7 +62,7 @@ async def test_broken_arguments_come_through_as_they_are(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"query": "unfinished', "[1, 2]", "null", "4"])
-async def test_a_turn_goes_on_after_broken_arguments(bench: Bench, arguments: str) -> None:
+async def test_a_turn_continues_after_broken_arguments(bench: Bench, arguments: str) -> None:
     bench.server.script(call("lookup", arguments), say("Sorry."))
     _, first = await bench.ask()
     asked = request()
@@ -94,7 +94,7 @@ async def test_reasoning_is_kept_apart_from_text(bench: Bench) -> None:
     assert (reply.reasoning, reply.text) == ("They greet me.", "Hello!")
 
 
-async def test_missing_usage_is_estimated_and_says_so(bench: Bench) -> None:
+async def test_missing_usage_is_estimated_and_marked(bench: Bench) -> None:
     bench.server.script(say("No numbers here, I am afraid.", report_usage=False))
     _, reply = await bench.ask()
     assert reply.usage.estimated

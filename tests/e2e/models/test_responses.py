@@ -99,7 +99,9 @@ async def test_reasoning_of_another_account_is_left_out_once_it_was_refused(
     assert len(server.violations) == 1
 
 
-async def test_what_a_model_does_not_take_is_left_out_from_then_on(responses_bench: Bench) -> None:
+async def test_parameters_that_a_model_refuses_are_omitted_from_then_on(
+    responses_bench: Bench,
+) -> None:
     server = responses_bench.server
 
     def plain(asked: ModelCall) -> Fault | None:
@@ -138,7 +140,7 @@ async def test_a_needed_parameter_that_is_refused_is_an_error(responses_bench: B
     ("finish", "kind"),
     [("content_filter", ModelErrorKind.REFUSED), ("steered", ModelErrorKind.CUT_OFF)],
 )
-async def test_an_incomplete_reply_says_why(
+async def test_an_incomplete_reply_has_a_reason(
     server: ModelServer, finish: str, kind: ModelErrorKind
 ) -> None:
     server.respond(lambda _: say("half", finish=finish))

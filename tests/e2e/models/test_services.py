@@ -54,7 +54,7 @@ async def test_a_turn_with_a_forced_call_and_a_message_after_its_return(
     assert (server.violations, server.refusals) == ([], [])
 
 
-async def test_what_a_model_of_xai_refuses_is_left_out_from_then_on(
+async def test_parameters_that_a_model_of_xai_refuses_are_omitted_from_then_on(
     factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ModelServer(service="xai") as server:
@@ -86,7 +86,7 @@ async def test_the_words_of_a_service_reach_the_error() -> None:
     assert caught.value.kind is ModelErrorKind.BAD_REQUEST
 
 
-async def test_names_of_accounts_at_openai_are_told_to_no_other_server(
+async def test_openai_account_names_are_sent_to_no_other_server(
     factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-ours")

@@ -28,7 +28,7 @@ SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "
     ],
     ids=["turns", "tools", "memory agents", "scale"],
 )
-async def test_a_short_run_comes_to_its_end(arguments: tuple[str, ...], line: str) -> None:
+async def test_a_short_run_completes(arguments: tuple[str, ...], line: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *arguments),
         cwd=ROOT,

@@ -201,7 +201,7 @@ memory_insert("human", "After.")
 
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
-async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
+async def test_gateway_death_cancels_no_tool_and_requests_no_reply_twice(
     either_live: LiveStrata,
 ) -> None:
     system = await either_live.start()

@@ -193,7 +193,7 @@ async def test_limits_of_the_agent_hold(system: System, folder: pb.Folder) -> No
     assert "Whitby" in directories(system.model.requests[-1])
 
 
-async def test_wrong_name_is_told_and_closes_nothing(system: System, folder: pb.Folder) -> None:
+async def test_wrong_name_is_an_error_and_closes_nothing(system: System, folder: pb.Folder) -> None:
     agent = await reader(system, folder)
     boat = f"{folder.name}/boat.md"
     system.model.script(

@@ -251,7 +251,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
 
 
 @pytest.mark.parametrize("agent_type", TYPES)
-async def test_a_member_hands_over_and_the_other_one_keeps_the_conversation(
+async def test_after_a_handover_the_other_member_keeps_the_conversation(
     system: System, strata: Run, agent_type: Any
 ) -> None:
     v2 = agent_type == agent_pb.AGENT_TYPE_MEMGPT_V2

@@ -104,7 +104,7 @@ def returned(request: ModelCall) -> list[dict[str, Any]]:
         ),
     ],
 )
-async def test_edit_is_told_seen_and_kept(
+async def test_edit_is_returned_shown_in_the_prompt_and_stored(
     system: System, tool: str, arguments: dict[str, Any], operation: str, human: str
 ) -> None:
     agent = await remembering_agent(system)
@@ -144,7 +144,7 @@ async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(syste
     assert ["<ideas>" in system for system in systems] == [False, False, True, False]
 
 
-async def test_finishing_edits_ends_the_turn_as_the_prompt_says(system: System) -> None:
+async def test_finishing_edits_ends_the_turn_as_the_prompt_states(system: System) -> None:
     agent = await remembering_agent(system)
     system.model.script(
         Reply(
@@ -240,7 +240,7 @@ async def test_two_agents_rewrite_different_lines_of_a_shared_block(system: Syst
     assert merged in system.model.requests[3].system
 
 
-async def test_conflict_in_line_numbered_form_is_told_too(system: System) -> None:
+async def test_conflict_in_line_numbered_form_is_reported_too(system: System) -> None:
     """What an Anthropic model saw with numbers is merged without them."""
     agent = await remembering_agent(system, "anthropic/test-model")
     block = await system.block(agent, "human")
@@ -328,7 +328,7 @@ async def test_tags_are_sorted_by_use_in_the_metadata(system: System) -> None:
     assert tags in await system.system_message(agent)
 
 
-async def test_mistakes_are_told_in_words(system: System) -> None:
+async def test_tool_errors_have_readable_messages(system: System) -> None:
     agent = await remembering_agent(system)
     system.model.script(
         Reply(

@@ -156,7 +156,7 @@ async def test_an_endpoint_or_agent_that_is_not_there_gets_no_key(system: System
 
 
 @pytest.mark.parametrize("key", ["two words", "line\r\nx-evil: 1", "naïve", "k" * 4097, "\0"])
-async def test_what_cannot_be_a_header_is_no_key(system: System, key: str) -> None:
+async def test_text_that_is_not_a_header_value_is_not_a_key(system: System, key: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await put(system, "openai", key)
     assert [violation.field for violation in caught.value.violations] == ["api_key"]

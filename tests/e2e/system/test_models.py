@@ -52,7 +52,7 @@ async def test_reply_is_streamed_as_it_is_stored(system: System, dialect: Dialec
     assert (await system.run(ran.run_id)).usage == ran.finished.usage
 
 
-async def test_without_tokens_only_whole_messages_are_told(
+async def test_without_tokens_only_whole_messages_are_sent(
     system: System, dialect: Dialect
 ) -> None:
     agent = await agent_on(system, dialect)
@@ -245,7 +245,7 @@ async def test_one_refused_overflow_is_mended_by_a_summary_of_the_oldest(
     assert len(await system.log(agent)) == 10, "out of view, never out of the store"
 
 
-async def test_broken_calls_are_told_to_the_model(system: System, dialect: Dialect) -> None:
+async def test_broken_calls_are_reported_to_the_model(system: System, dialect: Dialect) -> None:
     agent = await agent_on(system, dialect)
     system.model.script(
         Reply(calls=(Call("no_such_tool", {}), Call("memory_insert", {"label": "human"}))),

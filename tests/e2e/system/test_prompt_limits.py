@@ -66,7 +66,9 @@ async def test_the_api_cannot_make_memory_too_large(system: System) -> None:
     await write(system, agent, value[1:])
 
 
-async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(system: System) -> None:
+async def test_a_model_that_exceeds_a_block_limit_gets_an_error_and_continues(
+    system: System,
+) -> None:
     agent = await small_agent(system)
     full = await fill(system, agent, 100)
     fact = "Likes tea. " * 20

@@ -94,7 +94,7 @@ async def test_client_may_ask_for_the_calls_as_they_are(system: System) -> None:
     assert calls[-2].id == texts[-1].id
 
 
-async def test_client_that_resumes_in_mid_text_gets_what_was_sent_so_far(system: System) -> None:
+async def test_client_that_resumes_in_mid_text_gets_the_text_so_far(system: System) -> None:
     agent = await v2_agent(system)
     gate = asyncio.Event()
     system.model.script(sends(LONG, held=gate, piece=100))

@@ -103,7 +103,7 @@ async def test_a_secret_is_stored_used_and_never_shown(system: System, tmp_path:
     await strata(system, "tools", "delete", "roll_dice")
 
 
-async def test_what_is_wrong_with_a_file_is_told_by_line(system: System, tmp_path: Path) -> None:
+async def test_errors_of_a_file_have_their_line(system: System, tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text("import os\n\ndef f(x, **rest):\n    'Does.'\n")
     code, _, err = await strata(system, "tools", "add", str(file))

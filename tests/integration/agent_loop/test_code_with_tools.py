@@ -195,7 +195,7 @@ print(tried("memory_insert", label="human", new_str="two"))
     assert (await human(services, agent)).value == "Name: Ada\none"
 
 
-async def test_a_page_that_code_read_taints_what_it_writes_and_gates_what_it_sends(
+async def test_a_page_read_by_code_taints_its_writes_and_gates_its_sends(
     services: InnerServices, pages: RawServer
 ) -> None:
     pages.answers["/"] = ok(PAGE.encode())
@@ -236,7 +236,7 @@ except ToolError as error:
     assert tainted[:2] == [True, False]
 
 
-async def test_cancelling_the_turn_ends_the_code_and_what_it_called(
+async def test_cancelling_the_turn_ends_the_code_and_its_nested_calls(
     services: InnerServices, mortal: Mortal
 ) -> None:
     await add(services, NAP)

@@ -116,7 +116,7 @@ async def test_fault_of_the_configuration_is_not_hidden_by_another_model(
     assert fault.message.rstrip(".") in ran.finished.error.message
 
 
-async def test_run_in_which_no_model_answers_says_why_each_could_not(
+async def test_run_without_an_answering_model_has_the_error_of_each(
     services: InnerServices,
 ) -> None:
     agent = await agent_of(services, OPENAI, ANTHROPIC, "blind/test-model")
@@ -182,7 +182,7 @@ async def test_calls_and_reasoning_of_one_model_are_shown_to_another_as_its_prov
     assert ("She says her name." in json.dumps(to_own.body)) == (own == ANTHROPIC)
 
 
-async def test_fallback_model_that_sees_no_images_is_told_so_in_a_text(
+async def test_fallback_model_without_images_gets_a_text_instead(
     services: InnerServices,
 ) -> None:
     agent = await agent_of(services, ANTHROPIC, "blind/test-model")

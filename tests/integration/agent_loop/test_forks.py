@@ -107,7 +107,9 @@ async def test_invalid_forks_are_refused(services: InnerServices) -> None:
         await fork(services, agent)
 
 
-async def test_a_fork_while_tools_run_has_whole_pairs_and_goes_on(services: InnerServices) -> None:
+async def test_a_fork_while_tools_run_has_whole_pairs_and_continues(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent()
     services.model.script(
         Reply(
@@ -127,7 +129,7 @@ async def test_a_fork_while_tools_run_has_whole_pairs_and_goes_on(services: Inne
     assert (await services.run(agent, "coffee?", conversation_id=made.id)).text == "Coffee, then."
 
 
-async def test_several_forks_at_once_of_a_conversation_that_goes_on(
+async def test_concurrent_forks_of_a_continuing_conversation(
     services: InnerServices,
 ) -> None:
     agent = await talked(services, *((f"q{n}", f"a{n}") for n in range(3)))

@@ -167,7 +167,7 @@ async def test_shared_blocks_are_attached_to_every_member_or_to_none(
     assert not await listed(services, agent_id=third)
 
 
-async def test_an_update_changes_what_is_set_once_and_checks_the_revision(
+async def test_an_update_changes_the_set_fields_once_and_checks_the_revision(
     services: InnerServices,
 ) -> None:
     first, second, third = await agents(services, 3)

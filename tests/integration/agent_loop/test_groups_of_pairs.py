@@ -177,7 +177,7 @@ async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(
     assert "is required" in problems["manager.manager_agent_id"]
 
 
-async def test_a_stored_group_that_is_no_pair_can_be_read_and_repaired(
+async def test_a_stored_group_that_is_not_a_pair_can_be_read_and_repaired(
     services: InnerServices,
 ) -> None:
     """Development builds stored any agents, and settings of the group itself."""

@@ -157,7 +157,7 @@ async def test_five_big_files_leave_the_default_agent_its_conversation(
         assert len(await open_names(services, agent)) >= 3
 
 
-async def test_opening_what_does_not_fit_is_refused_and_says_what_to_close(
+async def test_opening_a_file_without_space_is_refused_with_advice(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 5)
@@ -216,7 +216,7 @@ async def test_attaching_a_folder_opens_no_more_files_than_fit(services: InnerSe
     assert provider.summaries == 0
 
 
-async def test_a_smaller_model_closes_the_least_recently_used_files_and_says_so(
+async def test_a_smaller_model_closes_the_least_recently_used_files_with_a_note(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 4)
@@ -437,7 +437,7 @@ async def test_the_context_window_shown_is_that_of_the_next_model_call(
     assert shown.used_tokens == pytest.approx(sent * by_files, rel=0.01)
 
 
-async def test_context_window_names_what_the_next_turn_closes_and_compacts(
+async def test_context_window_names_the_files_closed_and_messages_compacted_by_the_next_turn(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 12_000)] * 3)

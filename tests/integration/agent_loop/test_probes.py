@@ -118,7 +118,7 @@ LLAMA_CPP = {"default_generation_settings": {"n_ctx": 65_536}, "modalities": {"v
         ("/none", {}, {}),
     ],
 )
-async def test_local_servers_are_asked_in_their_own_way(
+async def test_local_servers_are_queried_by_their_own_api(
     route: str, answer: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
     keys: list[str] = []

@@ -626,7 +626,7 @@ async def test_lost_caller_does_not_repeat_the_model_request(
     ]
 
 
-async def test_run_whose_deadline_has_passed_says_so(services: InnerServices) -> None:
+async def test_run_whose_deadline_has_passed_has_that_reason(services: InnerServices) -> None:
     agent = await services.make_agent()
     request = turn_pb.ExecuteRunRequest(
         run_id=new_id("run"),

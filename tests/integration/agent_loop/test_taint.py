@@ -212,7 +212,7 @@ async def test_tainted_messages_in_search_results_taint(post: Post) -> None:
     assert ran.approval.taint[0].tool_name == "conversation_search"
 
 
-async def test_a_run_that_was_started_anew_asks_for_the_same(post: Post) -> None:
+async def test_a_restarted_run_asks_for_the_same(post: Post) -> None:
     agent = await post.agent()
     run_id = new_id("run")
     first = await post.run(agent, post.reads, SENDS, run_id=run_id)

@@ -354,7 +354,7 @@ async def test_unknown_tool_is_refused_in_the_specified_words(services: InnerSer
     )
 
 
-async def test_max_steps_ends_the_run_and_the_next_one_goes_on(services: InnerServices) -> None:
+async def test_max_steps_ends_the_run_and_the_next_one_continues(services: InnerServices) -> None:
     agent = await services.make_agent()
     search = {"query": "x"}
     services.model.script(call("conversation_search", search), call("conversation_search", search))

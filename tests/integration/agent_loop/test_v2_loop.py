@@ -251,7 +251,7 @@ async def test_forbidden_call_continues_with_the_reason(services: InnerServices)
     assert seen == [PREFIX + "Continuing: tool rule violation."]
 
 
-async def test_exit_rule_ends_the_turn_and_says_so_if_the_model_wanted_to_go_on(
+async def test_exit_rule_ends_the_turn_and_is_its_reason_if_a_heartbeat_was_requested(
     services: InnerServices,
 ) -> None:
     agent = await make(services, tool_rules=[rule("exit_loop", "conversation_search")])
@@ -343,7 +343,7 @@ async def test_several_calls_of_one_reply_are_all_run_and_one_heartbeat_follows(
     assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
 
 
-async def test_approved_call_goes_on_by_the_heartbeat_that_it_was_asked_with(
+async def test_approved_call_continues_by_the_heartbeat_of_its_request(
     services: InnerServices,
 ) -> None:
     agent = await make(services, tool_rules=[rule("requires_approval", "conversation_search")])

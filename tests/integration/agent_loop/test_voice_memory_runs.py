@@ -146,7 +146,7 @@ async def archive_through_deaths(services: InnerServices, mortal: Mortal, *, aft
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-calls", "after-calls"])
-async def test_range_is_archived_once_whatever_call_the_process_dies_at(
+async def test_range_is_archived_once_if_the_process_dies_at_any_call(
     services: InnerServices, mortal: Mortal, after: bool
 ) -> None:
     assert await archive_through_deaths(services, mortal, after=after) >= 8

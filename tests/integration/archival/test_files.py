@@ -66,7 +66,7 @@ async def test_a_file_is_stored_indexed_found_and_dropped(client: Client) -> Non
     assert (await client.archives.ListArchives(archive_pb.ListArchivesRequest())).archives == []
 
 
-async def test_an_empty_file_takes_the_place_of_what_was_there(client: Client) -> None:
+async def test_an_empty_file_replaces_the_previous_text(client: Client) -> None:
     folder, file = new_id("folder"), new_id("file")
     await index(client, folder, file, "old words")
     assert await index(client, folder, file) == 0
@@ -97,7 +97,7 @@ async def test_a_long_file_comes_in_many_messages_and_little_memory(client: Clie
     await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
 
 
-async def test_a_stream_that_breaks_off_leaves_what_was_there(client: Client) -> None:
+async def test_a_broken_stream_leaves_the_indexed_file(client: Client) -> None:
     folder, file = new_id("folder"), new_id("file")
     await index(client, folder, file, "the harbour at dawn")
 

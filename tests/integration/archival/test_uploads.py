@@ -74,7 +74,7 @@ async def test_interrupted_upload_resumes(client: Client) -> None:
     assert await count(client, archive) == 4
 
 
-async def test_what_is_durable_may_be_sent_again(client: Client) -> None:
+async def test_durable_parts_may_be_sent_again(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a", "b"], [" "], request_id=request)
@@ -120,14 +120,14 @@ async def test_two_streams_of_one_upload_store_everything_once(client: Client) -
     assert await count(client, archive) == 120
 
 
-async def test_an_upload_counts_what_is_nearly_the_same(client: Client) -> None:
+async def test_an_upload_counts_near_duplicates(client: Client) -> None:
     archive = await made(client)
     words = "the ship sails on to the island in the south and comes back in May"
     answers = await upload(client, archive, [words], [f"{words}.", f"{words}!", "else"])
     assert [answer.near_duplicate_count for answer in answers] == [0, 2, 2]
 
 
-async def test_nothing_is_kept_of_an_upload_for_nobody(client: Client) -> None:
+async def test_an_upload_to_a_missing_archive_leaves_nothing(client: Client) -> None:
     request = new_id("x")
     with pytest.raises(NotFoundError):
         await upload(client, new_id("archive"), ["a"], request_id=request)

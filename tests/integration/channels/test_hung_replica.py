@@ -120,7 +120,7 @@ async def test_an_edit_is_repeated_by_its_key_and_none_is_lost(
             assert sorted(replicas.effects()) == sorted(texts)
 
 
-async def test_what_must_not_be_repeated_ends_unavailable_and_happens_at_most_once(
+async def test_unrepeatable_calls_end_unavailable_and_run_at_most_once(
     replicas: Replicas, factory: ChannelFactory, echo: Any, keys: Any
 ) -> None:
     note = echo.pb.Note

@@ -119,7 +119,7 @@ async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(
     assert (await stream.read()).text == "the end"
 
 
-async def test_a_name_server_that_fails_or_knows_nothing_changes_nothing(
+async def test_a_failing_or_empty_name_server_changes_nothing(
     replicas: Replicas,
 ) -> None:
     one = await replicas.replica("127.0.0.1")

@@ -95,7 +95,7 @@ async def test_requests_that_come_slowly_are_replayed(
     assert refusals(refusing)
 
 
-async def test_conversation_goes_on_after_a_refusal(
+async def test_conversation_continues_after_a_refusal(
     echo: Any, keys: Any, stub: Any, refusing: GrpcServer
 ) -> None:
     with keys.signed_in():

@@ -197,7 +197,7 @@ async def test_preparing_is_all_or_nothing(client: Any) -> None:
     assert [block.label for block in await prepare(client, agent, blocks=[new("a")])] == ["a"]
 
 
-async def test_release_ends_what_only_the_agent_had(client: Any) -> None:
+async def test_release_deletes_own_blocks_and_detaches_shared_ones(client: Any) -> None:
     agent, other = new_id("agent"), new_id("agent")
     (shared,) = await prepare(client, other, blocks=[new("shared")])
     await prepare(client, agent, blocks=[new("human")], block_ids=[shared.id])

@@ -149,7 +149,7 @@ async def test_meaningless_headers_of_a_patch_are_ignored(client: Any) -> None:
     assert await memory(client) == {"human": "b", "notes": "c"}
 
 
-async def test_a_patch_must_say_what_it_is_for(client: Any) -> None:
+async def test_a_patch_must_name_its_target(client: Any) -> None:
     attempt = patch(client, "@@\n+x", label="")
     error = await failure(attempt, FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
     assert error.message.startswith("The patch does not say which block it is for. ")
@@ -175,7 +175,7 @@ async def test_an_insertion_is_merged_at_the_place_that_was_seen(client: Any) ->
     assert (newest.base_revision, before.base_revision) == (1, 0)
 
 
-async def test_a_rewriting_is_merged_with_what_others_added(client: Any) -> None:
+async def test_a_rewrite_is_merged_with_additions_of_others(client: Any) -> None:
     seen = await create(client, value="likes tea\nlives in Rome")
     await append(client, "has a cat")
     new = pb.RethinkEdit(new_memory="likes green tea\nlives in Rome")
@@ -211,7 +211,7 @@ async def test_a_conflict_changes_nothing_and_shows_the_text(client: Any, verb: 
         await failure(edit(client, **verb), FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
 
 
-async def test_text_that_was_never_there_is_no_conflict(client: Any) -> None:
+async def test_text_that_was_never_there_is_not_a_conflict(client: Any) -> None:
     seen = await create(client, value="a")
     await append(client, "b")
     for verb in (
@@ -292,7 +292,7 @@ async def test_the_api_merges_a_value_that_was_written_against_an_older_one(clie
     assert (response.block.value, response.merged) == ("x", False)
 
 
-async def test_every_verb_tells_what_it_changed(client: Any) -> None:
+async def test_every_verb_returns_its_changes(client: Any) -> None:
     await create(client, value="a")
     for verb, operation in (
         ({"append": pb.AppendEdit(content="b")}, "append"),

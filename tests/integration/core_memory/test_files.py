@@ -229,7 +229,7 @@ async def test_an_empty_file_has_no_lines(client: Any) -> None:
         ("letter.doc", "", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 100),
     ],
 )
-async def test_what_cannot_be_read_is_refused_at_once(
+async def test_unreadable_input_is_refused_at_once(
     client: Any, admin: Any, project: str, name: str, media_type: str, data: bytes
 ) -> None:
     folder = await make_folder(client)
@@ -280,7 +280,7 @@ async def test_an_upload_is_a_header_and_then_chunks(client: Any, admin: Any, pr
     assert await rows(admin, project) == {}
 
 
-async def test_what_is_not_there_is_not_found(client: Any) -> None:
+async def test_missing_files_folders_and_agents_are_not_found(client: Any) -> None:
     agent, folder = await make_agent(client), await make_folder(client)
     calls = client.files
     nobody, nowhere, nothing = new_id("agent"), new_id("folder"), new_id("file")

@@ -268,7 +268,7 @@ async def test_blame_reads_long_histories_to_the_end(client: Any) -> None:
     assert [revision for _, _, revision in lines] == list(range(1, 52))
 
 
-async def test_what_is_not_there_cannot_be_blamed_or_undone(client: Any) -> None:
+async def test_missing_blocks_cannot_be_blamed_or_reverted(client: Any) -> None:
     block = await create(client)
     for call, reason in (
         (blame(client, block, 2), Reason.VERSION_NOT_FOUND),

@@ -50,7 +50,7 @@ async def folder(client: Any, agent: str) -> None:
     )
 
 
-async def test_a_person_sees_what_the_model_sees(client: Any, agent: str) -> None:
+async def test_a_person_is_shown_the_text_of_the_model(client: Any, agent: str) -> None:
     blocks = [
         await create(client, "human", "Name: Sam", agent_id=agent, description="About."),
         await create(
@@ -86,7 +86,7 @@ async def test_agents_that_are_not_there_cannot_be_looked_at(client: Any) -> Non
         assert caught.value.reason is Reason.AGENT_NOT_FOUND
 
 
-async def test_folders_are_a_part_of_what_is_compiled(client: Any, agent: str) -> None:
+async def test_folders_are_part_of_the_compiled_memory(client: Any, agent: str) -> None:
     await create(client, "human", "x", agent_id=agent, description="About.")
     without = await compiled(client, agent)
     assert not without.has_folders
@@ -132,7 +132,7 @@ async def test_invalid_limits_are_refused(client: Any, agent: str, field: str) -
         assert [violation.field for violation in caught.value.violations] == [field]
 
 
-async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent: str) -> None:
+async def test_lint_finds_problems_in_a_block_and_across_blocks(client: Any, agent: str) -> None:
     human = await create(
         client, "human", "Sam likes tea\nSam is ill today", agent_id=agent, description="About."
     )

@@ -163,7 +163,7 @@ async def test_json_goes_in_and_out(database: Database) -> None:
         assert rows.scalar() == {"a": [1, None, "é中"]}
 
 
-async def test_named_columns_hold_what_unnamed_ones_hold(database: Database) -> None:
+async def test_named_columns_match_unnamed_ones(database: Database) -> None:
     sql = """SELECT n AS number, CAST('{"a": [1]}' AS jsonb) AS json, ARRAY['x', NULL] AS texts,
         CAST('\\x00ff' AS bytea) AS bytes, now() AS moment, :text || n AS text
         FROM generate_series(1, 3) AS n"""
@@ -218,7 +218,7 @@ async def test_a_cancelled_query_leaves_its_connection_usable(urls: ServiceDatab
         await database.close()
 
 
-async def test_a_plain_transaction_sends_what_is_counted(
+async def test_a_plain_transaction_sends_the_counted_statements(
     database: Database, urls: ServiceDatabase
 ) -> None:
     """The server's own count of transactions is ours: SQLAlchemy adds none."""

@@ -184,7 +184,7 @@ async def test_down_to_nothing_and_up_again_is_a_fresh_schema(
 
 
 @pytest.mark.parametrize(("name", "revision"), _STEPS)
-async def test_down_to_a_revision_is_what_that_revision_had_made(
+async def test_a_downgrade_restores_the_schema_of_the_revision(
     databases: Databases, until: Any, name: str, revision: str
 ) -> None:
     service = _SERVICES[name]

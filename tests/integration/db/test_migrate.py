@@ -130,7 +130,7 @@ async def test_upgrade_leaves_a_newer_database_alone(
         await service.upgrade(urls.admin_url, databases.passwords)
 
 
-async def test_upgrade_says_when_the_database_is_away(service: ServiceMigrations) -> None:
+async def test_upgrade_reports_an_unreachable_database(service: ServiceMigrations) -> None:
     with pytest.raises(UnavailableError):
         await service.upgrade("postgresql://nobody@127.0.0.1:1/none")
 

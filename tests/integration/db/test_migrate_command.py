@@ -41,7 +41,7 @@ async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Da
     assert SchemaChange("recall", NO_TABLES, RECALL.head) in done
 
 
-async def test_unknown_services_and_revisions_are_named_with_what_there_is(
+async def test_unknown_services_and_revisions_are_named_with_the_valid_ones(
     databases: Databases,
 ) -> None:
     url = databases.url(await databases.create())
@@ -53,7 +53,7 @@ async def test_unknown_services_and_revisions_are_named_with_what_there_is(
         await downgrade(url, "recall", RECALL.head)
 
 
-async def test_what_would_destroy_rows_needs_consent(databases: Databases) -> None:
+async def test_downgrades_that_destroy_rows_need_consent(databases: Databases) -> None:
     url = databases.url(await databases.create())
     await migrate_all(url, urls(databases), check_only=False)
     first = RECALL.revisions[0]

@@ -65,7 +65,7 @@ async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
     assert (await gateway.run(events[0].run_id)).attempt == 2
 
 
-async def test_usage_has_the_reply_that_streamed_when_its_process_died(
+async def test_usage_includes_the_reply_that_streamed_when_its_process_died(
     services: ScriptedServices,
 ) -> None:
     def sent(message_id: str) -> turn_pb.ExecuteRunResponse:

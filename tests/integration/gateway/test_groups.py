@@ -185,7 +185,7 @@ async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn
     assert member_run.state == run_pb.RUN_STATE_CANCELLED
 
 
-async def test_a_group_whose_time_is_over_ends_with_its_deadline(
+async def test_a_group_run_ends_at_its_deadline(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(run_timeout_s=1.0), Members(services)

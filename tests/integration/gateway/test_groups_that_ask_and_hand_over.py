@@ -251,7 +251,9 @@ async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to
     assert words(await collect(send(gateway, group, "Still there?"))) == [("Ada", "Ada 2")]
 
 
-async def test_the_last_turn_of_a_swarm_cannot_hand_over(services: ScriptedServices) -> None:
+async def test_the_last_turn_of_a_swarm_cannot_hand_over_the_conversation(
+    services: ScriptedServices,
+) -> None:
     gateway, members = await services.gateway(), Members(services)
     group = swarm(members, "Ada", "Bo", max_turns=3)
     members.hands |= {"Ada 1": ("bo", ""), "Bo 1": ("ADA", ""), "Ada 2": ("Bo", "")}

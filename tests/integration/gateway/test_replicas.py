@@ -228,7 +228,7 @@ async def test_a_request_id_is_known_to_every_gateway(services: ScriptedServices
     assert len(services.turns.requests) == 1
 
 
-async def test_a_gateway_that_stops_hands_its_runs_over(services: ScriptedServices) -> None:
+async def test_a_stopping_gateway_releases_its_runs_to_others(services: ScriptedServices) -> None:
     gate = Gate()
     services.turns.script = gate.turn
     first, second = (

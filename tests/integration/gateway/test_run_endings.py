@@ -70,7 +70,7 @@ async def test_a_waiting_run_is_cancelled_at_once(services: ScriptedServices) ->
     assert len(services.turns.requests) == 1
 
 
-async def test_cancelled_turn_reports_what_it_still_stored(services: ScriptedServices) -> None:
+async def test_cancelled_turn_reports_its_stored_messages(services: ScriptedServices) -> None:
     endless = plays(started(), step(), NEVER)
 
     settled = plays(stored("cut off"), finished(run_event_pb2.STOP_REASON_CANCELLED))
@@ -129,7 +129,7 @@ async def test_a_run_has_a_deadline(services: ScriptedServices, short_settling: 
     await eventually(lambda: len(services.turns.lost) == 1)
 
 
-async def test_turn_that_ends_at_its_deadline_reports_what_it_stored(
+async def test_turn_that_ends_at_its_deadline_reports_its_stored_messages(
     services: ScriptedServices,
 ) -> None:
     """The agent loop has time to report them: the messages of the run are in its log."""

@@ -370,7 +370,7 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
     assert len(slow) == 8
 
 
-async def test_a_delivery_of_a_gateway_that_died_is_made_by_another(
+async def test_another_gateway_makes_the_delivery_of_a_gateway_that_died(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     services = socket_services

@@ -33,7 +33,7 @@ import grpc
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_grpc_is_told_before_it_is_imported(entry: str) -> None:
+def test_grpc_settings_are_set_before_its_import(entry: str) -> None:
     variables = {name: value for name, value in os.environ.items() if "GRPC" not in name}
     variables["PYTHONPATH"] = SOURCE_PATH
     done = subprocess.run(

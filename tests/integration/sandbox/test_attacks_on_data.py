@@ -237,7 +237,7 @@ def test_folders_of_the_machine_are_not_watched(jail: Worker) -> None:
     assert jail.value(source(body)) == [-1, -1, -1]
 
 
-def test_a_signal_to_everybody_reaches_nobody(jail: Worker) -> None:
+def test_a_signal_to_all_processes_reaches_none(jail: Worker) -> None:
     jail.run(source("def f():\n    os.kill(-1, 9)\n"))
     assert jail.value("def f():\n    return 1") == 1
 

@@ -192,7 +192,7 @@ def test_a_flood_of_two_processes_is_ended(jail: Worker) -> None:
     assert len(result.stderr) == 100_000
 
 
-def test_much_output_is_cut_and_the_call_goes_on(jail: Worker) -> None:
+def test_output_over_the_limit_is_truncated_and_the_call_continues(jail: Worker) -> None:
     result = jail.run(
         'def f():\n    print("é" * 100_000)\n    return 1', limits={"output_bytes": 50_001}
     )

@@ -86,7 +86,7 @@ HIDING = {
 
 
 @pytest.mark.parametrize("way", list(HIDING))
-def test_what_a_call_takes_of_the_disk_cannot_be_hidden(jail: Worker, way: str) -> None:
+def test_disk_space_of_a_call_cannot_be_hidden(jail: Worker, way: str) -> None:
     body = source(HOARD) + source(HIDING[way]).replace("EXIT", str(syscalls.number("exit")))
     result = jail.run(body, limits={"disk_bytes": 16 * MIB, "wall_seconds": 6.0})
     # Stopped by the kernel (no space, or the way itself is refused) or by the watchdog.
@@ -124,7 +124,7 @@ def test_disk_is_not_taken_faster_than_it_is_watched(jail: Worker) -> None:
     assert taken <= 16 * MIB, result
 
 
-def test_what_others_do_with_shared_files_is_not_watched(jail: Worker) -> None:
+def test_shared_files_cannot_be_watched(jail: Worker) -> None:
     body = """
     import fcntl
     def f():
@@ -137,7 +137,7 @@ def test_what_others_do_with_shared_files_is_not_watched(jail: Worker) -> None:
     assert set(jail.value(source(body)).values()) == {0}
 
 
-def test_names_of_processes_do_not_forge_what_is_read_of_them(jail: Worker) -> None:
+def test_names_of_processes_do_not_forge_their_status(jail: Worker) -> None:
     body = """
     def f():
         for name in (b"x\\nThreads:\\t0", b"\\nPPid:\\t99999", b"x) R 1 1 1 1 ("):

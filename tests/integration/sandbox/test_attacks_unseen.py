@@ -172,7 +172,7 @@ def test_ways_back_into_the_machine_are_shut(jail: Worker) -> None:
     all_stopped(jail.value(source(body)))
 
 
-def test_what_stands_around_the_call_tells_no_secret(jail: Worker) -> None:
+def test_the_process_around_the_call_has_no_secret(jail: Worker) -> None:
     body = """
     import gc
     def f():

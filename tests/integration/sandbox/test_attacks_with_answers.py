@@ -51,7 +51,7 @@ def test_every_end_has_a_clear_status(
     assert message
 
 
-def test_an_exception_whose_text_raises_is_told(jail: Worker) -> None:
+def test_an_exception_whose_text_raises_is_reported(jail: Worker) -> None:
     body = """
     class Bad(Exception):
         def __str__(self):
@@ -113,7 +113,7 @@ def test_values_that_are_no_json_are_refused(jail: Worker, name: str) -> None:
     assert len(result.detail) > 40
 
 
-def test_what_is_converted(jail: Worker) -> None:
+def test_return_values_are_converted(jail: Worker) -> None:
     body = """
     import dataclasses, datetime, decimal, enum, uuid
     @dataclasses.dataclass

@@ -198,7 +198,7 @@ async def test_code_with_tools_leaves_slots_for_its_nested_calls(sandbox: JailSa
     assert (ok, answer["value"]) == (True, "7")
 
 
-async def test_without_isolation_it_says_so_and_runs_nothing() -> None:
+async def test_without_isolation_nothing_runs_and_an_error_is_returned() -> None:
     refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
     asked = Asked()
     try:

@@ -178,7 +178,7 @@ async def test_a_limit_ends_the_building_and_is_named(
     await environments.close()
 
 
-async def test_an_index_that_is_not_there_is_no_fault_of_the_requirements(
+async def test_a_missing_package_index_is_not_reported_as_wrong_requirements(
     tmp_path: Path, builder: Builder
 ) -> None:
     away = replace(builder, wheels=tmp_path / "nowhere")
@@ -189,7 +189,7 @@ async def test_an_index_that_is_not_there_is_no_fault_of_the_requirements(
     await environments.close()
 
 
-async def test_the_password_of_the_index_is_not_told(tmp_path: Path, builder: Builder) -> None:
+async def test_the_password_of_the_index_is_not_shown(tmp_path: Path, builder: Builder) -> None:
     says = tmp_path / "says"
     says.write_text('#!/bin/sh\necho "$UV_DEFAULT_INDEX at https://u:other@host/x" >&2\nexit 2\n')
     says.chmod(0o755)
@@ -215,7 +215,7 @@ async def test_uv_holds_the_lock_too_and_keeps_it_if_the_service_dies(
     await environments.close()
 
 
-async def test_closing_ends_what_is_being_built(environments: Environments) -> None:
+async def test_closing_ends_running_builds(environments: Environments) -> None:
     asking = asyncio.create_task(environments.folder(["alpha"]))
     while not Counting.built:
         await asyncio.sleep(0.001)
@@ -253,7 +253,7 @@ async def test_excess_environments_are_removed_least_recently_used_first(
     await environments.close()
 
 
-async def test_what_is_being_built_is_not_removed(environments: Environments) -> None:
+async def test_environments_under_construction_are_not_removed(environments: Environments) -> None:
     key = key_of(normal(["alpha"]))
     building = environments.root / f".building-{key}-0000"
     building.mkdir()

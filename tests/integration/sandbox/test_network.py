@@ -145,7 +145,7 @@ async def test_hosts_of_the_list_are_reached_by_http_and_https(place: Place) -> 
     assert last == [200, "hello"] or "CERTIFICATE" in last[1].upper()
 
 
-async def test_what_is_not_on_the_list_is_refused(place: Place) -> None:
+async def test_hosts_outside_the_list_are_refused(place: Place) -> None:
     before = len(place.plain.heads), len(place.secure.heads)
     plain, secure = place.plain.port, place.secure.port
     refused = [

@@ -183,7 +183,7 @@ async def test_a_fork_server_that_dies_is_replaced(sandbox: JailSandbox) -> None
     await eventually(lambda: not psutil.pid_exists(died))
 
 
-async def test_closing_ends_what_runs() -> None:
+async def test_closing_ends_running_calls() -> None:
     engines = children()
     sandbox = await JailSandbox.start()
     running = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(3)]
@@ -213,7 +213,7 @@ async def test_the_service_dying_ends_everything() -> None:
     worker._process.stdout.close()
 
 
-async def test_what_was_taken_is_told(sandbox: JailSandbox) -> None:
+async def test_used_resources_are_reported(sandbox: JailSandbox) -> None:
     source = "import time\nx = bytearray(100 << 20)\nbegan = time.process_time()\nwhile time.process_time() - began < 0.2: pass\n"
     result = await sandbox.run(Run(source=source))
     assert result.status is RunStatus.OK
@@ -323,7 +323,7 @@ def f():
         (Run(source="", limits=Limits(processes=0)), "processes"),
     ],
 )
-async def test_what_cannot_be_asked_is_refused(sandbox: JailSandbox, run: Run, words: str) -> None:
+async def test_invalid_runs_are_refused(sandbox: JailSandbox, run: Run, words: str) -> None:
     result = await sandbox.run(run)
     assert result.status is RunStatus.REFUSED
     assert words in result.detail

@@ -73,7 +73,7 @@ async def run(
         ("print('no line end', end='')", {"stdout": "no line end"}),
     ],
 )
-async def test_output_and_the_last_value_are_told(
+async def test_output_and_the_last_value_are_returned(
     sandbox: JailSandbox, code: str, expected: dict[str, str]
 ) -> None:
     assert await run(sandbox, code) == (True, expected)
@@ -110,7 +110,7 @@ async def test_an_error_comes_with_the_lines_of_the_code_alone(sandbox: JailSand
         ("raise ExceptionGroup('both', [ValueError('a'), TypeError('b')])", "ExceptionGroup", "b"),
     ],
 )
-async def test_what_is_raised_is_told(
+async def test_exceptions_are_returned_to_the_model(
     sandbox: JailSandbox, code: str, kind: str, text: str
 ) -> None:
     ok, answer = await run(sandbox, code)
@@ -128,7 +128,7 @@ async def test_what_is_raised_is_told(
         ("print('x', flush=True)\nimport os\nos._exit(7)", {}, "killed", "exit code 7"),
     ],
 )
-async def test_a_limit_is_named_and_what_was_printed_is_told(
+async def test_a_limit_error_names_the_limit_and_has_the_output(
     sandbox: JailSandbox, code: str, limits: dict[str, Any], status: str, text: str
 ) -> None:
     ok, answer = await run(sandbox, code, Limits(**limits))
@@ -150,7 +150,7 @@ async def test_long_texts_are_cut_and_say_so(sandbox: JailSandbox) -> None:
     assert answer["value"].endswith("[50,002 characters in all]")
 
 
-async def test_calls_know_nothing_of_each_other(sandbox: JailSandbox) -> None:
+async def test_calls_share_no_state(sandbox: JailSandbox) -> None:
     leave = "import builtins, os\nbuiltins.print = None\nopen('left', 'w')\nx = 1\nos.getcwd()"
     look = "import os\nprint(os.listdir('.'))\n'x' in globals()"
     ok, _ = await run(sandbox, leave)
@@ -201,7 +201,7 @@ async def test_javascript_is_run_by_node(
         ("new (require('net').Socket)().connect(80, '1.1.1.1')", "Error", "EPERM"),
     ],
 )
-async def test_what_javascript_throws_is_told(
+async def test_javascript_exceptions_are_returned(
     sandbox: JailSandbox, code: str, kind: str, text: str
 ) -> None:
     needs_node(sandbox)
@@ -213,7 +213,7 @@ async def test_what_javascript_throws_is_told(
     assert answer.get("stdout", "") == ("x\n" if "console" in code else "")
 
 
-async def test_without_node_javascript_says_so(sandbox: JailSandbox) -> None:
+async def test_without_node_javascript_is_an_error(sandbox: JailSandbox) -> None:
     part = files("strata.tool_execution.builtin").joinpath("code_child.py").read_text("utf-8")
     missing = part.replace('["node",', '["no-such-node",')
     assert missing != part
@@ -224,7 +224,7 @@ async def test_without_node_javascript_says_so(sandbox: JailSandbox) -> None:
     assert expected in message
 
 
-async def test_what_the_code_forges_in_place_of_an_answer_does_no_harm(
+async def test_forged_answers_of_code_do_no_harm(
     sandbox: JailSandbox,
 ) -> None:
     frame = "import os, struct\nb = {!r}\nos.write(3, struct.pack('>I', len(b)) + b)\nos._exit(0)"
@@ -233,7 +233,7 @@ async def test_what_the_code_forges_in_place_of_an_answer_does_no_harm(
         assert isinstance(value, dict)
 
 
-async def test_without_isolation_nothing_is_run_and_the_model_is_told() -> None:
+async def test_without_isolation_nothing_runs_and_the_model_gets_an_error() -> None:
     refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
     try:
         ok, answer = await run(refusing, "1")

@@ -168,7 +168,7 @@ async def test_calls_that_succeed_are_logged_as_such(
     assert codes() == {"RunCode OK": 20, "RunAskingCode OK": 20}
 
 
-async def test_what_is_asked_and_answered_goes_through_whole(
+async def test_requests_and_answers_pass_unchanged(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     package = runner.packages / "0123"
@@ -220,7 +220,7 @@ ASK = Run(
 )
 
 
-async def test_what_code_asks_is_answered_here(
+async def test_questions_of_code_are_answered_by_the_caller(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     asked: list[int] = []
@@ -330,7 +330,7 @@ async def test_call_before_the_runner_is_up_fails_and_is_not_lost(
         assert (await sandbox.run(ADD)).value_json == "3"
 
 
-async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:
+async def test_a_probe_returns_whether_the_service_serves(runner: Runner) -> None:
     assert not await is_serving(runner.address)
     with runner.started():
         await eventually(lambda: is_serving(runner.address))
@@ -338,7 +338,7 @@ async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:
         assert stat.S_IMODE(runner.socket.stat().st_mode) & 0o777 == 0o770
 
 
-async def test_nobody_without_a_token_is_served(
+async def test_calls_without_a_token_are_refused(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     with runner.started():

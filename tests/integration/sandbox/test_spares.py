@@ -161,7 +161,7 @@ async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
         used |= gone
 
 
-async def test_limits_and_network_are_those_of_the_call_whoever_waits(
+async def test_limits_and_network_of_a_call_apply_to_every_waiting_process(
     sandbox: JailSandbox,
 ) -> None:
     small: dict[str, Any] = {
@@ -252,7 +252,7 @@ def make(folder: Path, name: str) -> None:
     (folder / "thing.py").write_text(f"NAME = '{name}'\n")
 
 
-async def test_packages_that_were_made_anew_are_seen(root: Path) -> None:
+async def test_rebuilt_packages_are_used(root: Path) -> None:
     folder = root / "key"
     make(folder, "old")
     sandbox = await JailSandbox.start(JailConfig(warm=WARM, environments=root))

@@ -64,7 +64,7 @@ async def test_the_extensions_are_there(server: EmbeddedPostgres, extension: str
     )
 
 
-async def test_nobody_gets_in_without_the_password(server: EmbeddedPostgres) -> None:
+async def test_connections_without_the_password_are_refused(server: EmbeddedPostgres) -> None:
     for password in ("", "guess"):
         with pytest.raises(asyncpg.InvalidPasswordError):
             await _ask(server.url(password=password), "SELECT 1")
@@ -195,7 +195,7 @@ async def test_a_taken_port_is_exchanged_for_a_free_one(server: EmbeddedPostgres
         assert await _ask(server.url(), "SELECT 1") == 1
 
 
-async def test_a_long_path_is_no_obstacle(open_folder: Path) -> None:
+async def test_a_long_path_works(open_folder: Path) -> None:
     server = EmbeddedPostgres(open_folder / ("deep" * 30) / "postgres")
     (open_folder / ("deep" * 30)).mkdir(mode=0o755)
     await server.start()

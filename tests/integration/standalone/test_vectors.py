@@ -379,7 +379,7 @@ async def test_errors_have_the_status_that_qdrant_gives(points: AsyncQdrantClien
     assert (await points.count(STEM)).count == 10
 
 
-async def test_what_is_unsupported_is_named(points: AsyncQdrantClient) -> None:
+async def test_unsupported_calls_are_named(points: AsyncQdrantClient) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="QueryGroups"):
         await points.query_points_groups(
             STEM, group_by="size", query=[1.0, 0.0, 0.0, 0.0], using="dense"

@@ -29,7 +29,7 @@ COUNT = 3_000
 BEST = 20
 
 
-async def test_quantized_vectors_find_what_whole_ones_find(open_folder: Path) -> None:
+async def test_quantized_vectors_find_the_results_of_whole_ones(open_folder: Path) -> None:
     draw = np.random.default_rng(5)
     stored = draw.standard_normal((COUNT, DIM), dtype=np.float32)
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)

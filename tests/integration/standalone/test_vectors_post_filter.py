@@ -119,7 +119,7 @@ def plainly(shard: edge.EdgeShard, message: wire.points.QueryPoints) -> list[tup
     more=st.integers(0, 3),
 )
 @settings(max_examples=60)
-def test_a_search_finds_what_a_plain_one_finds(
+def test_a_search_finds_the_results_of_a_plain_search(
     points: list[tuple[int, set[str], set[int]]],
     asked: list[tuple[bool, int, list[wire.common.Condition]]],
     threshold: float | None,

@@ -113,7 +113,7 @@ def test_an_unfinished_build_is_begun_again(
     assert installer.ready()
 
 
-def test_the_error_without_a_compiler_names_what_to_install(
+def test_the_error_without_a_compiler_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -67,7 +67,7 @@ def test_fetches_the_parts_as_ranges(tmp_path: Path) -> None:
     assert asked == ["bytes=0-999", "bytes=1000-1999", "bytes=2000-2499"]
 
 
-def test_goes_on_after_a_cut(tmp_path: Path) -> None:
+def test_download_resumes_after_a_cut(tmp_path: Path) -> None:
     with file_server(cut_after=1) as (url, _), pytest.raises(LocalModelError, match="1 of 3 parts"):
         ModelAssembler(model(), tmp_path, [UrlSource(url)]).ensure(ignore, Cancellation())
     with file_server() as (url, asked):

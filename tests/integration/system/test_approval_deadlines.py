@@ -17,7 +17,7 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(system: System) -> None:
+async def test_an_undecided_call_runs_at_its_deadline(system: System) -> None:
     rule = tool_pb2.ToolRule(
         type=GATE.type,
         tool_name=GATE.tool_name,

@@ -152,7 +152,7 @@ async def test_messages_wait_behind_a_request_and_may_take_its_place(system: Sys
     assert (await system.block(agent, "human")).value == ""
 
 
-async def test_an_answer_for_an_agent_that_is_gone_says_so(system: System) -> None:
+async def test_an_answer_for_a_deleted_agent_is_an_error(system: System) -> None:
     agent = await system.make_agent(tool_rules=[GATE])
     system.model.script(call("memory_insert", INSERT))
     asked = (await system.send(agent, "I like rowing.")).approval

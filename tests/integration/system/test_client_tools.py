@@ -49,7 +49,9 @@ async def answer(
 
 
 @pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
-async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, model: str) -> None:
+async def test_the_client_makes_the_call_and_the_agent_continues(
+    system: System, model: str
+) -> None:
     name = f"show_map_{model[:6]}"
     await show_map(system, name)
     agent = await system.make_agent(model, tools=[name])
@@ -85,7 +87,7 @@ async def test_the_client_makes_the_call_and_the_agent_goes_on(system: System, m
     )
 
 
-async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(system: System) -> None:
+async def test_invalid_answers_are_refused_and_change_nothing(system: System) -> None:
     await show_map(system, "show_map")
     agent = await system.make_agent(tools=["show_map"])
     system.model.script(call("show_map", {"place": "Oslo"}), say("I see."))
@@ -106,7 +108,7 @@ async def test_what_cannot_be_an_answer_is_refused_and_changes_nothing(system: S
     assert ran.text == "I see."
 
 
-async def test_an_agent_that_is_asked_by_another_one_tells_that_it_waits(system: System) -> None:
+async def test_an_asked_agent_reports_that_it_waits(system: System) -> None:
     await show_map(system, "show_map")
     other = await system.make_agent(tools=["show_map"])
     agent = await system.make_agent(tools=["send_message_to_agent_and_wait_for_reply"])
@@ -159,7 +161,7 @@ async def test_a_clients_tool_is_described_by_a_schema_or_by_source(system: Syst
         ),
     ],
 )
-async def test_what_the_client_cannot_have_is_refused(
+async def test_invalid_fields_of_client_tools_are_refused(
     system: System, fields: dict[str, Any], wrong: list[str]
 ) -> None:
     schema = {"name": "shown", "description": "Shows.", "parameters_json": '{"properties": {}}'}

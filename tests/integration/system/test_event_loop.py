@@ -139,7 +139,7 @@ async def test_the_watch_sees_what_holds_the_loop() -> None:
     assert any("hog" in delay.what for delay in watch.longer_than(LONGEST_MS))
 
 
-async def test_what_holds_the_loop_once_is_at_fault() -> None:
+async def test_code_that_blocks_the_loop_once_is_named() -> None:
     def work(count: int) -> None:
         total = 0
         for number in range(count):

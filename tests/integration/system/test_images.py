@@ -189,7 +189,7 @@ async def test_compaction_names_images_and_no_longer_shows_them(system: System) 
     assert (await load(system, png(shade=3))).data == png(shade=3)
 
 
-async def test_message_is_found_by_what_its_image_shows(system: System) -> None:
+async def test_message_is_found_by_the_content_of_its_image(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("Nice."))
     shown = image(png(), alt_text="A lighthouse at dusk.")

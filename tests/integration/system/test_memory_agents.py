@@ -87,7 +87,7 @@ async def is_quiet(system: System, agent: agent_pb.Agent) -> bool:
     return not (await status(system, agent)).run_open
 
 
-async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote(
+async def test_the_memory_agent_writes_a_fact_of_the_chat_to_a_block(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True)
@@ -246,7 +246,7 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     ]
 
 
-async def test_a_run_is_started_by_hand_if_there_is_something_to_read(
+async def test_a_run_can_be_started_by_hand_if_there_are_unread_messages(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)

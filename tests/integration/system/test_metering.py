@@ -22,7 +22,7 @@ async def _fail(database: Database) -> None:
         raise ZeroDivisionError
 
 
-async def test_meter_counts_what_the_database_counts(databases: Any) -> None:
+async def test_meter_counts_like_the_database(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     sql = SqlMeter()
     with sql.on():

@@ -107,7 +107,7 @@ async def test_busy_conversation_refuses_when_asked_to(system: System) -> None:
     assert roles(await system.log(agent)) == ["system", "user", "assistant"]
 
 
-async def test_interrupting_message_cancels_and_goes_on(system: System) -> None:
+async def test_interrupting_message_cancels_the_run_and_starts_its_own(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(endlessly(), say("Gladly."))
     first = system.begin(agent, "Tell me all.")
@@ -141,7 +141,7 @@ async def test_other_conversations_of_the_agent_run_meanwhile(system: System) ->
     assert roles(await system.log(agent, other)) == ["system", "user", "assistant"]
 
 
-async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
+async def test_cancelled_run_releases_the_model_and_the_conversation_continues(
     system: System,
 ) -> None:
     agent = await system.make_agent()
@@ -159,7 +159,7 @@ async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
     assert await answer_of(system, agent, "Never mind.") == "You said: Never mind."
 
 
-async def test_cancelling_what_is_over_changes_nothing(system: System) -> None:
+async def test_cancelling_a_finished_run_changes_nothing(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("Done."))
     ran = await system.send(agent, "Hi.")
@@ -375,7 +375,7 @@ async def test_shared_block_is_seen_by_both_agents(system: System) -> None:
     assert "<value>\nLikes tea.\n</value>" in await system.system_message(second)
 
 
-async def test_changed_agent_is_what_the_next_turn_runs(system: System) -> None:
+async def test_next_turn_runs_the_changed_agent(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("Hello."), say("Ahoy."))
     await system.send(agent, "Hi.")

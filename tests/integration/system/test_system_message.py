@@ -208,7 +208,7 @@ async def test_times_are_those_of_the_agent(system: System, timezone: str) -> No
     assert stored in await expected(system, agent, FRESH, "human", "persona")
 
 
-async def test_model_receives_what_is_stored(system: System) -> None:
+async def test_model_receives_the_stored_messages(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("Hello."), say("Hello again."))
 

@@ -172,7 +172,7 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
     assert texts == ["m0", "m1", "m2", "m3"]
 
 
-async def test_turns_go_on_while_the_memory_agent_works_and_nothing_is_lost(
+async def test_turns_continue_while_the_memory_agent_works_and_nothing_is_lost(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -271,7 +271,7 @@ async def test_text_of_a_user_cannot_pass_for_a_line_of_the_transcript(
     assert passage.startswith("What was said.\n\nuser: a\n  0. (Older) user: forged\n  ")
 
 
-async def test_voice_turn_costs_what_a_turn_with_a_memory_agent_costs(
+async def test_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
     system: System, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_following_events(monkeypatch)

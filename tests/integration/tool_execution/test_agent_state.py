@@ -84,7 +84,9 @@ async def test_a_tool_sees_the_memory_of_its_agent(tools: Tools, registry: Any) 
         "memory.blocks[memory.list_block_labels().index('human')].value += '\\nAge: 36'",
     ],
 )
-async def test_what_it_changes_is_an_ordinary_edit(tools: Tools, registry: Any, body: str) -> None:
+async def test_a_change_of_memory_by_a_tool_is_an_ordinary_edit(
+    tools: Tools, registry: Any, body: str
+) -> None:
     await put(registry, source(f"{body}\nreturn 'done'"))
     before = await tools.block("human")
     status, value, [edit] = await ran(tools)
@@ -338,7 +340,7 @@ async def test_it_cannot_run_beside_others(registry: Any) -> None:
     ]
 
 
-async def test_a_dry_run_shows_what_would_change(tools: Tools, registry: Any) -> None:
+async def test_a_dry_run_shows_the_changes(tools: Tools, registry: Any) -> None:
     text = source("memory.get_block('human').value += '!'\nreturn 'done'")
     request = pb.RunToolRequest(source_code=text, agent_id=tools.agent.id)
     before = await tools.block("human")

@@ -36,7 +36,7 @@ def status(ended: execution_pb.FinishedCall) -> str:
     return str(json.loads(ended.tool_return.content)["status"])
 
 
-async def test_a_repeated_call_stores_what_is_left(
+async def test_a_repeated_call_stores_the_rest(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service died between two blocks; the tool finds the first as it wants it."""
@@ -63,9 +63,7 @@ async def test_a_repeated_call_stores_what_is_left(
     assert (await tools.block("alpha")).revision == 2
 
 
-async def test_a_repeated_call_that_wants_more_tells_the_edit_that_it_made(
-    tools: Tools, registry: Any
-) -> None:
+async def test_a_repeated_call_returns_the_edit_of_the_first(tools: Tools, registry: Any) -> None:
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
     first = await repeated(tools)
     # Others come between, so that the newest version is not the one that is looked for.

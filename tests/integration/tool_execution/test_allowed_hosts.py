@@ -86,7 +86,7 @@ async def test_hosts_are_stored_and_make_another_version(registry: Any, tools: T
         ([f"h{n}.com" for n in range(33)], "allowed_hosts"),
     ],
 )
-async def test_what_is_no_name_is_a_violation(registry: Any, hosts: list[str], field: str) -> None:
+async def test_invalid_hosts_are_violations(registry: Any, hosts: list[str], field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await upsert(registry, SOURCE, allowed_hosts=hosts)
     assert [violation.field for violation in caught.value.violations] == [field]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 GREEN = "Ada's favourite colour is green, and she lives in Lisbon near the river."
 
 
-async def test_an_insert_tells_what_is_there_already(tools: Tools) -> None:
+async def test_an_insert_reports_near_duplicates(tools: Tools) -> None:
     assert await tools.call("archival_memory_insert", content=GREEN, tags=["taste"]) == "None"
     (again,) = await tools.run(("archival_memory_insert", {"content": GREEN}))
     assert "holds this very text already" in again.tool_return.content
@@ -31,7 +31,7 @@ async def test_an_insert_tells_what_is_there_already(tools: Tools) -> None:
     assert await tools.call("archival_memory_insert", content="Taxes are due in May.") == "None"
 
 
-async def test_an_insert_says_where_it_came_from(tools: Tools) -> None:
+async def test_an_insert_has_its_origin(tools: Tools) -> None:
     await tools.call("archival_memory_insert", content=GREEN)
     passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
     request = pb.ListPassagesRequest(agent_id=tools.agent.id, run_id=tools.run_id)

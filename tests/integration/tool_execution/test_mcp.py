@@ -282,7 +282,7 @@ async def test_an_error_of_http_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> N
         await mcp.remove(added.id)
 
 
-async def test_a_server_that_wants_to_be_signed_in_to_says_so(mcp: Mcp) -> None:
+async def test_a_server_that_requires_sign_in_is_reported(mcp: Mcp) -> None:
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -355,9 +355,7 @@ async def test_a_tool_of_a_server_belongs_to_it(mcp: Mcp) -> None:
         ({"url": "http://x.org/", "transport": 3, "bearer_secret": "1"}, "server.bearer_secret"),
     ],
 )
-async def test_what_is_wrong_with_a_server_is_named(
-    mcp: Mcp, fields: dict[str, Any], field: str
-) -> None:
+async def test_errors_of_a_server_are_named(mcp: Mcp, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await mcp.add(**{"name": "fine", **fields})
     assert field in {violation.field for violation in caught.value.violations}
@@ -399,7 +397,7 @@ async def test_a_request_is_done_once_and_a_name_is_taken_once(mcp: Mcp) -> None
     assert pages == [["another"], ["fine"]]
 
 
-async def test_what_cannot_be_used_cannot_be_approved(mcp: Mcp) -> None:
+async def test_unusable_tools_cannot_be_approved(mcp: Mcp) -> None:
     server, _ = await mcp.program("odd", tool("list", schema={"type": "array"}))
     request = pb.ApproveMcpToolRequest(mcp_server_id=server.id, name="list", version="x")
     with pytest.raises(FailedPreconditionError) as unusable:

@@ -97,7 +97,7 @@ async def test_a_token_is_renewed_when_its_time_is_over(place: Place) -> None:
     assert len(place.authority.issued) == before + 1
 
 
-async def test_wrong_credentials_are_said_without_repeating_them(place: Place) -> None:
+async def test_wrong_credentials_are_reported_without_their_value(place: Place) -> None:
     server = await place.add()
     await place.mcp.secret("CLIENT_SECRET", "another secret than that")
     message = await place.mcp.refused("vault__look")

@@ -74,7 +74,7 @@ def programs(command: str) -> list[psutil.Process]:
     return servers
 
 
-async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
+async def test_a_python_server_returns_the_time(mcp: Mcp) -> None:
     python, variables = python_with_packages()
     command = [python, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
     server = await mcp.add("clock", command=command, environment=variables)

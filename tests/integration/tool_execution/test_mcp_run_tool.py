@@ -53,7 +53,7 @@ async def test_arguments_are_checked_before_the_server_is_asked(mcp: Mcp) -> Non
     assert "town" in value_of(ran)
 
 
-async def test_an_error_of_the_server_and_a_lost_answer_are_told_apart(mcp: Mcp) -> None:
+async def test_an_error_of_the_server_and_a_lost_answer_are_distinguished(mcp: Mcp) -> None:
     await mcp.program("pets", tool("fail"), tool("die"))
     failed, lost = await run(mcp, "pets__fail"), await run(mcp, "pets__die")
     assert failed.tool_return.status == message_pb2.TOOL_STATUS_FAILED
@@ -72,7 +72,7 @@ async def test_a_changed_tool_is_not_run_until_it_is_approved(mcp: Mcp) -> None:
     assert "may not be run now" in value_of(ran)
 
 
-async def test_secrets_are_taken_out_of_what_it_returns(mcp: Mcp) -> None:
+async def test_secrets_are_removed_from_its_return(mcp: Mcp) -> None:
     await mcp.secret("TOKEN_OF_PETS", "correct horse")
     await mcp.program(
         "pets", tool("environment"), environment_secrets={"PETS_TOKEN": "TOKEN_OF_PETS"}

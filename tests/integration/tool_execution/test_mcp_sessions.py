@@ -131,7 +131,7 @@ async def sessions() -> AsyncIterator[Sessions]:
             await fixture.manager.close()
 
 
-async def test_programs_are_only_started_where_the_operator_says_so(tmp_path: Path) -> None:
+async def test_programs_start_only_where_the_operator_allows_it(tmp_path: Path) -> None:
     refused = Sessions(tmp_path, ManagerLimits(), programs=False)
     server = refused.program("pets", tool("echo"))
     with pytest.raises(FailedPreconditionError) as caught:
@@ -284,7 +284,7 @@ async def test_root_starts_no_program_without_a_user_for_it() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_a_program_that_its_user_may_not_start_says_so(sessions: Sessions) -> None:
+async def test_a_program_that_its_user_may_not_start_is_an_error(sessions: Sessions) -> None:
     closed = sessions.folder / "closed"
     closed.write_text("#!/bin/sh\n")
     closed.chmod(0o700)

@@ -96,7 +96,7 @@ START = "Name: Ada\nCity: Graz"
         ),
     ],
 )
-async def test_tool_edits_and_says_so(
+async def test_tool_edits_and_returns_its_edit(
     tools: Tools, tool: str, arguments: dict[str, Any], message: str, value: str, operation: str
 ) -> None:
     before = await tools.block("human")
@@ -111,7 +111,7 @@ async def test_tool_edits_and_says_so(
     assert edit.diff
 
 
-async def test_version_tells_who_did_it_and_within_what(tools: Tools) -> None:
+async def test_version_has_its_editor_and_run(tools: Tools) -> None:
     await tools.call("core_memory_append", label="human", content="x")
     version = (await tools.versions("human"))[0]
 
@@ -123,7 +123,7 @@ async def test_version_tells_who_did_it_and_within_what(tools: Tools) -> None:
     assert version.origin.model == "test/test-model"
 
 
-async def test_edits_of_a_background_agent_are_told_apart(tools: Tools) -> None:
+async def test_edits_of_a_background_agent_are_marked(tools: Tools) -> None:
     edit = ("core_memory_append", {"label": "human", "content": "x"})
     await tools.run(edit, agent_type="sleeptime_agent")
     version = (await tools.versions("human"))[0]
@@ -255,7 +255,7 @@ async def test_read_only_means_so_for_every_tool(
         ("memory_apply_patch", {"label": "human", "patch": "hello"}, ["patch"]),
     ],
 )
-async def test_what_is_wrong_is_said_in_words(
+async def test_errors_have_readable_messages(
     tools: Tools, tool: str, arguments: dict[str, Any], says: list[str]
 ) -> None:
     message = await tools.refused(tool, **arguments)

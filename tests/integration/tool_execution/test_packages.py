@@ -42,7 +42,7 @@ def _made(wheels: Path) -> None:
     make_wheel(wheels, "tidal", "2.0", needs=["moonlib"])
 
 
-async def test_a_tool_finds_the_packages_that_it_names_and_what_these_need(
+async def test_a_tool_finds_its_packages_and_their_dependencies(
     registry: Any, tools: Tools
 ) -> None:
     tool = await upsert(registry, SOURCE, pip_requirements=["tidal<2"])

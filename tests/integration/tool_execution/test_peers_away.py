@@ -176,7 +176,7 @@ async def test_a_service_that_comes_back_is_waited_for(split: Split) -> None:
     assert sorted(await split.stored()) == ["Ada lives in Graz.", "Warm."]
 
 
-async def test_a_call_whose_answer_is_lost_is_repeated_and_done_once(split: Split) -> None:
+async def test_a_call_whose_answer_is_lost_is_repeated_and_takes_effect_once(split: Split) -> None:
     split.proxy.mode, before = "lose", split.proxy.lost
     assert (await split.insert("Ada likes green.")).status == message_pb2.TOOL_STATUS_OK
     assert split.proxy.lost == before + 1
@@ -219,7 +219,7 @@ EVERY_PEER: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_no_address_is_in_what_the_model_is_told(split: Split) -> None:
+async def test_errors_for_the_model_have_no_address(split: Split) -> None:
     split.proxy.mode = "refuse"
     split.proxy.cut()
     returns = await asyncio.gather(

@@ -168,7 +168,7 @@ async def test_a_request_is_done_once(registry: Any) -> None:
         ({"request_id": "ü"}, "request_id", "ASCII"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_invalid_fields_are_named(
     registry: Any, fields: dict[str, Any], field: str, problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -238,7 +238,7 @@ async def test_tools_are_found_by_words_and_by_meaning(registry: Any) -> None:
         await names_for(" ")
 
 
-async def test_a_tool_runs_with_what_its_annotations_say(registry: Any, tools: Tools) -> None:
+async def test_a_tool_gets_arguments_of_its_annotated_types(registry: Any, tools: Tools) -> None:
     tool = await upsert(registry)
     finished = await run(tools, "weather", town={"name": "Graz"}, unit="k")
     assert result_of(finished) == (True, {"town": "Graz/AT", "unit": "KELVIN"})
@@ -249,7 +249,7 @@ async def test_a_tool_runs_with_what_its_annotations_say(registry: Any, tools: T
     assert ran.isolation in {"namespaces", "landlock"}
 
 
-async def test_a_tool_that_fails_says_so_to_the_model(registry: Any, tools: Tools) -> None:
+async def test_a_failed_tool_returns_its_error_to_the_model(registry: Any, tools: Tools) -> None:
     await upsert(registry)
     finished = await run(tools, "weather", town={"name": "Nowhere"})
     assert result_of(finished) == (False, "Error executing function weather: ValueError: boom now")

@@ -61,7 +61,7 @@ async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
     assert "called again" not in contents(content["conversation"])
 
 
-async def test_keywords_are_looked_for_as_well_and_nothing_is_told_twice(
+async def test_keywords_are_searched_too_and_no_result_is_repeated(
     services: InnerServices, agent: agent_pb.Agent
 ) -> None:
     keywords = ["Mirko", "Zanetti", " ", "Mirko"]

@@ -18,7 +18,7 @@ async def test_nothing_private_is_reached(tools: Tools) -> None:
         assert "may not be reached" in await tools.refused("fetch_webpage", url=url)
 
 
-async def test_a_search_that_is_not_set_up_says_so_in_our_own_words(tools: Tools) -> None:
+async def test_an_unconfigured_search_has_its_own_error_message(tools: Tools) -> None:
     (ended,) = await tools.run(("web_search", {"query": "moon"}))
     assert "not set up" in ended.tool_return.content
     assert ended.tool_return.provenance == common.PROVENANCE_SYSTEM

@@ -113,7 +113,9 @@ async def test_redirects_are_followed_and_each_is_checked(server: RawServer, sta
         "/a\\b",
     ],
 )
-async def test_a_redirect_to_what_is_forbidden_is_refused(server: RawServer, location: str) -> None:
+async def test_a_redirect_to_a_forbidden_address_is_refused(
+    server: RawServer, location: str
+) -> None:
     server.answers["/"] = redirect(location)
     with pytest.raises(ForbiddenUrlError):
         await fetch(server, server.url(), ports=(80, server.port))

@@ -413,7 +413,7 @@ async def test_searxng_is_asked(server: RawServer) -> None:
     assert parse_qs(asked.query) == {"q": ["moon"], "format": ["json"]}
 
 
-async def test_finding_nothing_is_no_failure(server: RawServer) -> None:
+async def test_finding_nothing_is_not_an_error(server: RawServer) -> None:
     server.answers["/search"] = ok(b'{"results": []}', "application/json")
     tool_return = await search(server, "tavily", "key")
     assert tool_return["message"] == {"message": "Nothing was found.", "results": []}
@@ -467,7 +467,7 @@ async def test_hostile_results_are_kept_small(server: RawServer) -> None:
     ]
 
 
-async def test_without_a_provider_the_search_says_so(server: RawServer) -> None:
+async def test_without_a_provider_the_search_is_an_error(server: RawServer) -> None:
     async with opened(server) as engine:
         (tool_return,) = await run(engine, ("web_search", {"query": "moon"}))
     assert tool_return["status"] == "Failed"

@@ -79,7 +79,7 @@ def test_a_hosted_service_needs_its_key_and_a_local_one_its_address(
     assert AgentLoopSettings().registry().default_handle == ""
 
 
-def test_a_preset_gives_an_endpoint_what_the_endpoint_leaves_open(
+def test_a_preset_fills_the_unset_fields_of_an_endpoint(
     bare: pytest.MonkeyPatch,
 ) -> None:
     bare.setenv(
@@ -115,7 +115,7 @@ def test_endpoints_are_read_as_a_list(bare: pytest.MonkeyPatch) -> None:
     assert AgentLoopSettings().registry().default_handle == "openai/gpt-x"
 
 
-async def test_without_a_model_the_error_says_what_to_configure() -> None:
+async def test_without_a_model_the_error_names_the_setting() -> None:
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([]), factory)
         with pytest.raises(ModelError) as raised:

@@ -11,7 +11,7 @@ def test_clocks_that_agree_are_one_line() -> None:
     assert (finding.verdict, finding.text) == (CheckVerdict.OK, "all agree")
 
 
-def test_a_service_whose_clock_differs_from_the_gateway_is_named() -> None:
+def test_a_service_with_a_wrong_clock_is_named() -> None:
     # This machine is 100 s behind the gateway, which has no effect.
     (finding,) = clocks(100.0, {"recall": 130.0, "archival": 100.0, "tool_execution": None})
     assert finding.verdict is CheckVerdict.WARN

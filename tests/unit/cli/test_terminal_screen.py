@@ -118,7 +118,7 @@ def test_a_restarted_step_takes_its_text_back(watched: Watched) -> None:
     assert shown == "Right"
 
 
-def test_a_step_that_died_with_its_process_takes_its_text_back(watched: Watched) -> None:
+def test_the_text_of_a_step_that_died_with_its_process_is_withdrawn(watched: Watched) -> None:
     shown = watched.show(STEP, text("one two"), LOST, BACK, STEP, text("alpha"), stored("alpha"))
     assert shown == "alpha"
 

@@ -41,7 +41,7 @@ def test_anything_else_is_wrong_usage(text: str) -> None:
         parse_time(text, NOW)
 
 
-def test_empty_text_is_no_timestamp() -> None:
+def test_empty_text_is_not_a_timestamp() -> None:
     assert timestamp_of("") is None
     stamp = timestamp_of("2026-07-30T14:00:00.25Z")
     assert stamp is not None

@@ -49,7 +49,7 @@ def test_a_changed_line_is_by_its_last_writer() -> None:
     assert blamed(chain("a", "b", "a")) == [("a", 3)]
 
 
-def test_equal_lines_are_told_apart_by_their_place() -> None:
+def test_equal_lines_are_distinguished_by_their_place() -> None:
     assert blamed(chain("x\ny", "x\ny\nx")) == [("x", 1), ("y", 1), ("x", 2)]
 
 

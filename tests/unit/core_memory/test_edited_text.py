@@ -211,7 +211,7 @@ def test_line_number_prefixes_are_refused(edit: Edit, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1: a", "→ a", "step 1→ 2", "1 → 2"])
-def test_what_only_resembles_a_prefix_passes(text: str) -> None:
+def test_text_that_resembles_a_prefix_passes(text: str) -> None:
     assert apply_edit(human(""), Rethink(text)) == text
 
 
@@ -247,7 +247,7 @@ def test_an_insertion_stays_where_the_agent_saw_its_place() -> None:
     assert merge_edit(block, Insert("new", 2), base="a\nb\nc") == "0\na\nb\nnew\nc"
 
 
-def test_a_rewriting_keeps_what_others_added() -> None:
+def test_a_rewrite_keeps_additions_of_others() -> None:
     block = human("likes tea\nhas a cat")
     assert merge_edit(block, Rethink("likes green tea"), base="likes tea") == (
         "likes green tea\nhas a cat"

@@ -60,7 +60,7 @@ def failure(value: str, patch: str) -> FailedPreconditionError:
         ("\n\n@@\n-five\n+5\n\n\n", "one\n\ttwo\nthree\nfour\n5"),
     ],
 )
-def test_hunks_change_what_their_context_finds(patch: str, expected: str) -> None:
+def test_hunks_change_the_lines_of_their_context(patch: str, expected: str) -> None:
     assert patched(TEXT, patch) == expected
 
 
@@ -125,7 +125,7 @@ def test_a_patch_that_changes_nothing_is_refused(patch: str) -> None:
         ("*** Delete Block: a\n" * 101, "it names more than 100 blocks"),
     ],
 )
-def test_a_patch_that_makes_no_sense_says_where(patch: str, named: str) -> None:
+def test_an_invalid_patch_is_refused_with_its_line(patch: str, named: str) -> None:
     assert named in failure(TEXT, patch).message
 
 

@@ -76,7 +76,7 @@ def test_ranges_round_trip_as_text(revisions: list[int]) -> None:
         ({9: "6-8,2-3"}, [3], {6, 7, 8, 2, 3}),
     ],
 )
-def test_undoing_a_revert_restores_what_it_undid(
+def test_undoing_a_revert_restores_the_undone_edit(
     reverts: Mapping[int, str], selected: list[int], undone: set[int]
 ) -> None:
     assert already_undone(reverts, selected) == undone
@@ -161,7 +161,7 @@ def states(draw: st.DrawFn) -> Block:
 
 
 @given(states(), states())
-def test_undoing_what_came_last_restores_exactly(before: Block, after: Block) -> None:
+def test_undoing_the_last_edit_restores_exactly(before: Block, after: Block) -> None:
     restored = undone(after, before, after)
     assert replace(restored, delete_time=None) == replace(before, delete_time=None)
     assert (restored.delete_time is None) == (before.delete_time is None)

@@ -72,7 +72,7 @@ def test_unchanged_side_takes_the_other_text(text: str) -> None:
     assert merge3_text(text, "new\n", text) == "new\n"
 
 
-def test_sides_that_differ_much_are_still_told_apart() -> None:
+def test_sides_that_differ_much_are_merged() -> None:
     base = [f"line {number}" for number in range(2000)]
     current = [f"new {number}" if number < 1000 else line for number, line in enumerate(base)]
     mine = [*base[:-1], "last"]

@@ -156,7 +156,7 @@ def test_large_rows_are_listed_over_several_pages() -> None:
 
 
 @given(st.text(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))
-def test_estimate_of_a_row_is_no_less_than_its_message(
+def test_estimate_of_a_row_is_at_least_its_message(
     text: str, data: bytes, items: list[str], members: dict[str, str]
 ) -> None:
     wire = message_pb2.MessageInput(

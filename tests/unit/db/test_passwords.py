@@ -9,7 +9,7 @@ import pytest
 from strata.shared.migrate import scram_verifier
 
 
-def test_a_verifier_is_what_postgresql_computes() -> None:
+def test_a_verifier_equals_that_of_postgresql() -> None:
     # ALTER ROLE x PASSWORD 'pencil' on PostgreSQL 18 stored this, with this salt.
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 

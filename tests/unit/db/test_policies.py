@@ -42,7 +42,7 @@ def test_privileges_are_a_plain_list(privileges: str) -> None:
         grant_columns_sql(privileges, ["a"], "messages", "strata_recall")
 
 
-def test_grants_read_as_they_should() -> None:
+def test_grants_have_the_expected_sql() -> None:
     assert grant_sql("SELECT, UPDATE", "runs", "w") == "GRANT SELECT, UPDATE ON runs TO w;"
     assert (
         grant_columns_sql("UPDATE", ["owner", "fence"], "runs", "w")

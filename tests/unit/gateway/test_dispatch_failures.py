@@ -9,7 +9,7 @@ TERMS = DispatchTerms(first_pause_s=0.2, longest_pause_s=5.0)
 AWAY = UnavailableError("Recall is away.")
 
 
-def test_pauses_double_up_to_the_longest_and_begin_anew_with_progress() -> None:
+def test_pauses_double_up_to_the_longest_and_restart_with_progress() -> None:
     failures, pauses = AttemptFailures(TERMS), []
     for progress in [1] * 7 + [2] * 2:
         failures.note(AWAY, progress, broke_off=False)

@@ -204,7 +204,7 @@ def test_a_bucket_never_gives_more_than_burst_and_rate(pauses: list[float]) -> N
     assert taken <= 5 + 2 * clock.monotonic() + 1e-6
 
 
-def test_each_key_has_its_own_bucket_and_idle_ones_are_forgotten() -> None:
+def test_each_key_has_its_own_bucket_and_idle_ones_are_removed() -> None:
     limiter = RateLimiter(ManualClock(), per_second=1, burst=1, size=2)
     for key in ("a", "b"):
         limiter.take(key)

@@ -52,7 +52,7 @@ def test_every_open_run_can_be_cancelled_and_every_active_one_ended_and_taken_ov
     assert not FINAL_STATES & OPEN_STATES
 
 
-def test_a_request_to_stop_is_never_forgotten() -> None:
+def test_a_request_to_stop_is_never_lost() -> None:
     followers = {
         state for (before, _), state in TRANSITIONS.items() if before is RunState.CANCELLING
     }
@@ -90,7 +90,7 @@ def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
     assert failure.reason == "INTERNAL"
 
 
-def test_what_a_newer_release_stored_is_left_out() -> None:
+def test_values_of_a_newer_release_are_omitted() -> None:
     assert _stop_reason("END_TURN") is StopReason.END_TURN
     assert _stop_reason("UNSPECIFIED") is None
     assert _stop_reason("BORED") is None

@@ -201,7 +201,7 @@ def test_the_code_has_the_edges_of_the_architecture() -> None:
     )
 
 
-def test_what_may_be_called_is_what_the_code_calls() -> None:
+def test_callable_tools_are_those_that_the_code_calls() -> None:
     policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
     assert allowed_out(policies) == edges_in_code()
 
@@ -265,7 +265,7 @@ def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
 
 
 @pytest.mark.child_process
-def test_the_rules_hold_for_what_an_overlay_renders() -> None:
+def test_the_rules_hold_for_rendered_overlays() -> None:
     objects = rendered(OVERLAYS[0])
     if objects is None:
         pytest.skip("kubectl is not installed")

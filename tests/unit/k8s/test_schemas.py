@@ -99,7 +99,7 @@ def test_a_change_of_the_base_finds_its_object_and_leaves_it_valid(component: Pa
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda folder: folder.name)
-def test_an_overlay_names_what_exists(overlay: Path) -> None:
+def test_an_overlay_names_existing_objects(overlay: Path) -> None:
     here = kustomization(overlay)
     for name in (*here["resources"], *here.get("components", ())):
         assert (overlay / name / "kustomization.yaml").is_file(), name
@@ -111,7 +111,7 @@ def test_an_overlay_names_what_exists(overlay: Path) -> None:
 
 @pytest.mark.child_process
 @pytest.mark.parametrize("folder", [BASE, *OVERLAYS], ids=lambda folder: folder.name)
-def test_what_kubectl_renders_is_valid_and_complete(folder: Path) -> None:
+def test_manifests_rendered_by_kubectl_are_valid_and_complete(folder: Path) -> None:
     objects = rendered(folder)
     if objects is None:
         pytest.skip("kubectl is not installed")

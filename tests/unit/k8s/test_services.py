@@ -114,7 +114,7 @@ def test_every_variable_is_a_setting_of_the_service(service: ServiceFacts) -> No
 
 
 @EVERY_SERVICE
-def test_a_service_is_told_where_the_services_are_that_it_calls(
+def test_a_service_has_the_targets_of_the_services_that_it_calls(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = {
@@ -275,7 +275,7 @@ def referenced(workload: Object) -> Iterator[tuple[str, str | None, bool]]:
             yield volume["secret"]["secretName"], None, False
 
 
-def test_the_secrets_script_makes_what_the_pods_want() -> None:
+def test_the_secrets_script_makes_the_secrets_of_the_pods() -> None:
     made = {secret["metadata"]["name"]: secret["stringData"] for secret in secret_objects()}
     engines = load(BASE.parent / "components" / "engines")
     workloads = [*DEPLOYMENTS.values(), MIGRATE, *of_kind(engines, "StatefulSet").values()]

@@ -268,7 +268,7 @@ def test_every_mode_is_taken(mode: message_pb.SearchMode.ValueType, meant: Mode)
     assert convert_search.to_search(request).mode is meant
 
 
-def test_an_answer_says_what_is_known_and_no_more() -> None:
+def test_an_answer_has_known_values_only() -> None:
     message = Message(new_id("message"), MessageRole.USER, (), NOW)
     spoken = TimeRange("since March", NOW, None)
     answer = SearchResult(
@@ -283,7 +283,7 @@ def test_an_answer_says_what_is_known_and_no_more() -> None:
     assert not wire.spoken_times[0].HasField("end_time")
 
 
-def test_an_answer_says_what_the_reranker_did() -> None:
+def test_an_answer_has_the_outcome_of_the_reranker() -> None:
     assert not convert_search.answer_to_proto(SearchResult(())).HasField("reranking")
     message = Message(new_id("message"), MessageRole.USER, (), NOW)
     hits = (

@@ -76,7 +76,7 @@ def test_only_the_limits_drop_words(value: str) -> None:
         ),
     ],
 )
-def test_what_can_be_searched(given_message: Message, expected: str) -> None:
+def test_searchable_text_of_messages(given_message: Message, expected: str) -> None:
     assert searchable_text(given_message) == expected
 
 

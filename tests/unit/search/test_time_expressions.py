@@ -150,7 +150,7 @@ def test_a_month_without_a_year_is_the_newest_that_has_begun(today: date) -> Non
 @pytest.mark.parametrize(
     "text", ["today", "yesterday", "last year", "two weeks ago", "since 1999-01-01"]
 )
-def test_either_end_of_the_calendar_is_no_error(
+def test_the_ends_of_the_calendar_are_accepted(
     text: str, hour: int, zone: ZoneInfo, year: int
 ) -> None:
     edge = datetime(year, 1 if year == 1 else 12, 1 if year == 1 else 31, hour, tzinfo=UTC)

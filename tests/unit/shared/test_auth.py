@@ -58,7 +58,7 @@ def test_a_minted_token_identifies_the_caller() -> None:
     assert token not in repr(caller)
 
 
-def test_a_token_lives_at_least_its_time_and_not_much_longer() -> None:
+def test_a_token_is_valid_for_its_time_and_not_much_longer() -> None:
     clock = ManualClock()
     token = TokenSigner(PRIVATE, clock=clock).mint("o", "p", "k", (), ttl=timedelta(minutes=5))
     verifier = TokenVerifier(PUBLIC, clock=clock)
@@ -69,7 +69,7 @@ def test_a_token_lives_at_least_its_time_and_not_much_longer() -> None:
     refused(TokenVerifier(PUBLIC, clock=clock), token)
 
 
-def test_a_fresh_token_is_handed_out_again_an_older_one_is_not() -> None:
+def test_a_fresh_token_is_reused_and_an_older_one_is_not() -> None:
     clock = ManualClock()
     signer = TokenSigner(PRIVATE, clock=clock)
     first = signer.mint("o", "p", "k", ("a",))

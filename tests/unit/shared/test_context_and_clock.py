@@ -22,7 +22,7 @@ from strata.shared.context import (
 ALICE = Caller("org", "project-a", "key-a", frozenset({"agents:read"}))
 
 
-def test_outside_of_a_call_there_is_no_caller() -> None:
+def test_outside_of_a_call_the_caller_is_missing() -> None:
     assert current() == RequestContext()
     with pytest.raises(UnauthenticatedError) as raised:
         current_project()
@@ -75,7 +75,7 @@ def test_a_missing_scope_is_named() -> None:
     assert raised.value.metadata == {"scope": "agents:write"}
 
 
-def test_a_manual_clock_moves_only_when_told() -> None:
+def test_a_manual_clock_moves_only_by_a_call() -> None:
     clock = ManualClock(datetime(2026, 5, 1, tzinfo=UTC))
     start = clock.monotonic()
     clock.advance(90)

@@ -92,7 +92,7 @@ texts = st.text(max_size=60)
     violations=st.lists(st.tuples(st.just("field"), st.text("äb", max_size=60)), max_size=5),
     retry_after=st.none() | st.floats(min_value=0, max_value=3600),
 )
-def test_what_fits_survives_the_trip(
+def test_values_within_the_limits_survive_a_round_trip(
     kind: type[StrataError],
     message: str,
     reason: Reason,

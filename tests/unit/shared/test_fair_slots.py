@@ -141,7 +141,7 @@ async def test_projects_that_take_about_as_many_slots_do_not_give_way() -> None:
         assert slots.acquire_now("one")
 
 
-async def test_what_a_project_took_long_ago_does_not_count() -> None:
+async def test_old_use_of_a_project_does_not_count() -> None:
     now = 100.0
     slots = FairSlots(8, "parts", share=1.0, give_way_s=10, now=lambda: now)
     for _ in range(5):

@@ -80,7 +80,7 @@ def test_any_bytes_give_a_header_or_an_error(data: bytes, magic: bytes) -> None:
     ],
     ids=["empty", "SVG", "another type", "too wide", "too large", "segments without length"],
 )
-def test_what_is_not_accepted_is_named(data: bytes, media_type: str, message: str) -> None:
+def test_refused_images_have_a_reason(data: bytes, media_type: str, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         inspect_image(data, media_type)
 

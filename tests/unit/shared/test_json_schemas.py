@@ -102,7 +102,7 @@ def test_hostile_schema_is_refused_with_its_field(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", '{"type": "object", "x": 1e999}', "[" * 100_000, " " * 70_000, '"\\ud800"']
 )
-def test_text_that_is_no_schema_is_refused(text: str) -> None:
+def test_text_that_is_not_a_schema_is_refused(text: str) -> None:
     assert fields_of(request_with(schema_json=text)) == ["response_format.json_schema.schema_json"]
 
 

@@ -110,7 +110,7 @@ async def test_request_beyond_the_limit_does_not_displace_those_that_are_being_r
     assert await ended == [b"1", b"2"]
 
 
-async def test_drop_frees_only_what_was_taken() -> None:
+async def test_drop_frees_only_the_space_that_was_taken() -> None:
     replay = RequestReplay(iter([b"1", b"2"]), None)
     await take_all(replay.requests())
     attempt = replay.requests()

@@ -21,7 +21,7 @@ def envelope(*keys: str) -> Envelope:
 
 
 @given(secret=st.binary(max_size=300), context=st.binary(max_size=60))
-def test_what_was_sealed_opens(secret: bytes, context: bytes) -> None:
+def test_sealed_values_can_be_opened(secret: bytes, context: bytes) -> None:
     box = envelope(OLD)
     assert box.open(box.seal(secret, context), context) == secret
 

@@ -66,7 +66,7 @@ def test_json_that_cannot_be_read_is_refused_with_the_variable(
         RecallSettings()
 
 
-def test_a_keyword_that_is_no_setting_is_refused() -> None:
+def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(WrongSettingError, match="NONSENSE"):
         RecallSettings(**cast("Any", {"nonsense": 1}))
 

@@ -33,7 +33,7 @@ def test_traceparent_is_read_as_specified(header: str | bytes | None, expected: 
 
 
 @given(st.integers())
-def test_what_we_send_we_can_read(_: int) -> None:
+def test_sent_trace_ids_can_be_read(_: int) -> None:
     trace_id = new_trace_id()
     assert parse_traceparent(make_traceparent(trace_id)) == trace_id
 

@@ -23,7 +23,7 @@ def test_names_are_those_of_the_result(columns: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("columns", ["id, *", "m.*", "id, count(*)", "id, coalesce(a, b) AS c"])
-def test_what_has_no_name_beforehand_is_refused(columns: str) -> None:
+def test_patterns_without_fixed_names_are_refused(columns: str) -> None:
     with pytest.raises(ValueError, match="without a name"):
         text_with_columns("SELECT 1", columns)
 

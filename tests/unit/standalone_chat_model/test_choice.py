@@ -35,7 +35,7 @@ def test_a_local_server_comes_before_the_demo_model() -> None:
     )
 
 
-def test_the_demo_model_says_what_it_is() -> None:
+def test_the_demo_model_identifies_itself() -> None:
     choice = choose([], [], AUTO)
     assert (choice.source, choice.model) == (Source.LOCAL_DEMO, "local-demo")
     assert "Qwen2.5-Coder-1.5B-Instruct" in choice.sentence

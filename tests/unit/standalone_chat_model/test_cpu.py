@@ -34,7 +34,7 @@ def test_other_architectures_leave_it_to_the_compiler() -> None:
     assert Cpu("arm64", frozenset(), 4).build_switches() == {"GGML_NATIVE": "ON"}
 
 
-def test_the_fingerprint_changes_with_what_the_build_would_use() -> None:
+def test_the_fingerprint_changes_with_the_inputs_of_the_build() -> None:
     new, old = Cpu("x86_64", SAPPHIRE, 2), Cpu("x86_64", HASWELL, 2)
     without_amx = Cpu("x86_64", SAPPHIRE - {"amx_tile"}, 8)
     assert new.fingerprint() != old.fingerprint()
@@ -48,7 +48,7 @@ def test_a_processor_without_avx2_is_too_old() -> None:
     assert not Cpu("aarch64", frozenset({"asimd"}), 2).too_old
 
 
-def test_cpuinfo_keeps_what_all_processors_share() -> None:
+def test_cpuinfo_keeps_the_flags_of_all_processors() -> None:
     text = (
         "processor: 0\nflags\t\t: avx avx2 fma\nsiblings\t: 8\ncpu cores\t: 4\n\n"
         "processor: 1\nflags\t\t: avx avx2\nsiblings\t: 8\ncpu cores\t: 4\n"

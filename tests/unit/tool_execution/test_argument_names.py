@@ -202,7 +202,7 @@ async def test_every_field_that_an_argument_reaches_is_named_after_it(
     assert name == "memory" or reached == set(properties)
 
 
-def test_a_refusal_by_fields_is_told_by_arguments() -> None:
+def test_a_field_violation_is_reported_by_argument() -> None:
     error = InvalidArgumentError(
         "The request has wrong fields: passage.text must not be blank; passage.tags[1] is long.",
         violations=[

@@ -84,7 +84,7 @@ def test_nulls_inside_of_lists_count_as_left_out_too() -> None:
     assert parse_arguments(OPEN, text) == {"file_requests": [{"file_name": "a/b"}]}
 
 
-def test_lists_and_truth_values_written_as_text_are_taken_for_what_they_say() -> None:
+def test_lists_and_truth_values_written_as_text_are_converted() -> None:
     requests = [{"file_name": "a/b", "offset": "3"}]
     text = json.dumps({"file_requests": json.dumps(requests), "close_all_others": "true"})
     assert parse_arguments(OPEN, text) == {
@@ -113,7 +113,7 @@ def test_text_that_looks_like_a_number_stays_text() -> None:
         ('{"file_requests": [{"file_name": "a\\u0000"}]}', "holds the character NUL"),
     ],
 )
-def test_what_is_wrong_inside_of_lists_is_said_with_its_place(text: str, says: str) -> None:
+def test_errors_inside_of_lists_have_their_place(text: str, says: str) -> None:
     with pytest.raises(ToolError, match=says):
         parse_arguments(OPEN, text)
 
@@ -126,7 +126,7 @@ def test_valid_values_are_named_however_long_the_wrong_ones_are_and_however_many
     assert message.endswith("; and more.")
 
 
-def test_tool_without_arguments_says_that_it_takes_none() -> None:
+def test_tool_without_arguments_states_that_it_takes_none() -> None:
     finish = BUILTIN_TOOLS["memory_finish_edits"]
     assert parse_arguments(finish, "") == {}
     with pytest.raises(ToolError, match="unknown 'label' \\(it takes none\\)"):
@@ -146,12 +146,12 @@ def test_tool_without_arguments_says_that_it_takes_none() -> None:
         ('{"label": "a", "new_str": "b", "insert_line": "x"}', "'insert_line' is wrong"),
     ],
 )
-def test_what_is_wrong_is_said_to_the_model(text: str, says: str) -> None:
+def test_errors_are_returned_to_the_model(text: str, says: str) -> None:
     with pytest.raises(ToolError, match=says):
         parse_arguments(INSERT, text)
 
 
-def test_no_arguments_at_all_name_what_is_missing() -> None:
+def test_missing_arguments_are_named() -> None:
     with pytest.raises(ToolError, match="missing 'label', 'new_str'"):
         parse_arguments(INSERT, "")
 

@@ -74,7 +74,7 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
     assert order.index("call-1") < order.index("call-3")
 
 
-async def test_later_calls_do_not_build_on_what_an_earlier_one_replaced() -> None:
+async def test_later_calls_do_not_build_on_replaced_text() -> None:
     """The text seen stays the old one after an edit, but there is none of a new block."""
     seen: list[dict[str, int]] = []
     operations = iter(["append", "create", "append"])
@@ -114,7 +114,7 @@ def _two() -> tuple[Call, Call]:
     return call(1, WRITE), call(2, WRITE)
 
 
-async def test_what_a_tool_refuses_is_told_in_its_words() -> None:
+async def test_errors_of_a_tool_are_returned_with_their_message() -> None:
     async def behave(call: Call) -> Output:
         raise ToolError("Invalid start_date format: x.")
 
@@ -122,7 +122,7 @@ async def test_what_a_tool_refuses_is_told_in_its_words() -> None:
     assert json.loads(done.content)["message"] == "Invalid start_date format: x."
 
 
-async def test_what_a_tier_refuses_is_told_in_its_words() -> None:
+async def test_errors_of_a_tier_are_returned_with_their_message() -> None:
     async def behave(call: Call) -> Output:
         raise FailedPreconditionError("Error: read-only.", reason=Reason.BLOCK_READ_ONLY)
 
@@ -164,7 +164,7 @@ async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
         assert "effect is unknown" in done.content
 
 
-async def test_calls_know_until_when_they_are_waited_for() -> None:
+async def test_calls_have_their_deadline() -> None:
     left: list[float] = []
 
     async def behave(call: Call) -> Output:
@@ -191,7 +191,7 @@ async def test_a_tool_that_is_not_offered_is_refused() -> None:
     )
 
 
-async def test_leaving_the_stream_stops_what_runs() -> None:
+async def test_leaving_the_stream_stops_running_calls() -> None:
     stopped = asyncio.Event()
 
     async def behave(call: Call) -> Output:

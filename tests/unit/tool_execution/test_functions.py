@@ -38,6 +38,6 @@ async def test_unknown_timezone_is_an_error_with_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("agent_type", AgentType)
-def test_current_time_is_no_default_tool(agent_type: AgentType) -> None:
+def test_current_time_is_not_a_default_tool(agent_type: AgentType) -> None:
     for sleeptime in (False, True):
         assert "current_time" not in default_tools(agent_type, sleeptime=sleeptime)

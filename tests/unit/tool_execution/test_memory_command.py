@@ -20,7 +20,7 @@ def refused(**arguments: Any) -> str:
     return str(raised.value)
 
 
-def test_unknown_command_is_told_which_there_are() -> None:
+def test_unknown_command_gets_the_list_of_commands() -> None:
     assert refused(command="view", path="human") == (
         "Error: Unknown command 'view'. Supported commands: create, str_replace, insert, delete,"
         " rename"
@@ -49,7 +49,7 @@ def test_missing_command_is_named() -> None:
         ),
     ],
 )
-def test_what_a_command_lacks_is_named(arguments: dict[str, Any], says: str) -> None:
+def test_missing_arguments_of_a_command_are_named(arguments: dict[str, Any], says: str) -> None:
     assert says in refused(**arguments)
 
 

@@ -139,7 +139,7 @@ def test_no_opening_leads_to_metadata_through_a_translator_or_tunnel(text: str, 
         assert not is_allowed(ipaddress.IPv6Address(form), opened), ipaddress.IPv6Address(form)
 
 
-def test_what_was_opened_through_a_translator_is_reached() -> None:
+def test_networks_opened_through_a_translator_are_reached() -> None:
     opened = read_networks(["64:ff9b::/96"])
     assert is_allowed(ipaddress.IPv6Address("64:ff9b::a01:203"), opened)
     assert not is_allowed(ipaddress.IPv6Address("64:ff9c::a01:203"), opened)
@@ -178,7 +178,7 @@ def test_a_requirement_is_a_name_and_versions_and_no_more(text: str) -> None:
 
 @given(st.text(max_size=60))
 @settings(max_examples=40)
-def test_what_is_written_for_uv_is_one_line_that_means_the_same(text: str) -> None:
+def test_requirements_for_uv_are_one_equivalent_line(text: str) -> None:
     if problem_of(text):
         return
     (line,) = normal([text])

@@ -14,7 +14,7 @@ def head(*lines: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def test_a_request_is_written_anew_for_its_host() -> None:
+def test_a_request_is_rewritten_for_its_host() -> None:
     request = read_request(
         head(
             "POST http://API.example.com./a%20b?c#d HTTP/1.1",

@@ -55,7 +55,7 @@ def test_other_internal_names_and_look_alikes_are_taken() -> None:
 
 
 @given(st.text(alphabet="*.-_abx019:/@[]% \n", max_size=20))
-def test_what_is_taken_is_a_name_that_urls_are_read_as(host: str) -> None:
+def test_accepted_hosts_are_names_that_urls_parse_to(host: str) -> None:
     if problem_of(host):
         return
     target = parse_url(f"https://{host.removeprefix('*.')}/")
@@ -79,7 +79,7 @@ def test_an_entry_stands_for_itself_and_one_with_a_star_for_all_below(a: str, b:
 
 @settings(max_examples=30)
 @given(st.lists(NAMES, min_size=1, max_size=3), NAMES)
-def test_a_policy_lets_through_what_it_lists(hosts: list[str], other: str) -> None:
+def test_a_policy_allows_the_listed_connections(hosts: list[str], other: str) -> None:
     policy = NetworkPolicy(allowed=True, hosts=tuple(hosts))
     assert policy.refused(hosts) == []
     assert policy.refused([other]) == ([] if listed(other, hosts) else [other])

@@ -118,7 +118,7 @@ async def test_another_file_of_the_name_needs_to_replace(stores: Stores) -> None
     assert await stores.counts() == REMAINING_FILE
 
 
-async def test_what_was_replaced_stays_as_long_as_another_file_has_it(stores: Stores) -> None:
+async def test_replaced_content_stays_while_another_file_has_it(stores: Stores) -> None:
     folder = await stores.folder()
     file = await stores.upload(folder, "a.txt")
     await stores.upload(folder, "b.txt")

@@ -33,7 +33,7 @@ async def test_describes_itself(minilm: MiniLmEmbedder) -> None:
     assert minilm.count_tokens("Hello, world!") == 6
 
 
-async def test_a_batch_gives_what_single_texts_give(minilm: MiniLmEmbedder) -> None:
+async def test_a_batch_gives_the_vectors_of_single_texts(minilm: MiniLmEmbedder) -> None:
     together = await minilm.embed(TEXTS * 2, "document")
     alone = [(await minilm.embed([text], "query"))[0] for text in TEXTS]
     assert together == alone * 2

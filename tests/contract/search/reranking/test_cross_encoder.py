@@ -84,7 +84,9 @@ async def test_the_candidates_are_permuted_by_their_scores(
     assert [result.item for result in ranked] == [*best, *rest]
 
 
-async def test_a_pair_is_cut_to_what_the_model_reads(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_a_pair_is_truncated_to_the_input_of_the_model(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
     model = await opened(stack, export(tmp_path, WORDS, max_tokens=16))
     assert model.max_tokens == 16
     # Of 16 tokens three are markers and one is the question's.

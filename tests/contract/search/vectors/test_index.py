@@ -170,7 +170,7 @@ async def test_conditions(
 
 
 @pytest.mark.parametrize(("where", "expected"), WHERES, ids=range(len(WHERES)))
-async def test_delete_where_removes_what_matches(
+async def test_delete_where_removes_matching_points(
     index: QdrantIndex, collection: Collection, where: Where, expected: set[str]
 ) -> None:
     await index.upsert(collection, PROJECT, three_documents())
@@ -191,7 +191,7 @@ def three_documents() -> list[Document]:
     ]
 
 
-async def test_the_limit_counts_what_passed_the_conditions(
+async def test_the_limit_counts_results_that_meet_the_conditions(
     index: QdrantIndex, collection: Collection
 ) -> None:
     near = [document(f"near{number}", (1,), tags=["no"]) for number in range(150)]
@@ -373,7 +373,7 @@ DAYS = st.integers(0, 4)
     none_of=TAGS,
     days=st.tuples(st.none() | DAYS, st.none() | DAYS),
 )
-async def test_conditions_mean_what_they_say(
+async def test_conditions_select_the_matching_documents(
     index: QdrantIndex,
     collection: Collection,
     stored: list[tuple[list[str], int]],

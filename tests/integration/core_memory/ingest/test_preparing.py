@@ -110,7 +110,7 @@ async def test_a_replaced_file_is_found_as_it_is_now(services: Services) -> None
     assert await services.pieces(folder, "lighthouse or dog") == ["Only a dog is left."]
 
 
-async def test_a_deleted_file_is_forgotten_by_the_index(services: Services, admin: Admin) -> None:
+async def test_a_deleted_file_is_removed_from_the_index(services: Services, admin: Admin) -> None:
     await services.start()
     folder = await services.folder()
     kept = await services.upload(folder, "kept.txt", b"The cat stays.")
@@ -215,7 +215,7 @@ async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
     assert (await services.ended(good.id)).state == pb.FILE_STATE_READY
 
 
-async def test_a_file_whose_child_always_dies_fails_after_three_attempts(
+async def test_a_file_whose_process_always_dies_fails_after_three_attempts(
     services: Services, admin: Admin
 ) -> None:
     # A lease that a slow machine does not let run out: an attempt ends with its child.

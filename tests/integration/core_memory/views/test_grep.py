@@ -143,7 +143,7 @@ async def test_no_more_than_a_thousand_matches_are_counted(files: Any) -> None:
     assert (page.total, page.truncated, len(page.matches)) == (1_000, True, 10)
 
 
-async def test_a_match_in_a_long_line_is_shown_with_what_is_around_it(files: Any) -> None:
+async def test_a_match_in_a_long_line_is_shown_with_its_surroundings(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "x" * 5_000 + "needle" + "y" * 2_000)
     agent = await files.seeds.agent(folder)

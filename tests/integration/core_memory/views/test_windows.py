@@ -53,7 +53,7 @@ async def agent(files: Any) -> str:
     return str(await files.seeds.agent(folder))
 
 
-async def test_opening_says_what_is_open_and_what_was(files: Any, agent: str) -> None:
+async def test_opening_returns_the_open_and_the_previous_windows(files: Any, agent: str) -> None:
     opened = await files.windows.open(opening(agent, "docs/a"), receipt())
     assert opened.message == "* Opened docs/a"
     [window] = opened.windows

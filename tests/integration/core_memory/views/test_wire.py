@@ -39,7 +39,7 @@ async def open_files(client: Any, agent: str, *windows: pb.FileWindow, **more: A
     )
 
 
-async def test_what_is_opened_stands_in_the_prompt(client: Any, agent: str) -> None:
+async def test_opened_files_are_in_the_prompt(client: Any, agent: str) -> None:
     request = context_pb.CompileRequest(agent_id=agent)
     before = await client.context.Compile(request)
     opened = await open_files(client, agent, window("docs/a", 1, 1), request_id=new_id("request"))

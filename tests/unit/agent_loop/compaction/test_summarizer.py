@@ -377,7 +377,7 @@ async def test_the_summarizer_is_asked_with_the_keys_of_agent_and_project() -> N
     assert (made.text, made.rung, models.keys) == ("- x", "summarizer", (sealed,))
 
 
-def test_an_extract_holds_what_the_agent_sent_with_send_message() -> None:
+def test_an_extract_has_the_messages_of_send_message() -> None:
     sent = ToolCall("1", "send_message", '{"message": "The train leaves at nine."}')
     text = extract([Message("1", MessageRole.ASSISTANT, (sent,))], [], "UTC", 2000)
     assert "The train leaves at nine." in text

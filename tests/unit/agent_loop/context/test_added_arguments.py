@@ -73,7 +73,7 @@ def test_streamed_arguments_are_those_that_are_stored(
 
 
 @given(text=st.text(), size=st.integers(1, 5))
-def test_text_that_is_no_object_is_left_to_the_check_of_arguments(text: str, size: int) -> None:
+def test_text_that_is_not_an_object_is_left_to_the_check_of_arguments(text: str, size: int) -> None:
     stream = ArgumentsStream(BOTH)
     pieces = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
     if not text.lstrip().startswith("{"):
@@ -95,7 +95,7 @@ def test_call_that_is_shown_again_is_the_call_that_the_model_wrote(
     assert call.arguments == json.dumps(json.loads(written), indent=2, ensure_ascii=False)
 
 
-def test_signed_reasoning_is_no_thought_of_a_call() -> None:
+def test_signed_reasoning_is_not_the_thought_of_a_call() -> None:
     signed = ReasoningPart("of the provider", signature="s")
     content, (call,) = CallForm(thoughts=True).shown((signed,), (ToolCall("1", "look", ""),))
     assert content == (signed,)
@@ -131,7 +131,7 @@ def test_thought_of_another_model_is_shown_in_its_call() -> None:
     assert json.loads(shown.tool_calls[0].arguments) == {"thinking": "Why."}
 
 
-def test_unsigned_reasoning_of_a_model_is_no_thought_of_a_call() -> None:
+def test_unsigned_reasoning_of_a_model_is_not_the_thought_of_a_call() -> None:
     call = ToolCall("1", "look", "{}")
     reasoning = ReasoningPart("Of a service that signs nothing.")
     reply = Message("message-1", MessageRole.ASSISTANT, (reasoning, call), model="a/first")

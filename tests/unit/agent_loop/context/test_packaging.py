@@ -116,7 +116,7 @@ def test_any_text_survives_packing(text: str, location: str, name: str) -> None:
     assert list(body) == ["time"]
 
 
-def test_user_text_is_shown_raw_unless_the_agent_says_otherwise() -> None:
+def test_user_text_is_shown_raw_unless_the_agent_is_configured_otherwise() -> None:
     assert shown(RAW, user("Hi")) == "Hi"
     assert json.loads(shown(PACKED, user("Hi"))) == {
         "type": "user_message",
@@ -173,5 +173,5 @@ def test_packed_message_that_is_cut_to_fit_stays_json() -> None:
     assert len(text.text) < 1_000 + MIN_PIECE_BYTES
 
 
-def test_size_of_a_packed_message_is_that_of_what_is_sent() -> None:
+def test_size_of_a_packed_message_is_its_size_as_sent() -> None:
     assert PACKED.size([user("Hi")]) > RAW.size([user("Hi")])

@@ -86,7 +86,7 @@ async def test_an_approved_call_runs_once_and_the_reply_is_stored_whole() -> Non
     assert [chat.role.value for chat in shown.messages[1:]] == ["user", "assistant", "tool", "tool"]
 
 
-async def test_a_denied_call_tells_the_reason_and_does_not_run() -> None:
+async def test_a_denied_call_returns_the_reason_and_does_not_run() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("reads", "acts"))
     await harness.run(with_answer(harness, no(asked(harness), "Too dear.")), reply("I see."))
@@ -263,7 +263,7 @@ async def test_call_that_needs_approval_unexpectedly_is_not_run() -> None:
     assert not acts(harness)
 
 
-async def test_reply_whose_tool_needs_approval_since_is_not_run() -> None:
+async def test_reply_whose_tool_now_needs_approval_is_not_run() -> None:
     harness = gated_harness()
     request = harness.request()
 

@@ -127,7 +127,7 @@ async def test_image_that_cannot_be_fetched_becomes_a_text_and_the_run_continues
     assert harness.recall.messages[1].provenance == (Provenance.USER,)
 
 
-async def test_server_without_image_fetching_says_so_in_a_text() -> None:
+async def test_server_without_image_fetching_returns_a_text() -> None:
     harness = LoopHarness()
     await harness.run(show(harness, ImagePart("", url=URL)), reply("I cannot see it."))
     assert f"this server does not fetch images, such as {URL}" in texts(harness.model.requests[0])

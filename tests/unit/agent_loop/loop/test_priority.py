@@ -58,7 +58,7 @@ async def bursts(work: TurnWork, time: Time, count: int) -> list[float]:
     return begun
 
 
-async def test_memory_agents_work_without_pauses_while_nobody_waits(time: Time) -> None:
+async def test_memory_agents_work_without_pauses_while_no_run_waits(time: Time) -> None:
     assert await bursts(work_of(time), time, 5) == [0.0] * 5
 
 
@@ -114,7 +114,7 @@ async def test_memory_agents_of_a_quiet_project_do_not_wait_for_all_of_a_busy_on
         await asyncio.gather(*busy)
 
 
-async def test_burst_that_is_cancelled_while_it_waits_lets_the_others_go_on(time: Time) -> None:
+async def test_cancelled_waiting_burst_does_not_stop_the_others(time: Time) -> None:
     work = work_of(time)
     background = work.of(background=True)
     async with work.of(background=False).slot():

@@ -68,7 +68,7 @@ async def test_model_that_heeds_the_note_is_not_stopped() -> None:
     assert len(notes(harness)) == 1
 
 
-async def test_polling_with_different_results_is_no_repetition() -> None:
+async def test_polling_with_different_results_is_not_repetition() -> None:
     harness = harness_with()
     count = itertools.count()
 

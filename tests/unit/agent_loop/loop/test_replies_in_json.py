@@ -191,7 +191,7 @@ async def test_reply_cut_inside_its_json_is_not_asked_for_again() -> None:
     assert roles(harness) == ["system", "user"]
 
 
-async def test_text_beside_calls_is_no_reply() -> None:
+async def test_text_beside_calls_is_not_a_reply() -> None:
     harness = harness_with()
     looking = replace(harness.calls("reads"), content=reply("I look.").content)
     sink = await harness.run(streamed(harness), looking, reply(VALID))

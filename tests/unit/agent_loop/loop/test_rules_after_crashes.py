@@ -169,7 +169,7 @@ async def test_call_that_may_have_acted_is_not_run_again_in_turn() -> None:
     assert statuses == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
-async def test_resumed_turn_shows_nobody_its_heartbeats() -> None:
+async def test_resumed_turn_does_not_show_its_heartbeats() -> None:
     harness = harness_with(required("keyed"))
     request = harness.request()
     harness.model.replies = [reply("Bye."), harness.calls("keyed"), reply("Bye.")]

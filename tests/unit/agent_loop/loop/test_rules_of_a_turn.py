@@ -85,7 +85,7 @@ async def test_children_are_allowed_only_after_their_parent() -> None:
     assert ran(harness) == [["keyed"], ["acts"]]
 
 
-async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
+async def test_refusal_names_the_allowed_tools_and_the_rules() -> None:
     harness = harness_with(most("keyed", 1), child("reads", "acts"))
     await harness.run(
         None, harness.calls("keyed"), harness.calls("keyed"), harness.calls("other"), reply("x")
@@ -160,7 +160,7 @@ async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text
     assert sink.outcome.stop_reason is StopReason.END_TURN, "what nobody can call is not waited for"
 
 
-async def test_calls_of_one_reply_are_run_in_turn_each_after_what_came_before() -> None:
+async def test_calls_of_one_reply_run_in_their_order() -> None:
     harness = harness_with(
         child("reads", "keyed", "acts"), conditional("keyed", {"did keyed": "acts"}), first("reads")
     )
@@ -177,7 +177,7 @@ async def test_calls_of_one_reply_are_run_in_turn_each_after_what_came_before() 
     assert len(harness.recall.commits) == 2
 
 
-async def test_prefilled_arguments_override_the_models_and_are_what_is_stored() -> None:
+async def test_prefilled_arguments_override_the_models_and_are_stored() -> None:
     harness = harness_with(
         first("keyed", prefilled={"keyed": '{"x": 1}'}),
         child("keyed", "reads", prefilled={"reads": '{"x": 2}'}),

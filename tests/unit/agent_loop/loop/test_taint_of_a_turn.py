@@ -82,7 +82,7 @@ async def test_after_a_page_was_read_the_call_waits_and_names_the_source() -> No
     assert labels(harness)[-1] == (model, WEB)
 
 
-async def test_the_next_turn_is_tainted_by_what_is_still_in_the_window() -> None:
+async def test_the_next_turn_is_tainted_by_the_messages_in_the_window() -> None:
     harness = careful_harness()
     await harness.run(None, harness.calls("reads"), reply("Read."))
     sink = await harness.run(harness.request("Now act."), harness.calls("acts"))
@@ -109,7 +109,7 @@ async def test_memory_that_is_shown_taints_until_its_mark_is_gone() -> None:
     assert {source.label for source in asked(harness).taint} == {WEB}
 
 
-async def test_a_page_that_is_fetched_in_the_same_reply_gates_what_follows_it() -> None:
+async def test_a_page_fetched_in_a_reply_gates_the_later_calls_of_the_reply() -> None:
     harness = careful_harness()
     sink = await harness.run(None, harness.calls("reads", "acts"))
     assert sink.outcome.stop_reason is WAITS
@@ -132,7 +132,7 @@ async def test_memory_read_in_the_same_reply_does_not_gate_the_reply() -> None:
     assert return_messages(harness) == ["did keyed", "did acts"]
 
 
-async def test_calls_that_run_in_turn_see_what_the_ones_before_them_read() -> None:
+async def test_calls_that_run_in_turn_see_the_taint_of_earlier_ones() -> None:
     harness = careful_harness(ToolRule(ToolRuleType.RUN_FIRST, "keyed"))
     await harness.run(None, harness.calls("keyed", "acts"), reply("Oh."))
     first, second = return_messages(harness)
@@ -150,7 +150,7 @@ async def test_unconditional_approval_rule_applies_without_taint() -> None:
     assert (request.expire_time - harness.clock.now()).total_seconds() == 90
 
 
-async def test_a_summary_is_as_tainted_as_what_it_stands_for() -> None:
+async def test_a_summary_has_the_taint_of_its_messages() -> None:
     harness = careful_harness()
     harness.model.on_summary = lambda _request: reply("- They read a page.")
     await harness.run(None, harness.calls("reads"), reply("Read."))

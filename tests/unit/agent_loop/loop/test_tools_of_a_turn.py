@@ -67,7 +67,7 @@ async def test_file_tool_without_folders_is_refused() -> None:
     assert "Cannot call open_files" in harness.recall.messages[3].tool_returns[0].content
 
 
-async def test_calls_are_run_with_what_the_model_saw() -> None:
+async def test_calls_run_with_the_revisions_that_the_model_saw() -> None:
     harness = LoopHarness()
     harness.memory.revisions = {"human": 3, "persona": 1}
 
@@ -86,7 +86,7 @@ async def test_calls_are_run_with_what_the_model_saw() -> None:
 
 
 @pytest.mark.parametrize("tool", ["edits", "open_files"])
-async def test_what_changes_the_prompt_is_seen_in_the_next_step(tool: str) -> None:
+async def test_changes_of_the_prompt_are_seen_in_the_next_step(tool: str) -> None:
     harness = LoopHarness()
     harness.memory.has_folders = True
     await harness.run(None, harness.calls(tool), reply("Done."))
@@ -94,13 +94,13 @@ async def test_what_changes_the_prompt_is_seen_in_the_next_step(tool: str) -> No
 
 
 @pytest.mark.parametrize("tool", ["keyed", "reads", "acts"])
-async def test_what_does_not_change_the_prompt_costs_no_rendering(tool: str) -> None:
+async def test_edits_outside_the_prompt_cost_no_rendering(tool: str) -> None:
     harness = LoopHarness()
     await harness.run(None, harness.calls(tool), reply("Done."))
     assert harness.memory.compiled == 1
 
 
-async def test_after_a_refused_edit_the_next_builds_on_what_is_there_now() -> None:
+async def test_after_a_refused_edit_the_next_one_builds_on_the_current_text() -> None:
     harness = LoopHarness()
     harness.memory.revisions = {"human": 3}
     harness.tools.failing = {"keyed"}
@@ -174,7 +174,7 @@ async def test_turn_that_a_tool_finished_is_not_continued() -> None:
         assert sink.outcome.step_count == 1
 
 
-async def test_repeated_call_is_sent_with_what_was_seen_the_first_time() -> None:
+async def test_repeated_call_is_sent_with_the_revisions_of_the_first() -> None:
     """The executor knows a call by all that it is sent with."""
     harness = LoopHarness()
     with_tools(harness, "keyed")

@@ -609,7 +609,7 @@ async def test_cancel_during_the_reply_stores_nothing_of_the_step() -> None:
     assert (await harness.run(None, reply("Hello."))).outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_deadline_ends_the_run_and_says_so() -> None:
+async def test_deadline_ends_the_run_with_its_reason() -> None:
     harness = LoopHarness()
     harness.model.replies = [harness.calls("blocks")]
     turn = asyncio.create_task(harness.run(harness.request(remaining_s=3_600.0)))

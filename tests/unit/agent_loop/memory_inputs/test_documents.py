@@ -47,7 +47,7 @@ def test_no_line_behind_the_range_is_shown() -> None:
     assert end_of(shown) == TranscriptRead(READ.until_line, "")
 
 
-def test_a_line_that_was_cut_says_so() -> None:
+def test_a_truncated_line_is_marked() -> None:
     shown = document_input(DocumentLines("a/b.txt", ("xxx",), 77, 20), READ)
     assert text_of(shown).endswith(
         "xxx... [77 characters of this line are left out: it is too long]"

@@ -91,7 +91,7 @@ def test_a_long_text_is_cut_so_that_all_lines_are_read() -> None:
     assert lines[1] == "user: y"
 
 
-def test_transcript_fits_the_memory_agent_and_cuts_what_stays_in_view_first() -> None:
+def test_transcript_fits_the_memory_agent_and_truncates_messages_in_view_first() -> None:
     older = [text_message(5, "o" * 5_000), text_message(6, "é" * 1_000)]
     newer = [text_message(10 + number, "n" * 4_000) for number in range(5)]
     transcript = stored(older, newer, 10_000)

@@ -113,7 +113,7 @@ def test_every_call_is_followed_by_its_return(conversation: Sequence[ChatMessage
 
 
 @given(CONVERSATIONS, CONVERSATIONS)
-def test_what_was_sent_stays_the_same_when_messages_are_added(
+def test_sent_messages_stay_the_same_when_others_are_added(
     before: list[ChatMessage], after: list[ChatMessage]
 ) -> None:
     """The provider's prompt cache depends on it. Unanswered calls at the end may be answered."""

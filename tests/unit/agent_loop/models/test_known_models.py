@@ -62,7 +62,7 @@ async def bound(handle: str, *, as_fallback: bool = False, **config: int) -> tup
         ("small/any", 8_000),
     ],
 )
-async def test_agent_that_names_no_window_gets_the_default_or_what_the_model_has(
+async def test_agent_without_a_window_gets_the_default_or_that_of_the_model(
     handle: str, window: int
 ) -> None:
     assert (await bound(handle))[0] == window

@@ -26,7 +26,7 @@ def test_the_model_may_have_slashes() -> None:
     assert settings.temperature == 0.7
 
 
-def test_an_agent_overrides_what_it_sets() -> None:
+def test_an_agent_overrides_the_settings_it_sets() -> None:
     settings = REGISTRY.resolve(
         "local-demo/qwen", api_key="mine", temperature=None, context_window=4096
     )

@@ -196,7 +196,9 @@ def test_claude_gets_a_closed_schema(model: str) -> None:
         ("kimi-k2", WEATHER),
     ],
 )
-def test_what_claude_cannot_enforce_is_in_the_prompt(model: str, reply: JsonReply) -> None:
+def test_constraints_that_claude_cannot_enforce_are_in_the_prompt(
+    model: str, reply: JsonReply
+) -> None:
     body = claude(model, reply)
     assert "output_config" not in body
     [block] = body["system"]
@@ -269,7 +271,7 @@ def test_schema_in_the_prompt_cannot_fake_prompt_elements() -> None:
         ({"type": "string", "format": "uuid"}, {"type": "string", "format": "uuid"}),
     ],
 )
-def test_closed_schemas_keep_what_the_api_knows(
+def test_closed_schemas_keep_the_keywords_of_the_api(
     schema: dict[str, Any], closed: dict[str, Any] | None
 ) -> None:
     assert to_closed(schema) == closed

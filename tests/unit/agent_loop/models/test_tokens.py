@@ -19,7 +19,7 @@ def test_first_calls_use_the_measured_ratio_of_the_protocol() -> None:
     assert estimator.estimate(CLAUDE, 1800) == 1000
 
 
-def test_only_what_was_added_is_estimated() -> None:
+def test_only_added_messages_are_estimated() -> None:
     assert TokenEstimator().estimate_next(KEY, 5000, 32) == 5010
 
 

@@ -145,7 +145,7 @@ def test_builtin_prompt_names_only_tools_and_blocks_that_exist(key: str) -> None
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
-def test_builtin_prompt_names_what_its_loop_expects(key: str) -> None:
+def test_builtin_prompt_names_the_tools_of_its_loop(key: str) -> None:
     for words in MUST_NAME[key]:
         assert words in system_prompt(key)
 
@@ -261,7 +261,7 @@ def test_links_are_followed_within_the_folder_only(tmp_path: Path) -> None:
         ("\U0001f600".encode() * (MAX_PROMPT_CHARS + 1), "is too large"),
     ],
 )
-def test_file_that_is_no_prompt_is_listed_with_the_reason(
+def test_file_that_is_not_a_prompt_is_listed_with_the_reason(
     tmp_path: Path, data: bytes, problem: str
 ) -> None:
     write(tmp_path, "butler.txt", data)

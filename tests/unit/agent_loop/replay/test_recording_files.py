@@ -144,7 +144,7 @@ async def _to_thread(command: Command, *arguments: str) -> Any:
     return await asyncio.to_thread(command, *arguments)
 
 
-async def test_command_tells_the_first_difference(
+async def test_command_prints_the_first_difference(
     document: dict[str, Any], strata: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.json"
@@ -162,7 +162,7 @@ async def test_command_tells_the_first_difference(
     assert shown["difference"]["path"] == "steps[0].request.system"
 
 
-def test_command_refuses_what_it_cannot_read(strata: Command, tmp_path: Path) -> None:
+def test_command_refuses_an_unreadable_file(strata: Command, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     assert strata(str(file)).exit_code == 2
     assert strata(str(tmp_path)).exit_code == 2

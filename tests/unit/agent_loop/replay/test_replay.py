@@ -399,7 +399,7 @@ async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
         ),
     ],
 )
-async def test_run_whose_data_is_gone_is_not_recorded(spoil: Any, error: str) -> None:
+async def test_run_with_deleted_data_is_not_recorded(spoil: Any, error: str) -> None:
     harness = LoopHarness()
     await harness.run(harness.request("Earlier."), reply("Yes."))
     request = harness.request()

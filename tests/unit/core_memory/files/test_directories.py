@@ -108,7 +108,7 @@ def test_open_and_closed_files_of_two_folders() -> None:
     )
 
 
-def test_what_is_not_shown_is_counted() -> None:
+def test_omitted_lines_are_counted() -> None:
     shown = rendered(folder(closed=("docs/a",), more=4950))
     assert shown.endswith(
         "</file>\n"

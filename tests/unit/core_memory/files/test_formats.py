@@ -40,7 +40,9 @@ WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100
         ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", Format.TEXT),
     ],
 )
-def test_what_can_be_read(name: str, media_type: str, head: bytes, expected: Format) -> None:
+def test_readable_formats_are_recognised(
+    name: str, media_type: str, head: bytes, expected: Format
+) -> None:
     assert kind_of(name, media_type, head) is expected
 
 
@@ -62,7 +64,7 @@ def test_what_can_be_read(name: str, media_type: str, head: bytes, expected: For
         ("utf16-without-mark.txt", "text".encode("utf-16-le")),
     ],
 )
-def test_what_cannot_be_read(name: str, head: bytes) -> None:
+def test_unreadable_formats_are_not_recognised(name: str, head: bytes) -> None:
     assert kind_of(name, "", head) is None
 
 
@@ -89,6 +91,6 @@ def test_the_encoding(data: bytes, encoding: str | None) -> None:
     assert encoding_of(data) == encoding
 
 
-def test_a_character_that_the_head_cuts_in_two_is_no_mistake() -> None:
+def test_a_character_cut_at_the_end_of_the_head_is_not_an_error() -> None:
     head = ("x" + "ü" * HEAD_BYTES).encode()[:HEAD_BYTES]
     assert kind_of("notes.txt", "", head) is Format.TEXT

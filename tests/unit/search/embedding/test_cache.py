@@ -59,7 +59,7 @@ async def test_least_recently_used_goes_first() -> None:
     assert inner.asked == ["a", "b", "c", "b"]
 
 
-async def test_callers_cannot_change_what_is_kept() -> None:
+async def test_callers_cannot_change_the_stored_values() -> None:
     cache = CachingEmbedder(CountingEmbedder())
     (await cache.embed(["a"], "query"))[0][0] = 99.0
     assert (await cache.embed(["a"], "query"))[0][0] != 99.0

@@ -82,7 +82,7 @@ def test_a_limit_gives_the_first_ids(text: str, limit: int) -> None:
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
-def test_a_pair_is_marked_and_told_apart(first: str, second: str) -> None:
+def test_the_texts_of_a_pair_are_separated_and_numbered(first: str, second: str) -> None:
     left, right = TOKENIZER.tokenize(first), TOKENIZER.tokenize(second)
     ids, types = TOKENIZER.join(left, right)
     assert ids == [CLS, *left, SEP, *right, SEP]

@@ -197,7 +197,7 @@ def test_hits_of_several_models_have_each_rank_once(
     assert merge_rankings(data.draw(st.permutations(groups)), 1_000) == whole
 
 
-def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
+def test_ranks_are_calibrated_by_model() -> None:
     wide = found_by("wide", [Candidate("a", 0.6), Candidate("b", 0.3)], [])
     narrow = FusionConfig(dense_low=0.7)
     tight = found_by("tight", [Candidate("a", 0.85), Candidate("b", 0.73)], [], narrow)
@@ -211,7 +211,7 @@ def test_impossible_weights_are_refused(weight: float, low: float, high: float) 
         FusionConfig(weight, 3.0, low, high)
 
 
-def test_what_is_below_the_floor_is_left_out_unless_it_is_asked_for() -> None:
+def test_results_below_the_floor_are_omitted_unless_requested() -> None:
     config = FusionConfig(floor=0.3)
     dense = [Candidate("near", 0.4), Candidate("far", 0.2), Candidate("preferred", 0.1, bonus=0.5)]
     hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
@@ -238,7 +238,7 @@ def test_short_queries_have_a_lower_floor(query: str, share: float) -> None:
     assert floor_share(query) == share
 
 
-def test_a_share_of_the_floor_applies_to_what_is_left_out_and_to_what_is_weak() -> None:
+def test_a_share_of_the_floor_applies_to_excluded_and_to_weak_results() -> None:
     config = FusionConfig(floor=0.2)
     dense = [Candidate("near", 0.25), Candidate("topic", 0.16), Candidate("far", 0.1)]
 
@@ -260,7 +260,7 @@ def test_words_lift_a_document_over_the_floor() -> None:
     assert [hit.document_id for hit in hits] == ["both"]
 
 
-def test_meaning_counts_as_much_as_the_model_knows_of_the_query() -> None:
+def test_meaning_is_weighted_by_the_known_words_of_the_query() -> None:
     dense = [Candidate("a", 0.8)]
     [hit] = fuse(dense, [], limit=9, depth=9, config=FusionConfig(), corpus=9, dense_weight=0.5)
     assert hit.score == pytest.approx(0.4)

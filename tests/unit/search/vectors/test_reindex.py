@@ -64,7 +64,7 @@ def test_an_empty_collection_passes() -> None:
     assert not refusal_reason(Comparison(FoundCounts()), 1.0)
 
 
-def test_what_serves_follows_the_phase() -> None:
+def test_the_serving_generation_follows_the_phase() -> None:
     assert [phase for phase in Phase if phase.new_serves] == [Phase.SWITCHED, Phase.FINISHED]
     assert [phase.value for phase in Phase if phase.is_active] == [
         "building",

@@ -58,7 +58,7 @@ def test_numbers_and_codes_are_terms() -> None:
         assert terms(query) <= document
 
 
-def test_a_word_said_often_weighs_more_and_a_long_text_less() -> None:
+def test_frequent_words_count_more_and_long_texts_less() -> None:
     [index] = ENCODER.query("zebra").indices
 
     def weight(text: str) -> float:

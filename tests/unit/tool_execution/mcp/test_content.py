@@ -43,7 +43,7 @@ def image(data: bytes, kind: str = "image/png") -> dict[str, str]:
         ({"type": "video"}, "[content of the type video, not shown]"),
     ],
 )
-def test_what_cannot_be_shown_is_named_in_words(part: dict[str, Any], text: str) -> None:
+def test_content_that_cannot_be_shown_is_described(part: dict[str, Any], text: str) -> None:
     output = read(part)
     assert (output.value, output.images) == (text, ())
 

@@ -44,7 +44,7 @@ async def discover_server(client: httpx2.AsyncClient) -> AuthorizationServer:
         return await discover(http, SERVER, OAuthClient())
 
 
-async def test_what_is_asked_for_is_for_this_server() -> None:
+async def test_requested_scope_and_resource_are_those_of_the_server() -> None:
     one = await discover_server(answering(scopes_supported=["read", "offline_access"]))
     assert (one.issuer.rstrip("/"), one.resource) == (ISSUER, SERVER)
     assert one.scope == "read offline_access"

@@ -50,7 +50,7 @@ def test_a_credential_is_known_and_shown_to_those_who_may_see_secrets_only(
     assert "[secret " in hidden
 
 
-def test_what_is_no_credential_is_shown_to_everybody() -> None:
+def test_fields_that_are_not_credentials_are_shown_to_every_key() -> None:
     for server in (
         program("--root", "/srv/papers", "--verbose", LANG="en_US.UTF-8", KEYBOARD="dvorak-layout"),
         over_http("https://mcp.example.org/mcp?user=ada-lovelace", X_Tenant="example-tenant"),

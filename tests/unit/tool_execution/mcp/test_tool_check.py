@@ -116,7 +116,7 @@ def test_restricting_keywords_are_removed_from_schemas(schema: Any, properties: 
         {"type": "object", "properties": {str(n): {"type": "string"} for n in range(3000)}},
     ],
 )
-def test_what_cannot_be_used_is_refused(schema: Any) -> None:
+def test_unusable_schemas_are_refused(schema: Any) -> None:
     with pytest.raises(UnusableSchemaError):
         usable_schema(schema)
 
@@ -230,7 +230,7 @@ def test_images_of_a_result_are_limited_in_number_and_size() -> None:
     ("execution", "usable"),
     [({"taskSupport": "required"}, False), ({"taskSupport": "optional"}, True), (None, True)],
 )
-def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -> None:
+def test_tools_that_run_only_as_tasks_cannot_be_used(execution: Any, usable: bool) -> None:
     listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
     [tool] = check_tools("garden", [listed])
     assert (tool.problem == "") is usable

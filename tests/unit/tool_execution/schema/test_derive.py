@@ -220,7 +220,7 @@ def test_of_several_functions_the_named_one_is_the_tool() -> None:
     assert "_b" in problem
 
 
-def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
+def test_the_state_parameter_is_not_in_the_schema_and_is_reported() -> None:
     tool = derived("def f(x: int, agent_state): ...")
     assert list(tool.parameters["properties"]) == ["x"]
     assert tool.takes_agent_state
@@ -251,7 +251,7 @@ def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
         ("import enum\nclass E(enum.Enum):\n  A = 1e999\ndef f(x: E): ...", 4, "", "number"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_parameter(
+def test_errors_name_line_and_parameter(
     source: str, line: int, parameter: str, expected: str
 ) -> None:
     with pytest.raises(SourceError) as caught:
@@ -261,7 +261,7 @@ def test_what_is_wrong_is_named_by_line_and_parameter(
     assert expected in texts[line, parameter]
 
 
-def test_everything_wrong_is_told_at_once_in_order() -> None:
+def test_all_errors_are_reported_at_once_in_order() -> None:
     texts = problems("def f(*a,\n  b,\n  c: bytes): ...")
     assert [text.partition(":")[0] for text in texts] == [
         "line 1, parameter 'a'",
@@ -316,6 +316,6 @@ def test_defaults_that_json_cannot_hold_are_left_out() -> None:
         ("def f(agent_state): return '\\d'", True),
     ],
 )
-def test_a_stored_source_says_again_whether_it_takes_the_state(source: str, takes: bool) -> None:
+def test_the_state_parameter_is_read_from_the_source(source: str, takes: bool) -> None:
     assert takes_agent_state(source, "f") is takes
     assert derived(source).takes_agent_state is takes

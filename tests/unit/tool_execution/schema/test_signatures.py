@@ -143,7 +143,7 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
 
 @settings(max_examples=300)
 @given(parameters, st.data())
-def test_a_schema_takes_exactly_what_python_binds(
+def test_a_schema_accepts_exactly_the_arguments_that_python_binds(
     chosen: list[tuple[str, bool]], data: st.DataObject
 ) -> None:
     source, function = build(chosen)

@@ -63,13 +63,13 @@ class Plain:
         ("x", int, "x"),
     ],
 )
-def test_a_value_becomes_what_its_annotation_says(value: Any, kind: Any, made: Any) -> None:
+def test_a_value_is_converted_to_its_annotated_type(value: Any, kind: Any, made: Any) -> None:
     converted = _strata_convert(value, kind)
     assert converted == made
     assert type(converted) is type(made)
 
 
-def test_a_function_gets_what_it_is_given_and_its_defaults() -> None:
+def test_a_function_gets_its_arguments_and_defaults() -> None:
     def tool(a: Unit, b: int = 2, *, c: Unit = Unit.ONE) -> Any:
         return a, b, c
 

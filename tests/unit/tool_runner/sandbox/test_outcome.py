@@ -31,7 +31,7 @@ def test_any_bytes_are_judged(frame: bytes) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["value", "error", "bad", "large", "x"]), JSON, max_size=2))
-def test_any_json_is_judged_and_what_comes_out_is_text(answer: dict[str, object]) -> None:
+def test_any_json_is_checked_and_the_result_is_text(answer: dict[str, object]) -> None:
     verdict = outcome.verdict_of(json.dumps(answer).encode(), LIMITS)
     verdict.value_json.encode()
     verdict.detail.encode()

@@ -188,7 +188,7 @@ def test_without_descriptors_the_pool_stays_as_it_is() -> None:
     assert counts(pool, server) == {SHAPES[0]: SIZE - 1}
 
 
-def test_a_folder_that_was_made_anew_is_another_shape(tmp_path: Any) -> None:
+def test_a_recreated_folder_has_another_shape(tmp_path: Any) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
     first = Shape.of(Limits(), packages="packages", packages_status=folder.stat())
@@ -198,6 +198,6 @@ def test_a_folder_that_was_made_anew_is_another_shape(tmp_path: Any) -> None:
     assert first != Shape.of(Limits(), packages="packages", packages_status=folder.stat())
 
 
-def test_what_only_the_service_looks_at_makes_no_other_shape() -> None:
+def test_fields_of_the_service_alone_do_not_change_the_shape() -> None:
     one = Limits(wall_seconds=1.0, output_bytes=1, result_bytes=1, tree_bytes=1)
     assert Shape.of(one) == Shape.of(Limits())

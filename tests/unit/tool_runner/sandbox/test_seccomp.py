@@ -75,7 +75,7 @@ def test_the_filter_is_one_that_the_kernel_takes(machine: str, own: int | None) 
     number=st.one_of(st.sampled_from(NUMBERS), st.integers(0, 1 << 32)),
     argument=st.integers(0, 2**64 - 1),
 )
-def test_only_what_is_listed_is_allowed(machine: str, number: int, argument: int) -> None:
+def test_only_listed_system_calls_are_allowed(machine: str, number: int, argument: int) -> None:
     number &= 0xFFFFFFFF
     action = decide(machine, number, argument, argument, argument)
     names = {n: name for name, n in syscalls.TABLES[machine].items()}
