@@ -1,4 +1,4 @@
-"""Engines for the whole session, and databases by the handful.
+"""Engines for the whole session, and databases made from templates.
 
 PostgreSQL and the vector engine are the real ones, started once, on first use. The shared
 PostgreSQL runs without fsync and without autovacuum: tests of durability start one of their own.
@@ -63,7 +63,7 @@ class ServiceDatabase:
 
 
 class Databases:
-    """Makes databases in the session's PostgreSQL; each is new and nobody else's."""
+    """Makes databases in the session's PostgreSQL; each is new and used by one test or module."""
 
     def __init__(self, postgres: EmbeddedPostgres) -> None:
         self._postgres = postgres

@@ -23,7 +23,7 @@ _SCHEMA_KEYWORDS = {
 
 
 def error_body(fault: Fault) -> dict[str, Any]:
-    """An error as the API words it."""
+    """An error in the format of the API."""
     return {
         "type": "error",
         "error": {"type": fault.type or "api_error", "message": fault.message},

@@ -26,7 +26,7 @@ class RefusedError(Exception):
 
 
 def error_body(fault: Fault) -> dict[str, Any]:
-    """An error as the API words it."""
+    """An error in the format of the API."""
     return {
         "error": {
             "message": fault.message,

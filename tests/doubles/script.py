@@ -75,7 +75,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Fault:
-    """An HTTP error, or an error event. `type` and `code` in the words of the dialect.
+    """An HTTP error, or an error event. `type` and `code` as in the dialect.
 
     `body` is the whole answer of a service that has a form of its own for errors.
     """

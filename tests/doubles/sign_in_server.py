@@ -52,7 +52,7 @@ class SignInServer(Authority):
 
     @property
     def secrets(self) -> set[str]:
-        """What nobody else may ever see."""
+        """The values that no one else may see."""
         return {*self.issued, *self.refreshing, *self.codes, *filter(None, self.clients.values())}
 
     async def _metadata(self, _request: Request) -> Response:

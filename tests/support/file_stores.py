@@ -1,4 +1,4 @@
-"""The stores of folders and files over one database, and short words for what tests do."""
+"""The stores of folders and files over one database, with helpers of tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
 
 
 class Stores:
-    """All stores over one database, and short words for what tests do with them."""
+    """All stores over one database, with helpers of tests."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -82,7 +82,7 @@ class Stores:
         )
 
     async def is_waiting(self) -> bool:
-        """Whether somebody waits for a lock in this database."""
+        """Whether a session waits for a lock in this database."""
         statement = text(
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND (database IS NULL"
             " OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))"

@@ -1,7 +1,7 @@
-"""Holds somebody up in the middle of his work, by a trigger of PostgreSQL.
+"""Stops a process in the middle of its writes, by a trigger of PostgreSQL.
 
-Who is to be killed in the middle of something is not found there by looking in time: a machine
-that does other things as well may look too late.
+A test that kills a process in the middle of its work cannot rely on polling: on a busy machine it
+would look too late.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ $$
 async def gate(
     url: str, table: str, event: str, condition: str
 ) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """Lets no statement end that writes certain rows, until the block is left.
+    """Blocks statements that write certain rows until the block is left.
 
     Args:
         url: The database, for the superuser.

@@ -148,7 +148,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; a zombie of somebody else's does not."""
+    """Those that still run; a zombie of another process does not count."""
     return [
         process
         for process in processes

@@ -153,19 +153,19 @@ class Mcp:
         return finished
 
     async def run(self, name: str, /, **arguments: Any) -> Any:
-        """Runs a call that must succeed; returns what the model is told."""
+        """Runs a call that must succeed; returns the text for the model."""
         packed = json.loads((await self.finish(name, **arguments)).tool_return.content)
         assert packed["status"] == "OK", packed
         return packed["message"]
 
     async def refused(self, name: str, /, **arguments: Any) -> str:
-        """Runs a call that must fail; returns what the model is told."""
+        """Runs a call that must fail; returns the text for the model."""
         packed = json.loads((await self.finish(name, **arguments)).tool_return.content)
         assert packed["status"] == "Failed", packed
         return str(packed["message"])
 
     async def unknown(self, name: str, /, **arguments: Any) -> str:
-        """Runs a call whose outcome nobody knows; returns what the model is told."""
+        """Runs a call with an unknown outcome; returns the text for the model."""
         tool_return = (await self.finish(name, **arguments)).tool_return
         packed = json.loads(tool_return.content)
         assert packed["status"] == "Unknown", packed

@@ -1,4 +1,4 @@
-"""Short words for uploads, folders and agents in tests of `FileService`."""
+"""Uploads, folders and agents in tests of `FileService`."""
 
 from __future__ import annotations
 

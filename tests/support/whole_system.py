@@ -324,7 +324,7 @@ class _Builder:
 async def _serve_inner_services(
     builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
 ) -> None:
-    # Each is told of those before it; core memory calls archival.
+    # Each has the targets of those before it; core memory calls archival.
     for spec in sorted(INNER_SERVICES, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
         with patch.object(core_memory_main, "FILE_POLL_S", 0.1):

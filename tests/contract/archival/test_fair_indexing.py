@@ -40,7 +40,7 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
 ) -> None:
     for number in range(9):
         await passages_of(stores, f"project-{number}", 5)
-    # Two projects share a batch of four. Nothing is noted as done: the turn goes on all the same.
+    # Two projects share a batch of four. The turn advances although nothing is noted as done.
     served = [project for _ in range(5) for project in (await stores.pending.find(4)).ids]
     assert sorted(served) == [f"project-{number}" for number in range(9)]
 

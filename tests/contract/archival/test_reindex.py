@@ -320,7 +320,7 @@ async def test_chunks_of_files_are_rebuilt(indexing: RebuiltIndexes) -> None:
     await indexing.indexes.admin.start("files", WORDS, "")
     await indexing.step()
     await indexing.step()
-    # One file is cut anew while it is copied.
+    # One file is chunked again while it is copied.
     await indexing.stores.index_file(folder, files[0], "Only a walrus is left.")
     await indexing.index_all()
     job = await indexing.reindex("files")

@@ -114,7 +114,7 @@ async def test_filters_hold_before_the_candidates_are_chosen(
         answer = await ask(reranking, agent, QUESTION, tags=("odd",), explain=True, top_k=1)
     assert texts(answer.hits) == ["Nora is the name of the boat."]
     assert answer.hits[0].rerank_rank == 1
-    # What is left out is told by the fused order, reranker or not.
+    # The exclusions are those of the fused order, with and without a reranker.
     assert (
         answer.exclusions
         == (await ask(finder, agent, QUESTION, tags=("odd",), explain=True, top_k=1)).exclusions
@@ -123,7 +123,7 @@ async def test_filters_hold_before_the_candidates_are_chosen(
 
 async def test_unindexed_items_are_reranked_too(finder: Finder, tmp_path: Path) -> None:
     name = new_id("agent")
-    # Words alone find it while it waits: each text has one that is no stop word.
+    # Until it is indexed full text finds it: each text has a word that is not a stop word.
     waiting = (*SAID[:2], "We sail the boat on Sundays.")
     await finder.stores.insert(name, *waiting)
     async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as reranking:

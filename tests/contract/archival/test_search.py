@@ -310,7 +310,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     async with asyncio.timeout(60):
-        # Nothing is found as long as the engine is not asked: the words are others.
+        # Only the engine can find it: the words differ.
         while not any(item.vector_rank for item in await find(finder, agent, "name of the pet")):
             await asyncio.sleep(0.2)
     assert sorted(texts(await find(finder, agent, "name of the pet"))) == [
@@ -331,7 +331,7 @@ async def test_a_dropped_index_is_rebuilt(finder: Finder, engine: EmbeddedVector
     running = asyncio.create_task(finder.indexer.run())
     try:
         async with asyncio.timeout(60):
-            # By the words in the meantime, except in the moment in which it is indexed.
+            # Until it is indexed it is found by full text, except in the moment of indexing.
             while not any(
                 item.vector_rank for item in await find(finder, agent, "name of the river")
             ):

@@ -325,7 +325,7 @@ async def test_a_reader_cancelled_as_the_request_is_sent_cancels_the_call(
             begun.set()
             await result
 
-        # Waits for the sending before the reader does, and so goes on before it.
+        # Waits for the sending before the reader does, and so continues before it.
         sent = asyncio.ensure_future(cancel_once_sent())
         reading = asyncio.ensure_future(read())
         await sent

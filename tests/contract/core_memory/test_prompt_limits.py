@@ -140,7 +140,7 @@ async def test_ordinary_text_is_counted_about_as_it_is_rendered(
     with context.use(as_project()):
         await begin(store, "agent-a")
         texts = ["\n".join([value] * times) for value in values]
-        # A long value forty times is more than a block holds unless it is told to.
+        # A long value forty times exceeds the default limit of a block.
         blocks = [
             await insert(store, make(label, text, limit=max(20_000, len(text))), "agent-a")
             for label, text in zip(labels, texts, strict=False)
@@ -357,7 +357,7 @@ STEPS = st.builds(
 
 
 class Ledger:
-    """What the agents see, and how large that is, told apart from the store."""
+    """The memory of the agents and its size, computed without the store."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = list(blocks)

@@ -379,10 +379,8 @@ async def test_text_is_withdrawn_once_if_the_end_of_the_run_is_stored_at_the_sec
     assert await stored_kinds(run) == ["step_started", "step_restarted", "run_finished"]
 
 
-async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_one_that_ends_it(
-    gateways: Gateways,
-) -> None:
-    store = FailingStore(gateways)
+async def restored_run(store: FailingStore) -> LiveRun:
+    """Returns a run that another gateway holds after the death of one that had shown text."""
     accepted = await store.accept(new_run())
     assert accepted.dispatch is not None
     before = LiveRun(accepted.dispatch, "gateway-1", store, SystemClock())
@@ -392,9 +390,18 @@ async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_o
     await before.redispatch()
     before.close()
     held = replace(accepted.dispatch.run, attempt=before.fence.attempt, last_sequence=1)
-    dispatch = replace(accepted.dispatch, run=held, payload=b"")
-    run = LiveRun(dispatch, "gateway-1", store, SystemClock())
+    run = LiveRun(
+        replace(accepted.dispatch, run=held, payload=b""), "gateway-1", store, SystemClock()
+    )
     await run.restore()
+    return run
+
+
+async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_one_that_ends_it(
+    gateways: Gateways,
+) -> None:
+    store = FailingStore(gateways)
+    run = await restored_run(store)
     await run.finish(CANCELLED, take_next=False)
     assert await stored_kinds(run) == ["step_started", "step_restarted", "run_finished"]
 
@@ -403,19 +410,8 @@ async def test_text_is_withdrawn_if_the_attempt_that_replaced_it_was_lost_after_
     gateways: Gateways,
 ) -> None:
     store = FailingStore(gateways)
-    accepted = await store.accept(new_run())
-    assert accepted.dispatch is not None
-    before = LiveRun(accepted.dispatch, "gateway-1", store, SystemClock())
-    await before.append(step_event(1, "message-1"))
-    await before.append(delta("half", "message-1"))
-    await before.flush()
-    await before.redispatch()
-    before.close()
+    run = await restored_run(store)
     # The second attempt stored message-2 in recall and died with all events of its own.
-    held = replace(accepted.dispatch.run, attempt=before.fence.attempt, last_sequence=1)
-    dispatch = replace(accepted.dispatch, run=held, payload=b"")
-    run = LiveRun(dispatch, "gateway-1", store, SystemClock())
-    await run.restore()
     await run.append(stored_message("message-2"))
     await run.append(step_event(2, "message-3"))
     await run.flush()

@@ -252,7 +252,7 @@ async def test_run_that_fails_because_its_agent_was_deleted_disables_the_schedul
     disabled = await store.get(PROJECT, schedule.id)
     assert (disabled.state, disabled.state_reason) == (ScheduleState.DISABLED, reason.value)
     assert disabled.next_time is None
-    # Somebody resumes it, and the old failure does not count any more.
+    # After a resumption the old failures do not count.
     resumed = await store.resume(PROJECT, schedule.id, schedule.plan.principal)
     assert (resumed.state, resumed.state_reason) == (ScheduleState.ACTIVE, "")
     connection = await asyncpg.connect(gateways.urls.admin_url)

@@ -92,7 +92,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         assert begun.total == 10
         for _ in range(3):
             assert await reindexer.index_pending()
-        # In the midst of it somebody talks, and somebody is deleted.
+        # Meanwhile a message is stored, and an agent is deleted.
         await stays.say("A walrus sleeps on the ice.")
         await goes.windows.delete_agent(goes.agent)
         await work(indexer)

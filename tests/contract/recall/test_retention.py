@@ -329,7 +329,7 @@ async def test_turn_of_the_active_run_is_kept(house: House) -> None:
     await begun(house)
     await house.days_later(1_000)
     assert await turns_of(house, talk) == {running}
-    # Its next attempt goes on, and fences the one before.
+    # Its next attempt continues, and fences the one before.
     resumed = await talk.windows.begin_turn(talk.id, talk.agent, running, 2, [])
     assert resumed.committed_steps == 0
     late = Step(talk.id, talk.agent, running, 1, 1, ())
@@ -353,7 +353,7 @@ async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -
             await talk.windows.begin_turn(talk.id, talk.agent, new_id("run"), 1, [])
     await begun(house)
     house.clock.advance(31 * DAY)
-    # Replicas at the same time: whoever comes second finds nothing, and nobody waits in a ring.
+    # Concurrent replicas: the second finds nothing, and there is no deadlock.
     await asyncio.gather(*(house.retention.round() for _ in range(4)))
     assert [len(await turns_of(house, talk)) for talk in talks] == [1, 1]
     with context.use(stranger):

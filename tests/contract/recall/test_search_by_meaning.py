@@ -132,7 +132,7 @@ async def test_only_spoken_text_is_indexed(finder: Finder) -> None:
     tool = await finder.writer.say("", MessageRole.TOOL, "", tool_return)
     await finder.index_all()
     assert await finder.indexed() == 3
-    # What a tool returned is found by its words, by whoever asks for tools.
+    # Tool returns are found by full text, in searches that include tools.
     assert tool.id not in await finder.ids("Porto")
     assert await finder.ids("Porto", roles=(MessageRole.TOOL,), mode=Mode.FULL_TEXT) == [tool.id]
 
@@ -367,7 +367,7 @@ async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder)
         ids = await finder.ids(question, 3)
         first += ids[0] == message.id
         third += message.id in ids
-    # The model and the engine give the same on every machine; words alone find five.
+    # The model and the engine give the same on every machine; full text alone finds five.
     assert first >= 18
     assert third >= 22
 
@@ -437,7 +437,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         try:
             await eventually(lambda: _has_caught_up(finder, 2))
             assert set(await finder.ids("name of the pet")) == {cat.id, dog.id}
-            # Everything on its disk is lost: it is built anew while searches go on.
+            # Everything on its disk is lost: the index is rebuilt during searches.
             client = connect(engine.url, engine.api_key)
             for generation in await finder.vectors.generations(MESSAGES):
                 await client.delete_collection(generation)

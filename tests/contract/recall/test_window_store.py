@@ -401,7 +401,7 @@ async def test_evicted_messages_leave_the_window_once_and_stay_in_the_log(
     assert window.metadata_stale
     assert await conversation.store.evict(conversation.id, conversation.agent, 2) == 0
     assert await conversation.store.get(conversation.id) == window
-    # The turn that is under way goes on in the window that is left.
+    # The running turn continues in the remaining window.
     await conversation.store.commit_step(conversation.step("run-2", 1, "later"))
     window = await conversation.store.get(conversation.id)
     assert texts(window.messages) == ["You remember.", "second", "later"]

@@ -14,7 +14,7 @@ from e2e.edge.contract import Method, statuses_of_reasons
 from faults.live import Client
 from strata.protocol.status import DETAILS_KEY, DOMAIN
 
-# What only somebody who looks into the server could know.
+# Text that only internals of the server contain.
 _INTERNALS = re.compile(
     r"Traceback|, line \d+|\bline \d+ column|(?-i:\bLINE \d+)|"
     r"\.py\b|site-packages|\bat 0x[0-9a-f]+|_pb2|sqlalchemy|asyncpg|qdrant|"

@@ -246,7 +246,7 @@ async def furnish(client: Client, mark: str, name: str = "") -> dict[str, str]:
         **client.call,
     )
     webhooks = webhook_service_pb2_grpc.WebhookServiceStub(client.channel)
-    # Of one run, which is over: its end is the only one that is delivered, to nobody.
+    # Of one finished run, whose end is delivered to no receiver.
     webhook = await webhooks.CreateWebhook(
         webhook_service_pb2.CreateWebhookRequest(
             url=f"https://hook.example/{name or 'own'}", run_id=turn.run_id

@@ -77,7 +77,7 @@ def statuses_of_reasons() -> Mapping[str, Collection[str]]:
     source = (_PROTOS / "strata/api/errors/v1/error_reason.proto").read_text()
     for comment, reason in re.findall(r"// (.*)\n(?:  //.*\n)*  ERROR_REASON_(\w+) =", source):
         named = re.match(rf"((?:{_STATUS})(?: or (?:{_STATUS}))*)[:,]", comment)
-        # A comment without a status goes on with that of the value before it.
+        # A comment without a status has that of the value before it.
         statuses = named.group(1).split(" or ") if named else statuses
         by_reason[reason] = statuses
     return by_reason

@@ -147,7 +147,7 @@ Ids = Callable[[str], str]
 
 
 def unknown(prefix: str) -> str:
-    """An id that is written well and that nobody has."""
+    """A well-formed id of no object."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
@@ -238,7 +238,7 @@ def _value(field: FieldDescriptor, ids: Ids) -> Any:
 
 
 def absurdities(field: FieldDescriptor) -> list[Any]:
-    """Values that the type of a field allows and nobody should send."""
+    """Values that the type of a field allows and no client should send."""
     match field.type:
         case FieldDescriptor.TYPE_STRING:
             return ["\0", "a\0b", "\u202e\U0001f9e8", "x" * 300_000, "%s {0} ' -- \\", " "]

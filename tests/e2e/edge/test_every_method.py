@@ -106,7 +106,7 @@ async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
             answers[path] = await _asked(client, method, request)
     for answer in answers.values():
         judge(method, answer)
-        # A listing for nobody is empty; what nobody has is already taken from him.
+        # A listing of a missing object is empty; removing a missing one succeeds.
         may_be_well = _has_no_side_effects(method) or ".Detach" in name
         assert answer.status == "NOT_FOUND" or (may_be_well and answer.status == "OK"), answer
 
@@ -180,7 +180,7 @@ async def test_an_empty_request_is_judged(
     answer = await ask(client, method.path, b"", metadata_of(method, client))
     judge(method, answer)
     if answer.status == "OK":
-        # An agent needs nothing but defaults; everything else that changes needs to be told what.
+        # An agent needs nothing but defaults; every other change needs fields.
         assert _has_no_side_effects(method) or name == "AgentService.CreateAgent"
     if name != "AgentService.CreateAgent":
         assert await store.state() == before

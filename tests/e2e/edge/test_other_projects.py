@@ -81,7 +81,7 @@ async def test_a_key_reaches_nothing_of_another_project(
         leaked = {kind for kind, id_ in stranger.ids.items() if id_.encode() in shown}
         assert {kind for kind in leaked if stranger.ids[kind].encode() not in sent} == set()
         if answer.status not in {"NOT_FOUND", "PERMISSION_DENIED"}:
-            # Then it must be what it is for ids that nobody has.
+            # Then it must be the answer for ids of no object.
             assert answer.pair == (await _ask(client, method, twin, attacker)).pair, request
     after = await store.rows_of(stranger.ids["project"])
     assert {table: after[table] for table in after if after[table] != before[table]} == {}

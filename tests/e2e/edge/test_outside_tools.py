@@ -1,4 +1,4 @@
-"""A client that knows nothing of Strata: ``buf curl``, by server reflection."""
+"""A client without code of Strata: ``buf curl``, by server reflection."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def test_archives_are_made_listed_given_and_deleted(
     assert f"{ann.name} no longer has {name}." in taken.out
     assert await listed(strata, "--agent", ann.name) == []
 
-    # Nobody can be asked here.
+    # There is no terminal for a question here.
     assert (await strata("archival", "archives", "delete", name)).code == 2
     deleted = await strata("archival", "archives", "delete", name, "--yes")
     assert f"Deleted {name} with 2 passages." in deleted.out

@@ -62,7 +62,7 @@ async def ada(system: System) -> agent_pb.Agent:
 
 
 async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
-    """Somebody else changes the block."""
+    """Another editor changes the block."""
     block = await system.block(agent, "human")
     await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
 

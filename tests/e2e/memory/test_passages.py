@@ -102,7 +102,7 @@ async def test_a_passage_is_deleted_restored_and_destroyed(
         ("2", "delete", "it was sold"),
         ("1", "insert", ""),
     ]
-    # Nobody can be asked here.
+    # There is no terminal for a question here.
     assert (await strata("archival", "purge", passage["id"])).code == 2
     purged = await strata("archival", "purge", passage["id"], "--yes")
     assert "Destroyed 3 versions." in purged.out

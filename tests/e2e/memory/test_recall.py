@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def talk(system: System, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[Any]:
-    """An agent that was told three things."""
+    """An agent with three messages of the user."""
     sentences = ("My passport number is X77-231.", "I am off to Porto in May.", "It rains again.")
     for text in sentences:
         system.model.script(say("Noted."))

@@ -1,4 +1,4 @@
-"""``strata memory pull`` and ``push``: nothing is lost, whoever edits what."""
+"""``strata memory pull`` and ``push``: no edit of either side is lost."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ async def test_an_unknown_model_is_a_bad_request(bench: Bench) -> None:
 
 
 async def test_a_server_that_does_not_listen_is_unavailable(bench: Bench) -> None:
-    # Bound and never listening, so that nobody else does.
+    # Bound and never listening, so that no other process does.
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"

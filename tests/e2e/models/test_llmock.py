@@ -1,4 +1,4 @@
-"""The same faults by somebody else's hand: llmock's idea of both protocols."""
+"""The same faults by another implementation: llmock's version of both protocols."""
 
 import pytest
 from llmock.pytest_plugin import LLMock

@@ -69,7 +69,7 @@ async def reader(system: System, folder: pb.Folder, **fields: Any) -> agent_pb.A
 
 
 def tool_return_of(request: ModelCall) -> str:
-    """What the model was told of its last and only call, which succeeded."""
+    """The return of the last and only call, which succeeded, as sent to the model."""
     (packed,) = (json.loads(text) for text in request.answered)
     assert packed["status"] == "OK", packed
     return str(packed["message"])

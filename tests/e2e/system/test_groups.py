@@ -91,7 +91,7 @@ async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
     assert {event["member"]["agentId"] for event in events if "member" in event} == set(
         ids.values()
     )
-    # Each agent's window has the words of the other with its name, once.
+    # Each agent's window has the messages of the other with its name, once.
     agent = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))
     log = await system.log(agent.agent)
     heard = [m for m in log if m.role == message_pb2.ROLE_USER and text_of(m) == "Take a tent."]

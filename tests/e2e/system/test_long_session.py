@@ -207,7 +207,7 @@ class Session:
 
 
 def returns_of(ran: RunEvents) -> list[Any]:
-    """What the tools of a turn told."""
+    """The returns of the tools of a turn."""
     (tool_message,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
     returns = [json.loads(part.tool_return.content) for part in tool_message.parts]
     assert [tool_return["status"] for tool_return in returns] == ["OK"] * len(returns), returns

@@ -1,4 +1,4 @@
-"""Memory tools through whole turns: what the model is told, sees next, and what is kept."""
+"""Memory tools through whole turns: their returns, the next prompt, and the stored memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def remembering_agent(system: System, model: str = "", **fields: Any) -> a
 
 
 def edits_of(ran: RunEvents) -> list[event_pb.MemoryEdit]:
-    """The memory edits that a client was told of."""
+    """The memory edits in the events of a client."""
     return [
         edit
         for event in ran.events
@@ -47,7 +47,7 @@ def edits_of(ran: RunEvents) -> list[event_pb.MemoryEdit]:
 
 
 def returned(request: ModelCall) -> list[dict[str, Any]]:
-    """What the model was told of its last calls."""
+    """The returns of the last calls, as sent to the model."""
     return [json.loads(text) for text in request.answered]
 
 
@@ -164,7 +164,7 @@ async def test_finishing_edits_ends_the_turn_as_the_prompt_states(system: System
         "</tool_rule>"
     ) in request.system
     assert (await system.block(agent, "human")).value == f"{FACTS}\nAge: 36"
-    # The conversation goes on, and the edit is in view.
+    # The conversation continues, and the edit is in view.
     system.model.script(say("36."))
     assert (await system.send(agent, "How old am I?")).text == "36."
     assert f"{FACTS}\nAge: 36" in system.model.requests[1].system
@@ -178,7 +178,7 @@ async def test_agent_without_the_finishing_tool_has_no_rule_about_it(system: Sys
 
 
 async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(system: System) -> None:
-    """The one that comes second is told what the other wrote, and does it again."""
+    """The second edit gets the text of the first in its error, and is repeated."""
     first = await remembering_agent(system)
     shared = await system.block(first, "human")
     second = await remembering_agent(system, blocks=[], block_ids=[shared.id])

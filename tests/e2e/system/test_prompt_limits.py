@@ -1,4 +1,4 @@
-"""An agent in a small window: what is too much is refused at the edit, and the turn goes on."""
+"""An agent in a small window: too large edits are refused, and the turn continues."""
 
 from __future__ import annotations
 

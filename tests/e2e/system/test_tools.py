@@ -79,7 +79,7 @@ async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
     code, _, err = await strata(system, "tools", "delete", "roll_dice")
     assert code == 0, err
     assert (await strata(system, "tools", "delete", "roll_dice"))[0] == 1
-    # Who had it goes on without it.
+    # Agents that had it continue without it.
     system.model.script(Reply(calls=(Call("roll_dice", {}),)), say("I have no dice."))
     ran = await system.send(agent, "Roll it again.")
     assert ran.text == "I have no dice."

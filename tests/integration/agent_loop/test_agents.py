@@ -536,7 +536,7 @@ async def test_models_are_listed_with_endpoints_and_default(services: InnerServi
     assert all(endpoint.reachable for endpoint in listed.endpoints)
     assert listed.notice == ""
     windows = {m.provider: (m.context_window, m.context_window_source) for m in listed.models}
-    # The double lists no windows: one that nobody has named is unknown.
+    # The double lists no windows: a window that is not configured is unknown.
     assert windows["blind"] == (8_000, "settings")
     assert windows["test"] == (0, "")
     assert listed.known_models_date

@@ -133,7 +133,7 @@ total
     assert json.loads(tool_return.nested_calls[0].arguments) == {"item": "tea", "count": 2}
     listed = await services.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
-    # As what a call of the model's writes: its message is the origin, and memory is shown anew.
+    # Like writes of a call of the model: its message is the origin, and memory is shown again.
     assert {passage.origin.message_id for passage in listed.passages} == {ran.messages[0].id}
     assert "Spends 10" in services.model.requests[1].system
     window = (await services.window(agent)).messages

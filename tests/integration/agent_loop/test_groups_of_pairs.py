@@ -159,7 +159,7 @@ async def test_a_group_whose_memory_agent_was_deleted_gets_the_next_one(
     await turn(False)
     left = await get(services, made.id)
     assert (members(left), settings(left)) == ([], (0, 0, 0))
-    # Changes of other fields are no reason to refuse it.
+    # Changes of other fields do not cause a refusal.
     assert (await update(services, made, description="Ada.")).description == "Ada."
     problems = await violations(update(services, made, members=pb.MemberList()))
     assert "turn on enable_sleeptime" in problems["manager.manager_agent_id"]

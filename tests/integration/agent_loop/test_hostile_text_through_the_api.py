@@ -108,7 +108,7 @@ async def sent(
 
 
 async def system_messages(services: InnerServices, text: str) -> list[str]:
-    """Returns what the model is told in two turns of an agent with such a text everywhere."""
+    """Returns the requests to the model in two turns of an agent with such a text everywhere."""
     rule = tool_pb2.ToolRule(
         type=tool_pb2.TOOL_RULE_TYPE_CONTINUE_LOOP, tool_name="conversation_search"
     )
@@ -134,7 +134,7 @@ async def system_messages(services: InnerServices, text: str) -> list[str]:
     async def upload(header: file_pb.UploadFileHeader) -> Any:
         async def parts() -> AsyncIterator[file_pb.UploadFileRequest]:
             yield file_pb.UploadFileRequest(header=header)
-            # Bytes with control characters are no text.
+            # Bytes with control characters are not text.
             content = re.sub(r"[\0\x07\x0b\x1b]", "", text) or "words"
             yield file_pb.UploadFileRequest(chunk=content.encode())
 

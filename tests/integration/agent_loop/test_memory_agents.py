@@ -87,7 +87,7 @@ async def test_enable_sleeptime_makes_a_memory_agent_with_the_same_blocks(
     assert ends == ["memory_finish_edits"]
     assert await labels(services, memory.id) == ["human", "memory_persona", "persona"]
     assert await labels(services, agent.id) == ["human", "persona"]
-    # Nobody logs in to a memory agent.
+    # A memory agent has no login message.
     assert roles((await services.window(memory)).messages) == ["system"]
 
 

@@ -122,6 +122,23 @@ class Mortal:
         await Turn(self.ports, request, sink).run()
         return sink
 
+    async def die(
+        self, request: RunRequest, kind: type[ToolEvent] = CallStarted, number: int = 1
+    ) -> None:
+        """Runs a turn whose process dies when the tools send an event of a kind so often."""
+        count = 0
+
+        def die(event: ToolEvent) -> None:
+            nonlocal count
+            count += isinstance(event, kind)
+            if count == number:
+                raise Died
+
+        self.tools.at = die
+        with pytest.raises(Died):
+            await self.run(request)
+        self.tools.at = lambda _event: None
+
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
@@ -208,15 +225,9 @@ async def test_crash_before_the_tools_leaves_a_reply_to_resume(
     request = mortal.request(agent, "I am Ada.")
     services.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
 
-    def die(_event: ToolEvent) -> None:
-        raise Died
-
-    mortal.tools.at = die
-    with pytest.raises(Died):
-        await mortal.run(request)
+    await mortal.die(request)
     assert roles((await services.window(agent)).messages) == ["system", "user"]
 
-    mortal.tools.at = lambda _event: None
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
@@ -237,14 +248,7 @@ async def test_reply_of_a_fallback_model_is_requested_once_despite_crashes(
     # Longer than any wait: the request is not repeated.
     services.model.script(rate_limited(3600), Reply(calls=(remember("Ada"),)), say("Noted."))
 
-    def die(event: ToolEvent) -> None:
-        if when.startswith("before") or isinstance(event, CallFinished):
-            raise Died
-
-    mortal.tools.at = die
-    with pytest.raises(Died):
-        await mortal.run(request)
-    mortal.tools.at = lambda _event: None
+    await mortal.die(request, CallStarted if when.startswith("before") else CallFinished)
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
@@ -263,21 +267,11 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
     agent = await services.make_agent()
     request = mortal.request(agent, "Remember both.")
     services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
-    finished: list[str] = []
 
-    def die(event: ToolEvent) -> None:
-        if isinstance(event, CallFinished):
-            finished.append(event.result.tool_return.tool_call_id)
-            if len(finished) == 2:
-                raise Died
-
-    mortal.tools.at = die
-    with pytest.raises(Died):
-        await mortal.run(request)
+    await mortal.die(request, CallFinished, 2)
     value = await human(services, agent)
     assert value.split("\n") == ["one", "two"]
 
-    mortal.tools.at = lambda _event: None
     await mortal.run(replace(request, attempt=2))
 
     assert await human(services, agent) == value
@@ -310,18 +304,8 @@ async def test_resumed_turn_decides_the_same_under_rules(
         say("Noted."),
     )
     services.model.script(*script)
-    finished: list[str] = []
 
-    def die(event: ToolEvent) -> None:
-        if isinstance(event, CallFinished):
-            finished.append(event.result.tool_return.tool_call_id)
-            if len(finished) == dies_in:
-                raise Died
-
-    mortal.tools.at = die
-    with pytest.raises(Died):
-        await mortal.run(request)
-    mortal.tools.at = lambda _event: None
+    await mortal.die(request, CallFinished, dies_in)
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
@@ -374,22 +358,13 @@ async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
         Reply(calls=(Call("send_message", {"message": "Noted."}),)),
     )
     services.model.script(*script)
-    seen: list[ToolEvent] = []
-
-    def die(event: ToolEvent) -> None:
-        seen.append(event)
-        kind = CallFinished if where == "after the call" else CallStarted
-        if sum(isinstance(earlier, kind) for earlier in seen) == step and isinstance(event, kind):
-            raise Died
 
     if where == "before the next step":
         with pytest.raises(Died):
             await Turn(mortal.ports, request, DyingSink(step + 1)).run()
     else:
-        mortal.tools.at = die
-        with pytest.raises(Died):
-            await mortal.run(request)
-    mortal.tools.at = lambda _event: None
+        kind = CallFinished if where == "after the call" else CallStarted
+        await mortal.die(request, kind, step)
     sink = await mortal.run(replace(request, attempt=2))
 
     assert sink.stop_reason is StopReason.END_TURN
@@ -412,14 +387,7 @@ async def test_passage_of_a_resumed_reply_names_its_message(
     insert = Call("archival_memory_insert", {"content": "Her boat is called Kestrel."})
     services.model.script(Reply(calls=(insert,)), say("Noted."))
 
-    def die(event: ToolEvent) -> None:
-        if isinstance(event, CallFinished) or when.startswith("before"):
-            raise Died
-
-    mortal.tools.at = die
-    with pytest.raises(Died):
-        await mortal.run(request)
-    mortal.tools.at = lambda _event: None
+    await mortal.die(request, CallStarted if when.startswith("before") else CallFinished)
     await mortal.run(replace(request, attempt=2))
 
     asked = (await services.window(agent)).messages[2]
@@ -451,7 +419,7 @@ async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
     mortal.tools.at = break_off
     sink = await mortal.run(request)
 
-    # The call that had no result was sent again; the model never heard of it.
+    # The call without a result was sent again; the model was not asked again.
     assert finished == ["memory_insert", "memory_insert"]
     assert sink.stop_reason is StopReason.END_TURN
     assert (await human(services, agent)).split("\n") == ["one", "two"]
@@ -554,7 +522,7 @@ async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
     body = json.loads(window.messages[3].parts[0].tool_return.content)
     assert (body["status"], "cancelled" in body["message"]) == ("Unknown", True)
-    # What was stored of the step is told before the end.
+    # The stored messages of the step are sent before the end.
     kinds = [event.WhichOneof("event") for event in events]
     assert kinds[-4:] == ["tool_finished", "message_stored", "message_stored", "run_finished"]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
@@ -564,7 +532,7 @@ async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
 async def test_lost_caller_leaves_the_outcome_of_running_tools_to_the_next_attempt(
     services: InnerServices, mortal: Mortal, transport: str
 ) -> None:
-    """A broken stream is no cancel: the calls end, the next attempt finds them done."""
+    """A broken stream does not cancel: the calls end, and the next attempt finds them done."""
     agent = await services.make_agent()
     services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     mortal.tools.pause = asyncio.Event()

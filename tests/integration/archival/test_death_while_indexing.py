@@ -46,7 +46,7 @@ async def test_indexing_resumes_after_a_kill(
 ) -> None:
     # What other tests have left would take its turn in the index as well.
     urls = await databases.of(MIGRATIONS)
-    # Ours all the time, also while nobody listens.
+    # Reserved all the time, also while no process listens.
     reserved = ReservedPort()
     port = reserved.number
     folder, file = new_id("folder"), new_id("file")

@@ -91,7 +91,7 @@ async def test_import_without_progress_ends(client: Client, tmp_path: Path) -> N
 async def test_counted_passages_survive_a_kill(
     urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, tmp_path: Path
 ) -> None:
-    # Ours all the time, also while nobody listens.
+    # Reserved all the time, also while no process listens.
     reserved = ReservedPort()
     port = reserved.number
     factory = ChannelFactory()

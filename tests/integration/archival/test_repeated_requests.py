@@ -56,7 +56,7 @@ async def test_an_upload_that_failed_may_be_finished_later(client: Client) -> No
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a"], ["b"], [" "], request_id=request)
-    # What came before the wrong message is stored, and is no duplicate when it is sent again.
+    # Parts before the wrong message are stored, and are not duplicates when they are sent again.
     assert await count(client, archive) == 2
     assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (3, 0)
 

@@ -65,7 +65,7 @@ async def test_interrupted_upload_resumes(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a", "b"], ["c"], [" "], request_id=request)
-    # Who asks is told, and that does not end it.
+    # A request for the offset is answered, and does not end the upload.
     (asked, last) = await upload(client, archive, [], request_id=request)
     assert (asked.received_count, last.received_count, last.complete) == (3, 3, False)
     answers = await upload(client, archive, ["d"], request_id=request, skip=3)

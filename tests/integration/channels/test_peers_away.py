@@ -1,4 +1,4 @@
-"""Calls to a service to which there is no connection: before it starts, while it restarts."""
+"""Calls to a service without a connection: before it starts, while it restarts."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
         port=0,
         database_url=urls.service_url,
         worker_database_url=urls.worker_url,
-        # Nobody listens there: archival is down in these tests.
+        # No process listens there: archival is down in these tests.
         targets={"archival": "127.0.0.1:1"},
         token_public_keys=keys.public,
         drain_s=0,

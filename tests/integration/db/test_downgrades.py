@@ -384,7 +384,7 @@ async def test_tools_survive_a_downgrade(databases: Databases) -> None:
         assert stored.own is not None
         assert again.own.source_code == stored.own.source_code
         assert again.own.allowed_hosts == ()
-        # Whoever adds the same tool again gets what was dropped.
+        # Adding the same tool again restores the dropped columns.
         again = await store.upsert(tool, NOTHING)
         assert (again.id, again.version) == (stored.id, stored.version)
 

@@ -87,7 +87,7 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
         ("Max", "Max 1"),
     ]
     assert words(events)[-1] == ("Max", "Max 1")
-    # The words of members come as they are written, under their names.
+    # Text of members is streamed as it is written, under their names.
     deltas = {event.member.agent_name for event in events if event.HasField("text_delta")}
     assert {"Ada", "Max"} <= deltas
     numbers = {name: turn for name, text, turn in spoken_texts(events) if text.endswith("1")}

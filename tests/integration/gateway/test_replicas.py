@@ -183,7 +183,7 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
     run = await holder.start_run(services.new_agent())
     following = asyncio.create_task(collect(other.stream(run.id)))
     await eventually(lambda: asked)
-    # Whoever asked again at once would do so many times.
+    # A client that retries at once would do so many times.
     await asyncio.sleep(0.3)
     gate.open.set()
     assert kinds(await following)[-1] == "run_finished"
@@ -237,7 +237,7 @@ async def test_a_stopping_gateway_releases_its_runs_to_others(services: Scripted
     )
     run = await first.start_run(services.new_agent())
     follower = asyncio.create_task(collect(second.stream(run.id)))
-    # It stops in the middle of the step, not before it has heard of it.
+    # It stops in the middle of the step, not before the event was received.
     heard = first.stream(run.id)
     async for response in heard:
         if response.event.HasField("text_delta") or response.event.HasField("text_snapshot"):

@@ -195,7 +195,7 @@ async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_
     assert failed.attempts == 2
     assert failed.last_error == "The receiver answered 500 Internal Server Error."
     assert {header(head, "webhook-id") for head in receiver.heads} == {failed.id}
-    # Somebody mends the receiver and asks for it again.
+    # The receiver is repaired, and a redelivery is requested.
     receiver.answers["/hook"] = ok(b"")
     assert (await webhooks.redeliver(failed.id)).state == pb.DELIVERY_STATE_PENDING
     [done] = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED)

@@ -123,7 +123,7 @@ async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
         call = asyncio.ensure_future(wait(b"6000"))
         await until_called(wait)
         process.send_signal(signal.SIGTERM)
-        # Draining: balancers are told, calls are still taken.
+        # Draining: the health status changes, calls are still accepted.
         assert await health.news() == "NOT_SERVING"
         assert await health.check("strata.testing.Wait") == "NOT_SERVING"
         assert await health.check("") == "NOT_SERVING"

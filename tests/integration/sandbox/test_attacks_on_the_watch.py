@@ -159,7 +159,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["namespaces", "landlock"])
 def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> None:
-    """However it tries: nobody is left then who would end it."""
+    """A call ends with its service: after that nothing is left that would end it."""
     worker = Worker(other_user=False, restricted=restricted)
     if worker.level is not (Isolation.LANDLOCK if restricted else Isolation.NAMESPACES):
         worker.close()

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks with what a call answers, and how its ends are told."""
+"""Attacks by the answers of calls, and how their outcomes are reported."""
 
 from __future__ import annotations
 

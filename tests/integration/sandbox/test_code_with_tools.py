@@ -66,7 +66,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
 async def run(
     sandbox: JailSandbox, code: str, asked: Asked | None = None, wall: float = 30.0
 ) -> tuple[bool, Any]:
-    """Whether a call went well, and what the model is told."""
+    """Whether a call succeeded, and its return for the model."""
     limits = replace(Limits(), wall_seconds=wall)
     nesting = CodeWithTools(sandbox, asked or Asked(), TOOLS, limits)
     engine = Engine(BUILTIN_TOOLS, [CodeTools(sandbox)], SystemClock(), timeout=60, max_parallel=4)

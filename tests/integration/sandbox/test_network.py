@@ -1,4 +1,4 @@
-"""Calls that may reach some hosts: these and nothing else, as root and as nobody."""
+"""Calls that may reach some hosts: these and nothing else, as root and as the user nobody."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
 async def run(
     sandbox: Sandbox, code: str, limits: Limits | None = None, **more: Any
 ) -> tuple[bool, Any]:
-    """Whether a call went well, and what the model is told."""
+    """Whether a call succeeded, and its return for the model."""
     tools = CodeTools(sandbox, limits)
     engine = Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
     call = Call("call", "run_code", json.dumps({"code": code, **more}), "key")

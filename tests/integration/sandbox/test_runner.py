@@ -249,7 +249,7 @@ async def test_questions_of_code_are_answered_by_the_caller(
         sandbox = await connected(stub)
         result = await sandbox.run(replace(ASK, answerer=answerer))
         assert (result.status, result.value_json, asked) == (RunStatus.OK, "[0, 2, 4]", [0, 1, 2])
-        # Nobody is asked: the code finds nothing to ask with.
+        # No question arrives: the code has no channel for questions.
         result = await sandbox.run(ASK)
         assert result.failure is not None
         assert result.failure.type == "NameError"

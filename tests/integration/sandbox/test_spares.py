@@ -47,7 +47,7 @@ def look():
 
 
 class SilentProxy:
-    """A proxy that nobody talks to."""
+    """A proxy without connections."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._listener: Any = None
@@ -230,7 +230,7 @@ async def test_a_call_does_not_reach_those_that_wait(sandbox: JailSandbox) -> No
         limits=limits(),
     )
     result = await sandbox.run(hostile)
-    # In a namespace of its own process -1 is nobody, which is no error everywhere.
+    # In a namespace of its own, process -1 matches none, which is not an error everywhere.
     assert result.value_json in {"[]", "[-1]"}, result
     await eventually(lambda: len(waiting(sandbox)) == WARM)
     # All but the one that served it are still there.

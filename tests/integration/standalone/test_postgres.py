@@ -152,7 +152,7 @@ async def test_a_leftover_pid_file_of_an_unrelated_process_does_no_harm(
     server: EmbeddedPostgres,
 ) -> None:
     await server.stop()
-    # What a container leaves that was killed: the pid now belongs to somebody else, us.
+    # The state after a container was killed: its pid now belongs to another process, this one.
     pid_file = server.folder / "data" / "postmaster.pid"
     pid_file.write_text(f"{os.getpid()}\n{server.folder / 'data'}\n0\n{server.port}\n\n\n\nready\n")
 

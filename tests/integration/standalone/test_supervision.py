@@ -89,7 +89,7 @@ async def test_a_successor_starts_while_the_predecessor_is_still_going_down(
     engines = run_engines()
     engines.kill()
 
-    # At once: the old engines have hardly heard of it.
+    # At once: the old engines have hardly noticed it.
     postgres, vectors = (
         EmbeddedPostgres(open_folder / "postgres"),
         EmbeddedVectors(open_folder / "vectors"),

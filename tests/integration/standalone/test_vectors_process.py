@@ -160,7 +160,7 @@ async def test_a_port_that_is_taken_before_the_engine_has_it_is_replaced(
     taken: list[socket.socket] = []
 
     def take(preferred: int | None = None) -> int:
-        """Looks for a port, and somebody else is faster, the first two times."""
+        """Picks a port that another process takes first, the first two times."""
         port = pick_port(preferred)
         if len(taken) < 2:
             taken.append(socket.create_server(("127.0.0.1", port)))

@@ -21,7 +21,7 @@ API_KEY = "a-test-key"
 
 @dataclass
 class ScriptedEngine:
-    """Says what it is told; one character of a prompt is one token."""
+    """Replies with a set text; one character of a prompt is one token."""
 
     context_tokens: int = 200
     reused_tokens: int = 3

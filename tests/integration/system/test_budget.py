@@ -57,7 +57,7 @@ def internal_calls(steps: int, *, memory_changed: bool) -> int:
 
 
 async def grow(system: System, agent: agent_pb.Agent, count: int) -> None:
-    """Gives a conversation a past that is no longer in its window."""
+    """Gives a conversation messages that are no longer in its window."""
     connection = await asyncpg.connect(system.urls["recall"].admin_url)
     try:
         await connection.execute(_COPY, agent.default_conversation_id, count)
@@ -68,7 +68,7 @@ async def grow(system: System, agent: agent_pb.Agent, count: int) -> None:
 
 
 async def plain_turn(system: System, agent: agent_pb.Agent) -> Cost:
-    """A reply without calls that goes on when its step is shown, which was stored by then."""
+    """A reply without calls that continues when its step is shown, which was stored by then."""
     shown = asyncio.Event()
     system.model.script(Reply("Good to hear, indeed.", piece=1, held=shown))
     async with system.measure() as cost:
@@ -199,7 +199,7 @@ async def test_reading_the_prompt_does_not_depend_on_the_history(system: System)
 
 def without_log(cost: Cost) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
     statements, commits, calls = cost.shape()
-    # What serves is remembered for seconds, and asked for by whoever comes next.
+    # The serving generation is cached for seconds, and read by the next search.
     left_out = ("SET last_sequence", ".serving_indexes")
     kept = Counter(
         {key: n for key, n in statements.items() if not any(part in key[1] for part in left_out)}

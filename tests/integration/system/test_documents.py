@@ -167,7 +167,7 @@ async def test_the_same_content_is_read_once_and_new_files_are_found(
     started = await ingest(system, agent)
     assert [status.file_name for status in started.started] == ["c.txt"]
     await eventually(all_read(system, agent, 2))
-    # A block with the name of another is told apart.
+    # A block with the name of another gets its own name.
     await upload(system, folder, "a-txt", "x")
     other = await folder_with(system, {"a.txt": "Other."})
     await attach(system, agent, other)

@@ -75,22 +75,22 @@ async def test_a_file_is_found_by_meaning_until_it_is_deleted(system: System) ->
     core_memory = await asyncpg.connect(system.urls["core_memory"].admin_url)
     archival = await asyncpg.connect(system.urls["archival"].admin_url)
     try:
-        # The index is told behind the answer, and forgets.
-        await eventually(lambda: _is_told(core_memory, file.id))
-        await eventually(lambda: _is_forgotten(archival, file.id))
+        # The index is updated after the answer.
+        await eventually(lambda: _drop_is_sent(core_memory, file.id))
+        await eventually(lambda: _is_removed(archival, file.id))
     finally:
         await core_memory.close()
         await archival.close()
 
 
-async def _is_told(connection: asyncpg.Connection, file_id: str) -> bool:
+async def _drop_is_sent(connection: asyncpg.Connection, file_id: str) -> bool:
     count = await connection.fetchval(
         "SELECT count(*) FROM core_memory.dropped_files WHERE id = $1", file_id
     )
     return bool(count == 0)
 
 
-async def _is_forgotten(connection: asyncpg.Connection, file_id: str) -> bool:
+async def _is_removed(connection: asyncpg.Connection, file_id: str) -> bool:
     count = await connection.fetchval(
         "SELECT count(*) FROM archival.chunk_sets WHERE file_id = $1", file_id
     )

@@ -139,7 +139,7 @@ async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_b
     await eventually(lambda: is_quiet(system, agent))
 
     assert await transcripts(system, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
-    # It follows the turn of the agent, and is no part of the run of the group.
+    # It follows the turn of the agent, and is not part of the run of the group.
     [run] = await memory_runs(system, agent)
     assert (run.kind, run.parent_run_id) == (run_pb.RUN_KIND_SLEEPTIME, turn.run_id)
     [own] = [e.run_finished for e in events if e.HasField("run_finished")]
@@ -229,7 +229,7 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     run = await system.run(failed.run_id)
     assert run.state == run_pb.RUN_STATE_QUEUED
     assert failed.next_run_time.ToDatetime() > run.create_time.ToDatetime()
-    # A turn is not held up, and somebody who asks for it gets a run at once.
+    # A turn is not delayed, and a requested run starts at once.
     await system.send(agent, "m1")
     await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
     await eventually(lambda: is_quiet(system, agent))

@@ -44,7 +44,7 @@ def tell(agent: agent_pb.Agent, text: str) -> Reply:
 
 
 def returned(ran: RunEvents) -> list[Any]:
-    """What the tools of a run told the model: (status, message) each."""
+    """The returns of the tools of a run: (status, message) each."""
     parts = [part.tool_return for message in ran.messages for part in message.parts]
     packed = [json.loads(part.content) for part in parts if part.tool_call_id]
     return [(tool_return["status"], tool_return["message"]) for tool_return in packed]
@@ -236,7 +236,7 @@ async def test_untrusted_content_stays_labelled_from_agent_to_agent(system: Syst
     [run] = await runs_of(system, bob)
     assert list(run.taint) == [message_pb2.PROVENANCE_WEB]
 
-    # And back: whoever asks Bob has read it too.
+    # The taint returns to the agent that asks Bob.
     eve = await make(system, "Eve", tools=TOOLS)
     system.model.script(ask(bob, "What was it?"), say("A page."), say("I see."))
     ran = await system.send(eve, "Ask Bob.")

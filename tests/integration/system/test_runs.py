@@ -26,7 +26,7 @@ def slowly(text: str = LONG, held: asyncio.Event | None = None) -> Reply:
 
 
 def endlessly() -> Reply:
-    """More than is ever said: whoever is to break in comes in time, however late."""
+    """A reply without an end, so that an interruption always comes in time."""
     return slowly(LONG * 40)
 
 

@@ -74,14 +74,14 @@ class Tools:
         return [ended[name] for name in names]
 
     async def call(self, tool: str, **arguments: Any) -> str:
-        """Runs one call that must succeed; returns what the model is told."""
+        """Runs one call that must succeed; returns the text for the model."""
         (ended,) = await self.run((tool, arguments))
         packed = json.loads(ended.tool_return.content)
         assert packed["status"] == "OK", packed
         return str(packed["message"])
 
     async def refused(self, tool: str, **arguments: Any) -> str:
-        """Runs one call that must fail; returns what the model is told."""
+        """Runs one call that must fail; returns the text for the model."""
         (ended,) = await self.run((tool, arguments))
         return refusal(ended)
 
@@ -97,7 +97,7 @@ class Tools:
         return {block.label for block in (await self.services.blocks.ListBlocks(request)).blocks}
 
     async def write(self, label: str, value: str) -> block_pb.Block:
-        """Changes a block as somebody else does."""
+        """Changes a block as another editor does."""
         block = await self.block(label)
         request = block_pb.UpdateBlockRequest(block_id=block.id, value=value)
         changed: block_pb.Block = (await self.services.blocks.UpdateBlock(request)).block
@@ -111,7 +111,7 @@ class Tools:
 
 
 def refusal(ended: pb.FinishedCall) -> str:
-    """What the model is told of a call that failed."""
+    """The error of a failed call for the model."""
     packed = json.loads(ended.tool_return.content)
     assert packed["status"] == "Failed", packed
     assert not ended.memory_edits

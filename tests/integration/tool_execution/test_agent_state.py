@@ -48,7 +48,7 @@ async def put(registry: Any, text: str, **fields: Any) -> pb.Tool:
 
 
 async def ran(tools: Tools, name: str = "stateful", **arguments: Any) -> tuple[str, Any, Any]:
-    """Runs a call as the loop does; returns how it ended, what the model is told, the edits."""
+    """Runs a call as the loop does; returns its status, its text for the model, and the edits."""
     (ended,) = await tools.run((name, arguments), own=[name])
     packed = json.loads(ended.tool_return.content)
     return packed["status"], packed["message"], list(ended.memory_edits)

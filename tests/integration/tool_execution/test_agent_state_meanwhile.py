@@ -75,7 +75,7 @@ async def test_a_repeated_call_returns_the_edit_of_the_first(tools: Tools, regis
 
 
 def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any:
-    """A reading of memory behind which somebody else does something to the block "human"."""
+    """A read of memory after which another editor changes the block "human"."""
     read = AgentMemory.read
 
     async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:

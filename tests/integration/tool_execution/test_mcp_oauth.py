@@ -43,7 +43,7 @@ class Place:
         )
 
     async def look(self) -> str:
-        """Calls the server's tool; returns what the model is told."""
+        """Calls the server's tool; returns the text for the model."""
         return str((await self.mcp.run("vault__look"))["result"])
 
 

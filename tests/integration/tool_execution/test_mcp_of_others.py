@@ -109,7 +109,7 @@ async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyP
     variables = json.loads(await mcp.run("every__get-env"))
     assert variables["COLOUR"] == "green"
     assert not [name for name in variables if name.startswith("STRATA_")]
-    # Progress on the way, and what it sends unasked, disturbs nobody.
+    # Progress and unsolicited messages have no effect on calls.
     assert "Started" in await mcp.run("every__toggle-simulated-logging")
     text = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
     assert "Steps: 4" in text

@@ -67,7 +67,7 @@ async def dry_run(registry: Any, source: str, **arguments: Any) -> tuple[bool, A
 
 
 def result_of(response: Any) -> tuple[bool, Any]:
-    """Whether a call went well, and what the model is told."""
+    """Whether a call succeeded, and its return for the model."""
     packed = json.loads(response.tool_return.content)
     assert (packed["status"] == "OK") == (response.tool_return.status == message_pb2.TOOL_STATUS_OK)
     return packed["status"] == "OK", packed["message"]

@@ -25,7 +25,7 @@ INSERT = text(
 
 
 class NoServices:
-    """Wiring to services that nobody calls at start."""
+    """Wiring to services that are not called at start."""
 
     clock = SystemClock()
     telemetry = Telemetry()

@@ -70,7 +70,7 @@ class Memory:
         )
 
     async def search(self, tool: str, query: str) -> str:
-        """Returns what the model is told."""
+        """Returns the return for the model."""
         (ended,) = await self.tools.run((tool, {"query": query}))
         packed = json.loads(ended.tool_return.content)
         assert packed["status"] == "OK", packed

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def agent(services: InnerServices) -> agent_pb.Agent:
-    """An agent that was told of a restaurant, and has a fact put away."""
+    """An agent with a message about a restaurant, and a fact in its archive."""
     made = await services.make_agent(tools=["search_memory"])
     services.model.script(say("Lovely."), say("Bless you."))
     await services.run(made, "We had dinner at the restaurant Trattoria Zanetti yesterday.")
@@ -35,7 +35,7 @@ async def agent(services: InnerServices) -> agent_pb.Agent:
 async def ask(
     services: InnerServices, agent: agent_pb.Agent, text: str, **arguments: Any
 ) -> tuple[bool, Any, RunEvents]:
-    """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
+    """Has the agent search in a turn; returns whether that succeeded, the return, and the turn."""
     services.model.script(call("search_memory", arguments), say("There it is."))
     ran = await services.run(agent, text)
     (tool_return,) = ran.tool_returns

@@ -54,7 +54,7 @@ async def test_a_page_is_fetched_under_its_name(server: RawServer) -> None:
 
 async def test_a_rebinding_name_is_asked_once_and_its_first_answer_used(server: RawServer) -> None:
     server.answers["/"] = ok(b"first")
-    # Whoever asked a second time would connect to a port where nobody listens.
+    # A second look-up would lead to a port without a listener.
     names = Names(["127.0.0.1"], ["127.9.9.9"], ["169.254.169.254"])
 
     fetched = await fetch(server, server.url("/", "rebind.example.com"), names=names)

@@ -77,7 +77,7 @@ async def run(engine: Engine, *calls: tuple[str, dict[str, Any]]) -> list[dict[s
 
 
 async def page(server: RawServer, path: str = "/", **arguments: Any) -> dict[str, Any]:
-    """Fetches a page that can be read; returns what the model is told of it."""
+    """Fetches a readable page; returns its text for the model."""
     async with opened(server) as engine:
         (tool_return,) = await run(
             engine, ("fetch_webpage", {"url": server.url(path), **arguments})
@@ -88,7 +88,7 @@ async def page(server: RawServer, path: str = "/", **arguments: Any) -> dict[str
 
 
 async def refusal(server: RawServer, url: str = "", **changes: Any) -> str:
-    """Fetches a page that cannot be read; returns what the model is told of it."""
+    """Fetches an unreadable page; returns its error for the model."""
     async with opened(server, **changes) as engine:
         (tool_return,) = await run(engine, ("fetch_webpage", {"url": url or server.url()}))
     assert tool_return["status"] == "Failed", tool_return

@@ -75,7 +75,7 @@ def test_a_hosted_service_needs_its_key_and_a_local_one_its_address(
     (endpoint,) = AgentLoopSettings().registry().endpoints
     assert (endpoint.base_url, endpoint.api_key) == ("http://x/v1", "secret-of-it")
     assert endpoint.preset == preset.name
-    # A model of the service itself is no default of what stands in its place.
+    # A model of the service itself is not a default of a replacement.
     assert AgentLoopSettings().registry().default_handle == ""
 
 

@@ -37,7 +37,7 @@ BLOCKS = st.dictionaries(
 
 
 def slowly(messages: list[Message]) -> set[Provenance]:
-    """Every label anywhere in the messages, one by one, that strangers' text has."""
+    """Every label of untrusted content anywhere in the messages, one by one."""
     untrusted = set()
     for message in messages:
         everything = list(message.provenance)

@@ -43,7 +43,7 @@ class Stream:
 
 
 class Answers:
-    """Answers ``ask ...`` in words; what asks for ``slow`` waits until it is cancelled."""
+    """Answers ``ask ...`` with a text; a question with ``slow`` waits until it is cancelled."""
 
     def __init__(self) -> None:
         self.began: list[str] = []

@@ -1,4 +1,4 @@
-"""The order in which a chat model is chosen, and what the person is told."""
+"""The order in which a chat model is chosen, and the message for the person."""
 
 from strata.standalone.chat_model.choice import ConfiguredProvider, ModelChoice, Source, choose
 from strata.standalone.chat_model.discovery import LocalServer

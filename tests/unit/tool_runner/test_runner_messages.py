@@ -69,7 +69,7 @@ def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
 
 def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
     """So that a field that is added later cannot be forgotten on the wire."""
-    # Whom its code can ask is told by the method that is called.
+    # Whether code can ask questions follows from the method that is called.
     assert {field.name for field in fields(Run)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",

@@ -73,7 +73,7 @@ async def test_threads_of_hanging_names_serve_again_once_they_returned(
     await asyncio.gather(*hanging, return_exceptions=True)
     name_server.released.set()
     assert await resolve(resolver, "noisy", "well.example") == ["93.184.216.34"]
-    # Look-ups that nobody waited for any more were not begun.
+    # Look-ups whose callers had left were not started.
     assert len(name_server.asked) < 9
 
 

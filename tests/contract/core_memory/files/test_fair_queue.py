@@ -26,7 +26,7 @@ async def test_many_files_of_one_project_do_not_delay_the_file_of_another(
     many, single = await uploaded(stores, 6), await uploaded(stores, 1)
     claims = [await queue.claim_content(60) for _ in range(2)]
     assert {claim.project_id for claim in claims if claim is not None} == {many, single}
-    # The turn goes on with those that have more, and nothing is claimed twice.
+    # The turn continues with projects that have more, and nothing is claimed twice.
     rest = [await queue.claim_content(60) for _ in range(6)]
     assert [claim.project_id for claim in rest if claim is not None] == [many] * 5
     assert rest[5] is None

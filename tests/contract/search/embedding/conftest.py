@@ -22,7 +22,7 @@ class Reply:
 
 
 def vectors_reply(request: dict[str, Any], dim: int = 4) -> Reply:
-    """One vector per input, told apart by length, in reverse order as the API allows."""
+    """One vector per input, which depends on its length, in reverse order as the API allows."""
     data = [
         {"object": "embedding", "index": place, "embedding": [float(len(text)), 3.0] + [0.0] * 2}
         for place, text in enumerate(request["input"])

@@ -154,7 +154,7 @@ async def test_a_file_that_became_another_one_is_sent_again(
     await quiet.upload(folder, "a.txt", b"new", replace=True)
     assert not await stores.queue.hold_file(claim, 60.0)
     assert await stores.reading().read_next()
-    # The index may be getting the old text still: nobody sends the new one before that is over.
+    # The index may still be receiving the old text: the new one is not sent before that is over.
     assert await stores.queue.claim_file(60.0) is None
     await stores.queue.sent(claim, 1)
     now = await stores.queue.claim_file(60.0)
@@ -298,7 +298,7 @@ async def test_work_resumes_after_a_kill(services: Services, admin: Admin, momen
     # The service gets no further than that: some pages are stored, or none.
     page = {"reading": 100, "converting": 0}[moment]
     async with AsyncExitStack() as stack:
-        # Ours all the time, also while nobody listens.
+        # Reserved all the time, also while no process listens.
         port = stack.enter_context(ReservedPort()).number
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
@@ -348,7 +348,7 @@ async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
     chunks = [*chunker.feed(data.decode().splitlines()), *chunker.end()]
     assert len(chunks) > 1_000
     async with AsyncExitStack() as stack:
-        # Ours all the time, also while nobody listens.
+        # Reserved all the time, also while no process listens.
         port = stack.enter_context(ReservedPort()).number
         archival = await stack.enter_async_context(
             serving(build_archival, services.archival_settings(port=0, drain_s=0, grace_s=0.1))

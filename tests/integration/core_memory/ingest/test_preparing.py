@@ -85,7 +85,7 @@ async def test_empty_and_blank_files_are_ready_without_pieces(services: Services
 async def test_the_same_text_in_two_folders_is_read_once_and_found_in_both(
     services: Services, admin: Admin
 ) -> None:
-    # A lease that a slow machine does not let run out: the other reader would begin anew.
+    # A lease that does not expire on a slow machine: the other reader would start over.
     await services.start(lease_s=60.0)
     one, two = await services.folder("one"), await services.folder("two")
     data = b"The lighthouse keeper has a dog."

@@ -169,7 +169,7 @@ async def test_many_small_files_and_large_ones_are_all_searched(files: Any) -> N
 
 
 class Hasty(ManualClock):
-    """A clock that goes on whenever it is looked at."""
+    """A clock that advances with every reading."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from strata.shared.clock import SystemClock
 
 
 class Index:
-    """Answers with what it was told, and remembers what it was asked."""
+    """Returns a set answer, and keeps the requests."""
 
     def __init__(self) -> None:
         self.hits: list[ChunkHit] = []

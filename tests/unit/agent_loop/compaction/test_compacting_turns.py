@@ -346,7 +346,7 @@ async def test_messages_archived_during_the_turn_stay_archived() -> None:
     archived = {message.id for message in harness.recall.messages[1:-2]}
 
     def archive() -> None:
-        # A memory agent takes older messages out; the turn goes on with the window that it read.
+        # A memory agent evicts older messages; the turn continues with the window that it read.
         shown = harness.recall.messages
         harness.recall.messages = [message for message in shown if message.id not in archived]
         harness.recall.revision += len(harness.recall.messages) < len(shown)

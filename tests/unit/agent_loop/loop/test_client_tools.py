@@ -242,7 +242,7 @@ async def test_untrusted_client_return_taints_the_turn() -> None:
     sink = await harness.run(
         with_answer(harness, answer(asked(harness), read)), calls(harness, "acts"), reply("No.")
     )
-    # Beside it nobody could have known; behind it a person is asked.
+    # A concurrent call could not know of it; a later call needs approval.
     assert return_messages(harness)[1].startswith("The call needs the approval of a person")
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
     assert [source.label for source in asked(harness).taint] == [Provenance.WEB]

@@ -235,7 +235,7 @@ async def until_done(harness: LoopHarness, replies: list[ModelReply], died_at: i
         return await harness.run(request)
     except Died:
         harness.fate.last = None
-    # What is not journalled is asked for anew.
+    # A reply that is not journalled is requested again.
     stored = any(m.role is MessageRole.ASSISTANT for m in harness.recall.messages)
     resumed = harness.journal.rows.get(request.run_id, (0, None))[1]
     harness.model.replies = [] if stored or resumed else list(replies)
@@ -431,7 +431,7 @@ async def test_v3_agent_with_send_message_is_offered_the_schema_too() -> None:
         (f"\n ```  \n{VALID}\n ``` \n", VALID),
         (f"```json\n{VALID}", None),
         ("```", None),
-        # Models that have to write JSON are known to go on with line breaks up to their limit.
+        # Models that have to write JSON sometimes continue with line breaks up to their limit.
         ("```json\n" + "\n" * 100_000, None),
         ("```json\n" + "\n```\n" * 30_000 + "x", None),
         (" " * 100_000, None),

@@ -75,7 +75,7 @@ scripts = st.lists(st.lists(names, max_size=4), min_size=1, max_size=4)
 
 
 def distinct(made: ModelReply, number: int) -> ModelReply:
-    """The reply with arguments of its own: a lost outcome is no repetition, a known one may be."""
+    """The reply with arguments of its own, so that no call counts as a repetition."""
     calls = (replace(call, arguments=f'{{"n": {number}}}') for call in made.tool_calls)
     return replace(made, tool_calls=tuple(calls))
 

@@ -172,7 +172,7 @@ async def test_finished_run_cannot_start_its_calls() -> None:
     following = harness.request("And?")
 
     async def overtake() -> None:
-        # Between the begin of its turn and its journal, somebody gives it up.
+        # Between the begin of its turn and its journal, it is abandoned.
         harness.recall._fence = ("", 0)
         await harness.run(following, reply("Not done."))
 

@@ -75,7 +75,7 @@ def test_other_errors_that_mention_images_are_not_refusals(status: int, message:
         (403, (None,), "no", ModelErrorKind.AUTHENTICATION),
         (402, ("billing_error",), "pay", ModelErrorKind.AUTHENTICATION),
         (429, (None, None), "slow down", ModelErrorKind.RATE_LIMITED),
-        # A limit on tokens per minute is no overflow, however long the prompt.
+        # A limit on tokens per minute is not an overflow, however long the prompt.
         (429, (None,), "maximum context length per minute", ModelErrorKind.RATE_LIMITED),
         (429, ("server_error", "api_error"), "oops", ModelErrorKind.RATE_LIMITED),
         (503, ("rate_limit_error",), "busy", ModelErrorKind.UNAVAILABLE),

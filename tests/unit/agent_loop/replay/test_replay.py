@@ -462,7 +462,7 @@ async def test_run_that_called_the_tool_of_its_group_is_not_recorded() -> None:
     request = harness.request(group_tool=GroupTool(HAND_OVER, (member,)))
     call = ToolCall("call-1", HAND_OVER, '{"agent": "Bo"}')
     sink = await harness.run(request, reply("", call), reply("Done."))
-    # Outside of the run nobody is offered the tool.
+    # Outside of the run the tool is not offered.
     harness.tools.toolset = tools
     with pytest.raises(FailedPreconditionError, match="only in runs of their group") as raised:
         await record(harness, request, sink.events)

@@ -192,7 +192,7 @@ def test_hits_of_several_models_have_each_rank_once(
         order = sorted((h for h in group if h.vector_rank), key=lambda h: h.vector_rank or 0)
         joint = [ranks[hit.document_id].vector_rank or 0 for hit in order]
         assert joint == sorted(joint)
-    # Neither the limit nor the order of the models changes what a hit is told.
+    # Neither the limit nor the order of the models changes the explanation of a hit.
     assert merge_rankings(groups, limit) == whole[:limit]
     assert merge_rankings(data.draw(st.permutations(groups)), 1_000) == whole
 

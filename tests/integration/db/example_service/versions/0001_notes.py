@@ -1,4 +1,4 @@
-"""Notes of tenants, a queue that a worker reads across tenants, and a table of nobody's."""
+"""Notes of tenants, a queue that a worker reads across tenants, and a table without tenants."""
 
 from alembic import op
 
