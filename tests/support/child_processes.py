@@ -7,12 +7,24 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import strata
 from service_process import command_of
 
 # The value of PYTHONPATH with which a process imports the same source as the tests.
 SOURCE_PATH = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+
+
+def service_settings(urls: Any, public_key: str, port: int) -> dict[str, str]:
+    """Returns the settings of a service on a database, at a port of the test."""
+    return {
+        "PORT": str(port),
+        "REUSE_PORT": "true",
+        "DATABASE_URL": urls.service_url,
+        "WORKER_DATABASE_URL": urls.worker_url,
+        "TOKEN_PUBLIC_KEYS": public_key,
+    }
 
 
 @contextmanager

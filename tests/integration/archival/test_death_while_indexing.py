@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from callers import TokenKeys
-from child_processes import running_service
+from child_processes import running_service, service_settings
 from gates import gate
 from integration.archival.conftest import Client
 from integration.archival.test_files import index, progress, search
@@ -29,15 +29,8 @@ CHUNKS = 400
 def service(
     urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, port: int
 ) -> AbstractContextManager[int]:
-    settings = {
-        "PORT": str(port),
-        "REUSE_PORT": "true",
-        "DATABASE_URL": urls.service_url,
-        "WORKER_DATABASE_URL": urls.worker_url,
-        "QDRANT_URL": vectors.url,
-        "QDRANT_API_KEY": vectors.api_key,
-        "TOKEN_PUBLIC_KEYS": keys.public,
-    }
+    engine = {"QDRANT_URL": vectors.url, "QDRANT_API_KEY": vectors.api_key}
+    settings = {**service_settings(urls, keys.public, port), **engine}
     return running_service("archival", settings)
 
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from clocks import OffsetClock
 from integration.channels.conftest import check_refusals, refusals, targets
 from strata.gateway.servicers.proxy import proxied_service
 from strata.protocol.errors import Reason, UnavailableError
@@ -25,16 +25,6 @@ from strata.shared.telemetry import Telemetry
 
 TOLERATED_S = 60.0
 REFUSED_S = 600.0
-
-
-class OtherClock(SystemClock):
-    """The clock of a host that is ahead by so many seconds."""
-
-    def __init__(self, ahead_s: float) -> None:
-        self._ahead = timedelta(seconds=ahead_s)
-
-    def now(self) -> datetime:
-        return super().now() + self._ahead
 
 
 def servicer(echo: Any) -> Any:
@@ -97,7 +87,7 @@ async def client() -> AsyncIterator[Client]:
 async def test_a_minute_between_two_clocks_is_tolerated_measured_and_logged(
     start: Any, echo: Any, keys: Any, client: Client, ahead_s: float, caplog: Any
 ) -> None:
-    server = await start(servicer(echo), clock=OtherClock(ahead_s))
+    server = await start(servicer(echo), clock=OffsetClock(ahead_s))
     with keys.signed_in(), caplog.at_level(logging.WARNING):
         for _ in range(3):
             await every_shape(client.stub(server.address, echo), echo)
@@ -120,7 +110,7 @@ async def test_clocks_that_agree_are_measured_without_a_warning(
 async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
     start: Any, echo: Any, keys: Any, client: Client
 ) -> None:
-    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OtherClock(-900))]
+    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OffsetClock(-900))]
     stub = client.stub(targets(servers), echo)
     with keys.signed_in():
         for _ in range(4):
@@ -131,7 +121,7 @@ async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
 async def test_no_refused_call_hangs_however_short_the_pause_is(
     start: Any, echo: Any, keys: Any
 ) -> None:
-    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OtherClock(-900))]
+    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OffsetClock(-900))]
     # gRPC's own retries have a race between a short pause and the thread that starts it.
     client = Client(ChannelOptions(first_pause_s=0.001, max_attempts=20))
     stub = client.stub(targets(servers), echo)
@@ -152,7 +142,7 @@ async def test_no_refused_call_hangs_however_short_the_pause_is(
 async def test_calls_of_every_shape_are_repeated_a_few_times_when_the_token_is_refused(
     start: Any, echo: Any, keys: Any
 ) -> None:
-    server = await start(servicer(echo), clock=OtherClock(-900))
+    server = await start(servicer(echo), clock=OffsetClock(-900))
     client = Client(ChannelOptions(first_pause_s=0.01))
     stub = client.stub(server.address, echo)
     note = echo.pb.Note()
@@ -204,7 +194,7 @@ async def test_call_is_not_repeated_when_a_service_behind_the_peer_refused_the_t
 async def test_a_refused_internal_token_is_not_the_fault_of_the_client(
     start: Any, echo: Any, keys: Any, client: Client
 ) -> None:
-    server = await start(servicer(echo), clock=OtherClock(-900))
+    server = await start(servicer(echo), clock=OffsetClock(-900))
     stub = client.stub(server.address, echo)
     note = echo.pb.Note()
     with keys.signed_in():
@@ -221,7 +211,7 @@ async def test_a_refused_internal_token_is_not_the_fault_of_the_client(
 async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(
     start: Any, echo: Any, keys: Any, client: Client
 ) -> None:
-    server = await start(servicer(echo), clock=OtherClock(-900))
+    server = await start(servicer(echo), clock=OffsetClock(-900))
     service = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
     async with AsyncExitStack() as stack:
         network = await stack.enter_async_context(InProcessNetwork(keys.verifier))

@@ -5,28 +5,23 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from clocks import OffsetClock
 from integration.channels.conftest import check_refusals, refusals, stub_to, targets
 from polling import eventually
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import SERVER_TIME_KEY
 from strata.shared.interceptors.replay import LIMIT_BYTES
 from strata.shared.request_stream import RequestStream
 from strata.shared.server import GrpcServer
 
-
-class WrongClock(SystemClock):
-    """A clock by which every token is refused."""
-
-    def now(self) -> datetime:
-        return super().now() - timedelta(seconds=900)
+# By a clock that differs so much every token is refused.
+REFUSED_S = -900
 
 
 def servicer(echo: Any) -> Any:
@@ -58,14 +53,17 @@ async def factory() -> AsyncIterator[ChannelFactory]:
 
 @pytest.fixture
 async def refusing(start: Any, echo: Any) -> GrpcServer:
-    server: GrpcServer = await start(servicer(echo), clock=WrongClock())
+    server: GrpcServer = await start(servicer(echo), clock=OffsetClock(REFUSED_S))
     return server
 
 
 @pytest.fixture
 async def stub(start: Any, echo: Any, refusing: GrpcServer, factory: ChannelFactory) -> Any:
     """To a replica that answers and two that refuse."""
-    others = [await start(servicer(echo)), await start(servicer(echo), clock=WrongClock())]
+    others = [
+        await start(servicer(echo)),
+        await start(servicer(echo), clock=OffsetClock(REFUSED_S)),
+    ]
     return stub_to(targets([refusing, *others]), factory, echo)
 
 

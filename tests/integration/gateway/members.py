@@ -10,7 +10,8 @@ from typing import Any
 
 from integration.gateway.scripted_runs import delta, event, finished, started, step, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
-from run_events import kinds
+from polling import eventually
+from run_events import collect, kinds
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
@@ -216,3 +217,18 @@ def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
     steps = [event.step_started.step for event in events if event.HasField("step_started")]
     # A step that was cut off is begun again under its number.
     assert list(dict.fromkeys(steps)) == list(range(1, turns + 1))
+
+
+async def events_after_takeover(
+    services: ScriptedServices, members: Members, group: group_pb.Group, held: str
+) -> list[run_event_pb2.RunEvent]:
+    """Runs a group on a gateway that stops while a member is held; another one completes it."""
+    members.held[held] = asyncio.Event()
+    first = await services.gateway()
+    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
+    await eventually(lambda: held in members.begun)
+    await first.stop()
+    second = await services.gateway()
+    members.held[held].set()
+    return await collect(second.stream(run_id))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
 from typing import Any
 
 import grpc
@@ -11,6 +10,8 @@ import grpc.aio
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
+from clocks import OffsetClock
+from integration.gateway.scripted_runs import NEVER, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from integration.gateway.test_proxy import reason
 from polling import eventually
@@ -22,7 +23,6 @@ from strata.gateway.auth.policy import scopes_of
 from strata.gateway.auth.run_tokens import FOR_RUNS
 from strata.gateway.registry import public_services
 from strata.shared.auth import TokenSigner, generate_key_pair
-from strata.shared.clock import SystemClock
 from strata.shared.scopes import OrganizationScope, Scope, with_included
 
 METHODS = [method for service in public_services() for method in service.methods]
@@ -108,7 +108,7 @@ async def test_only_the_token_of_a_run_lets_an_agent_in(services: ScriptedServic
     others = TokenSigner(generate_key_pair()[0])
     ours = TokenSigner(services.private_key)
     who = (caller.organization_id, caller.project_id, caller.principal, caller.scopes)
-    old = TokenSigner(services.private_key, clock=LaterClock(-timedelta(hours=1)))
+    old = TokenSigner(services.private_key, clock=OffsetClock(-3600))
     refused = [
         ours.mint(*who),
         others.mint(*who, run_id=caller.run_id),
@@ -241,21 +241,11 @@ async def test_a_key_expires(services: ScriptedServices) -> None:
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     authenticator: Any = gateway.service.authenticator
     authenticator = authenticator._keys
-    authenticator._clock = LaterClock(timedelta(seconds=3000))
+    authenticator._clock = OffsetClock(3000)
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     # It is remembered, and refused all the same.
-    authenticator._clock = LaterClock(timedelta(seconds=3600))
+    authenticator._clock = OffsetClock(3600)
     assert await refused(gateway, response.secret)
-
-
-class LaterClock(SystemClock):
-    """The time of day later on, while nothing that is remembered grows older."""
-
-    def __init__(self, later: timedelta) -> None:
-        self._later = later
-
-    def now(self) -> datetime:
-        return super().now() + self._later
 
 
 async def refused(gateway: Gateway, secret: str) -> bool:
@@ -275,11 +265,7 @@ async def test_key_over_its_rate_limit_gets_a_retry_delay(services: ScriptedServ
 
 
 async def test_a_project_may_have_so_many_open_runs(services: ScriptedServices) -> None:
-    async def endless(_: Any) -> Any:
-        await asyncio.Event().wait()
-        yield
-
-    services.turns.script = endless
+    services.turns.script = plays(NEVER)
     gateway = await services.gateway(open_runs_per_project=2)
     agent = services.new_agent()
     await gateway.start_run(agent)

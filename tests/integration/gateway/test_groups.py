@@ -9,7 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.members import Members, check_log, send, spoken_texts
+from integration.gateway.members import (
+    Members,
+    check_log,
+    events_after_takeover,
+    send,
+    spoken_texts,
+)
 from integration.gateway.scripted_runs import finished, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from polling import eventually
@@ -97,15 +103,7 @@ async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
 ) -> None:
     services, members = socket_services, Members(socket_services)
     group = members.group("Ada", "Bo", "Cy", max_turns=5)
-    members.held[held] = asyncio.Event()
-    first = await services.gateway()
-    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
-    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
-    await eventually(lambda: held in members.begun)
-    await first.stop()
-    second = await services.gateway()
-    members.held[held].set()
-    events = await collect(second.stream(run_id))
+    events = await events_after_takeover(services, members, group, held)
     check_log(events, 5)
     assert [text for _, text, _ in spoken_texts(events)] == [
         "Ada 1",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.gateway.members import Members, send, spoken_texts
+from integration.gateway.members import Members, events_after_takeover, send, spoken_texts
 from integration.gateway.scripted_runs import finished, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
 from polling import eventually
@@ -277,15 +277,7 @@ async def test_swarm_whose_gateway_is_lost_continues_with_the_same_holders(
     services, members = socket_services, Members(socket_services)
     group = swarm(members, "Ada", "Bo", "Cy", max_turns=5)
     members.hands |= {"Ada 1": ("Bo", ""), "Bo 1": ("Cy", ""), "Cy 1": ("Ada", "")}
-    members.held[held] = asyncio.Event()
-    first = await services.gateway()
-    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
-    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
-    await eventually(lambda: held in members.begun)
-    await first.stop()
-    second = await services.gateway()
-    members.held[held].set()
-    events = await collect(second.stream(run_id))
+    events = await events_after_takeover(services, members, group, held)
     check_turns(events, 4)
     assert [text for _, text in words(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
     assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}

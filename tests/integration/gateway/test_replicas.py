@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 import strata
-from integration.gateway.scripted_runs import delta, finished, started, step, stored
+from integration.gateway.scripted_runs import delta, finished, plays, started, step, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices, take_timing
 from polling import eventually
 from run_events import collect, kinds
@@ -110,15 +110,14 @@ async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_se
         await eventually(lambda: services.turns.requests)
         has_text = asyncio.Event()
 
-        async def second(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-            yield started()
-            yield step()
-            yield delta("now", "message-2")
-            await has_text.wait()
-            yield stored("now", "message-2")
-            yield finished()
-
-        services.turns.script = second
+        services.turns.script = plays(
+            started(),
+            step(),
+            delta("now", "message-2"),
+            has_text,
+            stored("now", "message-2"),
+            finished(),
+        )
         waiting = asyncio.create_task(first_text(other.send(agent), has_text))
         await eventually(lambda: _count(holder, agent, 2))
         gate.open.set()

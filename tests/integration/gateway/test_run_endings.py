@@ -148,15 +148,17 @@ async def test_turn_that_ends_at_its_deadline_reports_its_stored_messages(
     assert events[-1].run_finished.usage.total_tokens == 10
 
 
+async def breaks_off(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+    """A turn of an agent loop that is away after the first step."""
+    if request.attempt == 1:
+        yield started()
+        yield step()
+    raise UnavailableError("The agent loop is away.")
+
+
 async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
     services: ScriptedServices,
 ) -> None:
-    async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        if request.attempt == 1:
-            yield started()
-            yield step()
-        raise UnavailableError("The agent loop is away.")
-
     async def settled(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         assert request.cancel
         assert request.remaining_time.ToTimedelta().total_seconds() == 0
@@ -164,7 +166,7 @@ async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
         yield finished(run_event_pb2.STOP_REASON_ERROR)
 
     gateway = await services.gateway(run_timeout_s=2.0)
-    services.turns.script, services.turns.on_cancel = turn, settled
+    services.turns.script, services.turns.on_cancel = breaks_off, settled
     events = await collect(gateway.send(services.new_agent()))
     assert kinds(events)[-2:] == ["message_stored", "run_finished"]
     assert [request.cancel for request in services.turns.requests].count(True) == 1
@@ -173,14 +175,8 @@ async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
 async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_away(
     services: ScriptedServices,
 ) -> None:
-    async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-        if request.attempt == 1:
-            yield started()
-            yield step()
-        raise UnavailableError("The agent loop is away.")
-
     gateway = await services.gateway(run_timeout_s=2.0)
-    services.turns.script = turn
+    services.turns.script = breaks_off
     events = await collect(gateway.send(services.new_agent()))
     assert events[-1].run_finished.error.reason == Reason.DEPENDENCY_UNAVAILABLE
     assert [request.cancel for request in services.turns.requests].count(True) == 1

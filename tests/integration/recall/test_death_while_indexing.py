@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from child_processes import running_service
+from child_processes import running_service, service_settings
 from polling import eventually
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as pb
@@ -37,15 +37,8 @@ PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 def service(
     urls: Any, vectors: EmbeddedVectors, public: str, port: int
 ) -> AbstractContextManager[int]:
-    settings = {
-        "PORT": str(port),
-        "REUSE_PORT": "true",
-        "DATABASE_URL": urls.service_url,
-        "WORKER_DATABASE_URL": urls.worker_url,
-        "QDRANT_URL": vectors.url,
-        "QDRANT_API_KEY": vectors.api_key,
-        "TOKEN_PUBLIC_KEYS": public,
-    }
+    engine = {"QDRANT_URL": vectors.url, "QDRANT_API_KEY": vectors.api_key}
+    settings = {**service_settings(urls, public, port), **engine}
     constants = {
         "strata.recall.search.indexes._INDEX_BATCH": 4,
         "strata.shared.search.upkeep.INDEX_POLL_S": 0.1,

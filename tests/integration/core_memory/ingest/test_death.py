@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import file_samples as samples
-from child_processes import running_service
+from child_processes import running_service, service_settings
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
 from polling import eventually
@@ -265,11 +265,7 @@ def core_memory_process(
     finish its work needs a longer lease, for a slow machine.
     """
     values = {
-        "PORT": str(port),
-        "REUSE_PORT": "true",
-        "DATABASE_URL": services.core_urls.service_url,
-        "WORKER_DATABASE_URL": services.core_urls.worker_url,
-        "TOKEN_PUBLIC_KEYS": services.keys.public,
+        **service_settings(services.core_urls, services.keys.public, port),
         "WORKER_TOKEN_KEY": services.worker_keys[0],
         "TARGETS__ARCHIVAL": archival,
     }

@@ -1,0 +1,17 @@
+"""Clocks that differ from that of the machine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from strata.shared.clock import SystemClock
+
+
+class OffsetClock(SystemClock):
+    """A time of day that is ahead by so many seconds; elapsed time is that of the machine."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead = timedelta(seconds=ahead_s)
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
