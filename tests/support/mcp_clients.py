@@ -82,56 +82,6 @@ async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterato
     assert out == b""
 
 
-class Relay:
-    """A stretch of the way to Strata that can be cut.
-
-    Args:
-        address: Where it leads.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._target = address.rpartition(":")
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-        self.port = 0
-
-    @property
-    def address(self) -> str:
-        """Where it begins."""
-        return f"127.0.0.1:{self.port}"
-
-    async def open(self) -> None:
-        """Lets calls through; always at the same port."""
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def cut(self) -> None:
-        """Ends all connections, and takes no more."""
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        self._writers.clear()
-        await self._server.wait_closed()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        self._writers += [writer, there_writer]
-        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    except (ConnectionError, OSError):
-        pass
-    finally:
-        writer.close()
-
-
 async def result_of(client: Client, tool: str, /, **arguments: Any) -> Any:
     """Calls a tool that must succeed; returns its object, or its text."""
     result = await client.call_tool(tool, arguments)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,57 +32,10 @@ from strata.client import (
     returned,
     tool_source,
 )
+from tcp_relay import TcpRelay
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-class Road:
-    """A way to the gateway that can be cut.
-
-    Attributes:
-        travellers: Connections that were made.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._host, _, self._port = address.rpartition(":")
-        self._open: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.travellers = 0
-
-    def cut(self) -> None:
-        """Breaks every connection."""
-        for writer in self._open:
-            writer.transport.abort()
-        self._open.clear()
-
-    async def travel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.travellers += 1
-        there, back = await asyncio.open_connection(self._host, int(self._port))
-        self._open |= {writer, back}
-        with suppress(OSError):
-            await asyncio.gather(_carry(reader, back), _carry(there, writer))
-        for agent in (writer, back):
-            self._open.discard(agent)
-            agent.close()
-
-
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
-@asynccontextmanager
-async def open_road(address: str) -> AsyncIterator[tuple[Road, str]]:
-    road = Road(address)
-    server = await asyncio.start_server(road.travel, "127.0.0.1", 0)
-    try:
-        yield road, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        road.cut()
 
 
 async def test_a_function_is_tried_stored_and_used_by_an_agent(
@@ -195,15 +146,15 @@ async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
     system.model.script(Reply(text=text, held=held))
     events = []
     async with (
-        open_road(system.address) as (road, address),
-        connect(address, api_key=system.key) as client,
+        TcpRelay(system.address) as relay,
+        connect(relay.address, api_key=system.key) as client,
     ):
         async for event in client.send(agent.id, "Go!", back_off=BackOff(first_s=0.05)):
             events.append(event)
             if event.HasField("text_delta") and not held.is_set():
-                road.cut()
+                relay.cut()
                 held.set()
-        assert road.travellers > 1
+        assert relay.count > 1
     stored = [event.sequence for event in RunEvents(events).stored_events]
     assert stored == sorted(set(stored))
     ran = RunEvents(events)

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from doubles.script import say
-from mcp_clients import BY_EDITOR, EDITOR, Relay, refused, result_of
+from mcp_clients import BY_EDITOR, EDITOR, refused, result_of
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
@@ -26,6 +26,7 @@ from strata.cli.mcp_server.memory import open_memory
 from strata.cli.mcp_server.resources import uri_of
 from strata.cli.mcp_server.server import build_server
 from strata.shared.ids import new_id
+from tcp_relay import TcpRelay
 from uploading import make_folder, until_read, upload
 from whole_system import System
 
@@ -327,19 +328,21 @@ async def test_tools_have_the_arguments_of_the_agents_own(system: System) -> Non
         }, tool.name
 
 
-async def test_strata_may_go_and_come_back(system: System, ann: agent_pb.Agent) -> None:
-    relay = Relay(system.address)
-    await relay.open()
-    async with serving(system, ann, address=relay.address) as client:
+async def test_tools_work_again_after_the_gateway_was_away(
+    system: System, ann: agent_pb.Agent
+) -> None:
+    async with (
+        TcpRelay(system.address) as relay,
+        serving(system, ann, address=relay.address) as client,
+    ):
         assert await result_of(client, "read_memory_block", label="human")
-        await relay.cut()
+        await relay.close()
         refusal = await refused(client, "core_memory_append", label="human", content="Lost.")
         assert refusal == f"No gateway answers at {relay.address}. Start it with: strata up"
         with pytest.raises(MCPError, match="No gateway answers"):
             await client.list_resources()
         await relay.open()
         await result_of(client, "core_memory_append", label="human", content="Found.")
-    await relay.cut()
     value = (await system.block(ann, "human")).value
     assert value.endswith("Found.")
     assert "Lost." not in value

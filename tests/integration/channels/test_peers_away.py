@@ -16,6 +16,7 @@ from name_server import NameServer
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.standalone.ports import pick_port
+from tcp_relay import TcpRelay
 
 METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")
 
@@ -273,43 +274,14 @@ async def test_outcome_is_unknown_if_any_attempt_was_sent(
     assert not raised.value.unsent
 
 
-class SlowLink:
-    """A TCP relay that passes each chunk on after a delay in seconds."""
-
-    def __init__(self, target: str, delay_s: float) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port, self._delay_s = int(port), delay_s
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self, stack: AsyncExitStack) -> str:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        stack.callback(server.close)
-        stack.callback(lambda: [task.cancel() for task in self._tasks])
-        return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there = await asyncio.open_connection(self._host, self._port)
-        for source, sink in ((reader, there), (there_reader, writer)):
-            task = asyncio.create_task(self._relay(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with closing(sink):
-            while data := await source.read(1 << 16):
-                await asyncio.sleep(self._delay_s)
-                sink.write(data)
-
-
 @pytest.mark.parametrize("peer", ["echo", ""])
 async def test_connection_over_a_slow_network_is_waited_for(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, peer: str
 ) -> None:
     server = await start(Effects().servicer(echo))
     services = echo.pb.DESCRIPTOR.services_by_name.values()
-    async with AsyncExitStack() as stack:
-        address = await SlowLink(server.address, 0.5).start(stack)
-        channel = patient.channel(address, services, peer=peer)
+    async with TcpRelay(server.address, delay_s=0.5) as relay:
+        channel = patient.channel(relay.address, services, peer=peer)
         with keys.signed_in():
             note = echo.pb.Note(text="a")
             assert (await echo.pb_grpc.EchoServiceStub(channel).Change(note)).text == "a"
