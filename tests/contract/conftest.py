@@ -1,13 +1,22 @@
-"""The embedding model of the stores' tests, loaded once."""
+"""The embedding model, loaded once, and a stack of resources."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
+import pytest
 import pytest_asyncio
 
 from strata.shared.search.embedding import CachingEmbedder, Embedder
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes what a test opens."""
+    async with AsyncExitStack() as made:
+        yield made
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

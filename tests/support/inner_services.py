@@ -99,6 +99,12 @@ class InnerServices:
         agent: agent_pb.Agent = response.agent
         return agent
 
+    async def update_agent(self, agent: agent_pb.Agent, **fields: Any) -> agent_pb.Agent:
+        """Changes fields of an agent, and returns it."""
+        request = agent_pb.UpdateAgentRequest(agent_id=agent.id, **fields)
+        changed: agent_pb.Agent = (await self.agents.UpdateAgent(request)).agent
+        return changed
+
     def dispatch(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Any:
         """Dispatches a run; returns the call."""
         fields.setdefault("run_id", new_id("run"))

@@ -159,6 +159,18 @@ class SystemClient:
         assert first.role == message_pb2.ROLE_SYSTEM
         return text_of(first)
 
+    async def memory_status(self, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
+        """Returns the state of the memory agent in the one conversation of an agent."""
+        request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
+        [conversation] = (await self.runs.GetMemoryStatus(request)).conversations
+        assert isinstance(conversation, run_pb.MemoryStatus)
+        return conversation
+
+    async def memory_runs(self, agent: agent_pb.Agent) -> list[run_pb.Run]:
+        """Returns the runs of an agent's memory agent, oldest first."""
+        request = run_pb.ListRunsRequest(agent_id=agent.memory_agent_id)
+        return list(reversed((await self.runs.ListRuns(request)).runs))
+
     async def block(self, agent: agent_pb.Agent, label: str) -> block_pb.Block:
         """Returns a block of an agent."""
         request = block_pb.GetBlockRequest(agent_id=agent.id, label=label)

@@ -36,12 +36,6 @@ async def get(services: InnerServices, agent_id: str) -> pb.Agent:
     return agent
 
 
-async def update(services: InnerServices, agent: pb.Agent, **fields: Any) -> pb.Agent:
-    request = pb.UpdateAgentRequest(agent_id=agent.id, **fields)
-    changed: pb.Agent = (await services.agents.UpdateAgent(request)).agent
-    return changed
-
-
 async def labels(services: InnerServices, agent_id: str) -> list[str]:
     response = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
     return sorted(block.label for block in response.blocks)
@@ -157,31 +151,31 @@ async def test_update_turns_the_memory_agent_on_and_off(services: InnerServices)
     agent = await services.make_agent(name="chat")
     tools = list(agent.tools)
 
-    on = await update(services, agent, enable_sleeptime=True, sleeptime_agent_frequency=2)
+    on = await services.update_agent(agent, enable_sleeptime=True, sleeptime_agent_frequency=2)
     assert on.enable_sleeptime
     assert on.sleeptime_agent_frequency == 2
     assert list(on.tools) == tools
     assert await labels(services, on.memory_agent_id) == ["human", "memory_persona", "persona"]
-    again = await update(services, agent, enable_sleeptime=True)
+    again = await services.update_agent(agent, enable_sleeptime=True)
     assert again.memory_agent_id == on.memory_agent_id
     assert (
-        await update(services, agent, sleeptime_agent_frequency=7)
+        await services.update_agent(agent, sleeptime_agent_frequency=7)
     ).sleeptime_agent_frequency == 7
 
-    off = await update(services, agent, enable_sleeptime=False)
+    off = await services.update_agent(agent, enable_sleeptime=False)
     assert (off.enable_sleeptime, off.memory_agent_id) == (False, "")
     assert await is_gone(services, on.memory_agent_id)
     assert await names(services) == ["chat"]
     assert await labels(services, agent.id) == ["human", "persona"]
     # And on again.
-    last = await update(services, agent, enable_sleeptime=True)
+    last = await services.update_agent(agent, enable_sleeptime=True)
     assert last.memory_agent_id not in ("", on.memory_agent_id)
 
 
 async def test_a_repeated_update_gets_the_first_answer(services: InnerServices) -> None:
     agent = await services.make_agent()
-    first = await update(services, agent, enable_sleeptime=True, request_id="on")
-    second = await update(services, agent, enable_sleeptime=True, request_id="on")
+    first = await services.update_agent(agent, enable_sleeptime=True, request_id="on")
+    second = await services.update_agent(agent, enable_sleeptime=True, request_id="on")
     assert second == first
 
 
@@ -194,7 +188,7 @@ async def test_a_memory_agent_that_could_not_be_made_leaves_nothing_and_can_be_m
     small = pb.ModelConfig(context_window=4096)
 
     with pytest.raises(FailedPreconditionError) as raised:
-        await update(services, agent, enable_sleeptime=True, model=small)
+        await services.update_agent(agent, enable_sleeptime=True, model=small)
     assert raised.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
     assert await names(services) == ["chat"]
     # The name is free at once.
@@ -202,7 +196,7 @@ async def test_a_memory_agent_that_could_not_be_made_leaves_nothing_and_can_be_m
     await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=other.id))
 
     model = pb.ModelConfig(context_window=64_000)
-    on = await update(services, agent, enable_sleeptime=True, model=model)
+    on = await services.update_agent(agent, enable_sleeptime=True, model=model)
     memory = await get(services, on.memory_agent_id)
     assert memory.model.context_window == 64_000
     assert await labels(services, memory.id) == ["human", "memory_persona", "notes", "persona"]
@@ -220,10 +214,10 @@ async def test_interrupted_creation_continues_with_the_new_settings(
     with monkeypatch.context() as patched:
         patched.setattr(ArchivalClient, "prepare", is_away)
         with pytest.raises(UnavailableError):
-            await update(services, agent, enable_sleeptime=True, request_id="on")
-    await update(services, agent, model=pb.ModelConfig(context_window=20_000), name="renamed")
+            await services.update_agent(agent, enable_sleeptime=True, request_id="on")
+    await services.update_agent(agent, model=pb.ModelConfig(context_window=20_000), name="renamed")
 
-    on = await update(services, agent, enable_sleeptime=True)
+    on = await services.update_agent(agent, enable_sleeptime=True)
 
     memory = await get(services, on.memory_agent_id)
     assert (memory.name, memory.model.context_window) == ("renamed-sleeptime", 20_000)
@@ -232,7 +226,7 @@ async def test_interrupted_creation_continues_with_the_new_settings(
 async def test_calls_that_enable_it_at_once_make_one_memory_agent(services: InnerServices) -> None:
     agent = await services.make_agent(name="chat")
     calls = [
-        update(services, agent, enable_sleeptime=True, expected_revision=revision)
+        services.update_agent(agent, enable_sleeptime=True, expected_revision=revision)
         for revision in (0, 99, 0, 99, 0, 99)
     ]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -275,7 +269,7 @@ async def test_wrong_settings_of_memory_agents_are_named(
 async def test_a_frequency_without_a_memory_agent_is_refused(services: InnerServices) -> None:
     agent = await services.make_agent()
     with pytest.raises(InvalidArgumentError) as raised:
-        await update(services, agent, sleeptime_agent_frequency=3)
+        await services.update_agent(agent, sleeptime_agent_frequency=3)
     assert raised.value.violations[0].field == "sleeptime_agent_frequency"
 
 
@@ -305,11 +299,11 @@ async def test_a_voice_agent_keeps_its_memory_agent_and_its_buffer_can_be_change
     lengths = (agent.max_message_buffer_length, agent.min_message_buffer_length)
     assert (*lengths, agent.sleeptime_agent_frequency) == (30, 15, 0)
 
-    changed = await update(
-        services, agent, max_message_buffer_length=12, min_message_buffer_length=4
+    changed = await services.update_agent(
+        agent, max_message_buffer_length=12, min_message_buffer_length=4
     )
     assert (changed.max_message_buffer_length, changed.min_message_buffer_length) == (12, 4)
-    changed = await update(services, agent, min_message_buffer_length=6)
+    changed = await services.update_agent(agent, min_message_buffer_length=6)
     assert (changed.max_message_buffer_length, changed.min_message_buffer_length) == (12, 6)
     for fields, wrong in (
         ({"min_message_buffer_length": 12}, "min_message_buffer_length"),
@@ -322,16 +316,16 @@ async def test_a_voice_agent_keeps_its_memory_agent_and_its_buffer_can_be_change
         ({"sleeptime_agent_frequency": 3, **ON}, "sleeptime_agent_frequency"),
     ):
         with pytest.raises(InvalidArgumentError) as raised:
-            await update(services, agent, **fields)
+            await services.update_agent(agent, **fields)
         assert [v.field for v in raised.value.violations] == [wrong]
     other = await services.make_agent(**ON)
     with pytest.raises(InvalidArgumentError) as raised:
-        await update(services, other, max_message_buffer_length=9)
+        await services.update_agent(other, max_message_buffer_length=9)
     assert [v.field for v in raised.value.violations] == ["max_message_buffer_length"]
 
     # Deleted by itself it is gone, and can be made again.
     await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=memory.id))
     assert not (await get(services, agent.id)).enable_sleeptime
-    again = await update(services, agent, **ON)
+    again = await services.update_agent(agent, **ON)
     assert (await get(services, again.memory_agent_id)).type == pb.AGENT_TYPE_VOICE_SLEEPTIME
     assert (again.sleeptime_agent_frequency, again.max_message_buffer_length) == (0, 12)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,12 +14,6 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-async def create(services: InnerServices, **fields: Any) -> pb.Agent:
-    response = await services.agents.CreateAgent(pb.CreateAgentRequest(**fields))
-    agent: pb.Agent = response.agent
-    return agent
 
 
 def texts(services: InnerServices) -> list[str]:
@@ -38,8 +31,7 @@ def texts(services: InnerServices) -> list[str]:
 async def test_packed_agent_is_shown_json_and_stores_the_text(
     services: InnerServices, handle: str
 ) -> None:
-    agent = await create(
-        services,
+    agent = await services.make_agent(
         name="Bo",
         timezone="Asia/Tokyo",
         model={"handle": handle},
@@ -65,7 +57,7 @@ async def test_packed_agent_is_shown_json_and_stores_the_text(
 async def test_agent_is_shown_raw_text_by_default_and_after_a_change(
     services: InnerServices,
 ) -> None:
-    agent = await create(services, name="Bo")
+    agent = await services.make_agent(name="Bo")
     assert agent.packaging == pb.MessagePackaging()
     services.model.script(say("Hi."), say("Hi."), say("Hi."))
     await services.run(agent, "One.")
@@ -90,5 +82,5 @@ async def test_agent_is_shown_raw_text_by_default_and_after_a_change(
 @pytest.mark.parametrize("location", ["x" * 257, "a\0b"])
 async def test_wrong_location_is_named(services: InnerServices, location: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
-        await create(services, packaging={"location": location})
+        await services.make_agent(packaging={"location": location})
     assert [violation.field for violation in raised.value.violations] == ["packaging.location"]

@@ -65,12 +65,6 @@ async def limit_of(services: InnerServices, agent: pb.Agent) -> tuple[int | None
     return row[0], row[1], row[2]
 
 
-async def update(services: InnerServices, agent: pb.Agent, **fields: Any) -> pb.Agent:
-    request = pb.UpdateAgentRequest(agent_id=agent.id, **fields)
-    changed: pb.Agent = (await services.agents.UpdateAgent(request)).agent
-    return changed
-
-
 async def get(services: InnerServices, agent: pb.Agent) -> pb.Agent:
     stored_agent: pb.Agent = (
         await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
@@ -131,26 +125,28 @@ async def test_the_limit_follows_model_system_prompt_and_tools(services: InnerSe
     assert first is not None
     assert (numbered, revision) == (False, 1)
 
-    await update(services, agent, model=model(32_000))
+    await services.update_agent(agent, model=model(32_000))
     second, *_ = await limit_of(services, agent)
     assert second is not None
     assert second > first
 
-    await update(services, agent, system="Be kind. " * 100)
+    await services.update_agent(agent, system="Be kind. " * 100)
     third, *_ = await limit_of(services, agent)
     grown = len("Be kind. " * 100) - len(agent.system.encode())
     assert third == second - grown
 
-    await update(services, agent, tools=pb.NameList(names=[]))
+    await services.update_agent(agent, tools=pb.NameList(names=[]))
     fourth, *_ = await limit_of(services, agent)
     assert fourth is not None
     assert fourth > third + 3_000, "six tools less"
 
-    await update(services, agent, model=model(32_000, "claude/test-model", max_output_tokens=8_000))
+    await services.update_agent(
+        agent, model=model(32_000, "claude/test-model", max_output_tokens=8_000)
+    )
     fifth, numbered, revision = await limit_of(services, agent)
     assert (fifth not in (None, fourth), numbered, revision) == (True, True, 5)
 
-    await update(services, agent, name=f"Cy {new_id('x')}", description="Another name.")
+    await services.update_agent(agent, name=f"Cy {new_id('x')}", description="Another name.")
     assert await limit_of(services, agent) == (fifth, True, 5), "that takes no space"
 
 
@@ -159,20 +155,20 @@ async def test_a_window_that_memory_does_not_fit_is_refused(services: InnerServi
     await write(services, agent, 36_000)
     before, limit = await get(services, agent), await limit_of(services, agent)
     assert limit[0] is not None
-    error = await exceeded_window(update(services, agent, model=model(4_096), name="Another"))
+    error = await exceeded_window(services.update_agent(agent, model=model(4_096), name="Another"))
     assert error.metadata["agent_id"] == agent.id
     assert int(error.metadata["size"]) > 36_000 > int(error.metadata["limit"])
     assert f"takes {error.metadata['size']} bytes" in error.message
     assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
 
     await exceeded_window(
-        update(services, agent, model=model(32_000), system="x" * (limit[0] - 30_000))
+        services.update_agent(agent, model=model(32_000), system="x" * (limit[0] - 30_000))
     )
     assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
     await write(services, agent, 37_000)
 
     await write(services, agent, 1_000)
-    changed = await update(services, agent, model=model(4_096))
+    changed = await services.update_agent(agent, model=model(4_096))
     assert changed.model.context_window == 4_096
     await exceeded_window(write(services, agent, 36_000))
 
@@ -185,11 +181,13 @@ async def test_a_change_that_is_refused_later_leaves_the_old_limit(
     agent = await services.make_agent(model=model(32_000))
     before, limit = await get(services, agent), await limit_of(services, agent)
     with pytest.raises(AlreadyExistsError):
-        await update(services, agent, model=model(window), name=taken.name)
+        await services.update_agent(agent, model=model(window), name=taken.name)
     with pytest.raises(AbortedError):
-        await update(services, agent, model=model(window), expected_revision=7)
+        await services.update_agent(agent, model=model(window), expected_revision=7)
     with pytest.raises(NotFoundError):
-        await update(services, agent, model=model(window), tools=pb.NameList(names=["no_such"]))
+        await services.update_agent(
+            agent, model=model(window), tools=pb.NameList(names=["no_such"])
+        )
     assert (await get(services, agent), await limit_of(services, agent)) == (before, limit)
 
 
@@ -198,18 +196,18 @@ async def test_a_repeated_change_gets_the_first_answer_and_keeps_the_newest_limi
 ) -> None:
     agent = await services.make_agent(model=model(32_000))
     smaller = {"model": model(8_192), "request_id": new_id("request")}
-    first = await update(services, agent, **smaller)
-    await update(services, agent, model=model(64_000))
+    first = await services.update_agent(agent, **smaller)
+    await services.update_agent(agent, model=model(64_000))
     newest = await limit_of(services, agent)
     await write(services, agent, 80_000)
-    assert await update(services, agent, **smaller) == first
+    assert await services.update_agent(agent, **smaller) == first
     assert await limit_of(services, agent) == newest
     with pytest.raises(AlreadyExistsError) as reused:
-        await update(services, agent, model=model(9_000), request_id=smaller["request_id"])
+        await services.update_agent(agent, model=model(9_000), request_id=smaller["request_id"])
     assert reused.value.reason is Reason.REQUEST_ID_REUSED
 
 
 async def test_unknown_agent_has_no_limit(services: InnerServices) -> None:
     with pytest.raises(NotFoundError) as caught:
-        await update(services, pb.Agent(id=new_id("agent")), model=model(8_192))
+        await services.update_agent(pb.Agent(id=new_id("agent")), model=model(8_192))
     assert caught.value.reason is Reason.AGENT_NOT_FOUND

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from doubles.script import say
@@ -20,12 +18,6 @@ from strata.protocol.errors import (
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-async def create(services: InnerServices, **fields: Any) -> pb.Agent:
-    response = await services.agents.CreateAgent(pb.CreateAgentRequest(**fields))
-    agent: pb.Agent = response.agent
-    return agent
 
 
 async def shown(services: InnerServices, key: str) -> prompt_pb.Prompt:
@@ -59,7 +51,7 @@ async def test_prompts_of_strata_and_of_the_folder_are_listed_and_shown(
 async def test_agent_keeps_the_prompt_that_it_was_created_with(services: InnerServices) -> None:
     file = services.prompts_folder / "butler.txt"
     file.write_text("You are a butler.\n{CORE_MEMORY}\nAlways.\n", encoding="utf-8")
-    agent = await create(services, name="Bo", system_prompt_key="butler")
+    agent = await services.make_agent(name="Bo", system_prompt_key="butler")
     file.write_text("You are a gardener.", encoding="utf-8")
 
     assert agent.system == "You are a butler.\n{CORE_MEMORY}\nAlways."
@@ -71,7 +63,7 @@ async def test_agent_keeps_the_prompt_that_it_was_created_with(services: InnerSe
 
 
 async def test_agent_can_have_a_prompt_of_strata_by_key(services: InnerServices) -> None:
-    agent = await create(services, system_prompt_key="memgpt_generate_tool")
+    agent = await services.make_agent(system_prompt_key="memgpt_generate_tool")
     assert agent.system == system_prompt("memgpt_generate_tool")
 
 
@@ -81,9 +73,9 @@ async def test_repeated_creation_gives_the_same_agent_after_the_prompt_changed(
     file = services.prompts_folder / "fleeting.txt"
     file.write_text("Be brief.", encoding="utf-8")
     fields = {"request_id": "once", "name": "Bo", "system_prompt_key": "fleeting"}
-    first = await create(services, **fields)
+    first = await services.make_agent(**fields)
     file.write_text("Be long.", encoding="utf-8")
-    assert await create(services, **fields) == first
+    assert await services.make_agent(**fields) == first
 
 
 @pytest.mark.parametrize(
@@ -104,7 +96,7 @@ async def test_creation_with_a_prompt_that_cannot_be_used_leaves_nothing(
 ) -> None:
     (services.prompts_folder / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(error) as raised:
-        await create(services, name="Bo", **fields)
+        await services.make_agent(name="Bo", **fields)
     assert raised.value.reason is reason
     if error is InvalidArgumentError:
         assert [violation.field for violation in raised.value.violations] == ["system_prompt_key"]

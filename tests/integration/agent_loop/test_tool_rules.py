@@ -14,15 +14,11 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, Reason
+from wire_tool_rules import rule
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SEARCH = Call("conversation_search", {"query": "x"})
-
-
-def rule(kind: str, name: str, **fields: Any) -> tool.ToolRule:
-    number = tool.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.upper()}")
-    return tool.ToolRule(type=number, tool_name=name, **fields)
 
 
 def insert(text: str) -> Call:

@@ -15,6 +15,7 @@ from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1 import tool_pb2 as tool
+from wire_tool_rules import rule
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -55,11 +56,6 @@ async def make(
 
 def search(query: str, **more: Any) -> Call:
     return Call("conversation_search", {"query": query, **more})
-
-
-def rule(kind: str, name: str, **fields: Any) -> tool.ToolRule:
-    number = tool.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.upper()}")
-    return tool.ToolRule(type=number, tool_name=name, **fields)
 
 
 def schemas(asked: ModelCall) -> dict[str, dict[str, Any]]:

@@ -14,8 +14,14 @@ AGENT = new_id("agent")
 
 async def prepare(client: Any, agent_id: str = AGENT) -> str:
     """Prepares the core memory of an agent, and returns its id."""
-    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=agent_id))
+    await prepare_blocks(client, agent_id)
     return agent_id
+
+
+async def prepare_blocks(client: Any, agent_id: str, **fields: Any) -> list[pb.Block]:
+    """Prepares the core memory of an agent, and returns its blocks."""
+    request = context_pb.PrepareAgentRequest(agent_id=agent_id, **fields)
+    return list((await client.context.PrepareAgent(request)).blocks)
 
 
 async def create(

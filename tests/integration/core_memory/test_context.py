@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from integration.core_memory.block_calls import prepare_blocks
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
@@ -24,11 +25,6 @@ from strata.protocol.errors import (
 from strata.shared.context import use
 from strata.shared.db import Database
 from strata.shared.ids import new_id
-
-
-async def prepare(client: Any, agent: str, **more: Any) -> list[pb.Block]:
-    request = context_pb.PrepareAgentRequest(agent_id=agent, **more)
-    return list((await client.context.PrepareAgent(request)).blocks)
 
 
 async def compiled(client: Any, agent: str, **more: Any) -> context_pb.CompileResponse:
@@ -77,7 +73,7 @@ About persona.
 
 async def test_a_prepared_agent_compiles_to_the_specified_bytes(client: Any) -> None:
     agent = new_id("agent")
-    blocks = await prepare(
+    blocks = await prepare_blocks(
         client,
         agent,
         blocks=[new("human", "Name: Sam"), new("persona", read_only=True, limit=100)],
@@ -91,7 +87,7 @@ async def test_a_prepared_agent_compiles_to_the_specified_bytes(client: Any) -> 
 
 async def test_compile_answers_not_changed_until_something_shown_changes(client: Any) -> None:
     agent = new_id("agent")
-    (block,) = await prepare(client, agent, blocks=[new("human", "a")])
+    (block,) = await prepare_blocks(client, agent, blocks=[new("human", "a")])
     first = await compiled(client, agent)
     same = await compiled(client, agent, if_revision=first.revision)
     assert (same.not_changed, same.memory_section, same.revision) == (True, "", first.revision)
@@ -121,8 +117,8 @@ async def test_compile_answers_not_changed_until_something_shown_changes(client:
 
 async def test_blocks_are_rendered_in_the_order_of_attachment(client: Any) -> None:
     agent, other = new_id("agent"), new_id("agent")
-    (shared,) = await prepare(client, other, blocks=[new("zebra")])
-    await prepare(client, agent, blocks=[new("b"), new("a")], block_ids=[shared.id])
+    (shared,) = await prepare_blocks(client, other, blocks=[new("zebra")])
+    await prepare_blocks(client, agent, blocks=[new("b"), new("a")], block_ids=[shared.id])
     await client.blocks.CreateBlock(
         pb.CreateBlockRequest(agent_id=agent, block=pb.NewBlock(label="A0"))
     )
@@ -152,7 +148,7 @@ async def test_all_rule_types_are_taken_from_the_wire(client: Any) -> None:
 
 async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, blocks=[new("human")])
+    await prepare_blocks(client, agent, blocks=[new("human")])
     for text in ("nonsense", ".", "0", "." * 200):
         assert not (await compiled(client, agent, if_revision=text)).not_changed
     with pytest.raises(InvalidArgumentError):
@@ -161,9 +157,12 @@ async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> Non
 
 async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any) -> None:
     agent = new_id("agent")
-    first = await prepare(client, agent, blocks=[new("human", "a"), new("persona")])
+    first = await prepare_blocks(client, agent, blocks=[new("human", "a"), new("persona")])
     again = await asyncio.gather(
-        *(prepare(client, agent, blocks=[new("human", "a"), new("persona")]) for _ in range(4))
+        *(
+            prepare_blocks(client, agent, blocks=[new("human", "a"), new("persona")])
+            for _ in range(4)
+        )
     )
     assert again == [first] * 4
 
@@ -171,7 +170,7 @@ async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any)
 async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
     agent = new_id("agent")
     results = await asyncio.gather(
-        *(prepare(client, agent, blocks=[new("human")]) for _ in range(4))
+        *(prepare_blocks(client, agent, blocks=[new("human")]) for _ in range(4))
     )
     assert results == [results[0]] * 4
     listed = await client.blocks.ListBlocks(pb.ListBlocksRequest())
@@ -180,27 +179,29 @@ async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
 
 async def test_preparing_is_all_or_nothing(client: Any) -> None:
     agent = new_id("agent")
-    (taken,) = await prepare(client, new_id("agent"), blocks=[new("human")])
+    (taken,) = await prepare_blocks(client, new_id("agent"), blocks=[new("human")])
     failures: list[tuple[dict[str, Any], type[Exception], Reason]] = [
         ({"block_ids": [new_id("block")]}, NotFoundError, Reason.BLOCK_NOT_FOUND),
         ({"block_ids": [taken.id]}, AlreadyExistsError, Reason.NAME_TAKEN),
     ]
     for more, kind, reason in failures:
         with pytest.raises(kind) as caught:
-            await prepare(client, agent, blocks=[new("human")], **more)
+            await prepare_blocks(client, agent, blocks=[new("human")], **more)
         assert getattr(caught.value, "reason", None) is reason
     with pytest.raises(FailedPreconditionError):
-        await prepare(client, agent, blocks=[new("a"), new("b", "12", limit=1)])
+        await prepare_blocks(client, agent, blocks=[new("a"), new("b", "12", limit=1)])
     with pytest.raises(AlreadyExistsError):
-        await prepare(client, agent, blocks=[new("a"), new("a")])
+        await prepare_blocks(client, agent, blocks=[new("a"), new("a")])
     assert len((await client.blocks.ListBlocks(pb.ListBlocksRequest())).blocks) == 1
-    assert [block.label for block in await prepare(client, agent, blocks=[new("a")])] == ["a"]
+    assert [block.label for block in await prepare_blocks(client, agent, blocks=[new("a")])] == [
+        "a"
+    ]
 
 
 async def test_release_deletes_own_blocks_and_detaches_shared_ones(client: Any) -> None:
     agent, other = new_id("agent"), new_id("agent")
-    (shared,) = await prepare(client, other, blocks=[new("shared")])
-    await prepare(client, agent, blocks=[new("human")], block_ids=[shared.id])
+    (shared,) = await prepare_blocks(client, other, blocks=[new("shared")])
+    await prepare_blocks(client, agent, blocks=[new("human")], block_ids=[shared.id])
     await client.blocks.EditBlock(
         pb.EditBlockRequest(agent_id=agent, label="own", create=pb.CreateEdit(file_text="x"))
     )
@@ -215,7 +216,7 @@ async def test_release_deletes_own_blocks_and_detaches_shared_ones(client: Any) 
 
 async def test_another_project_sees_no_memory(client: Any) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, blocks=[new("human", "secret")])
+    await prepare_blocks(client, agent, blocks=[new("human", "secret")])
     with use(client.keys.context(new_id("project"))):
         response = await compiled(client, agent)
         assert (response.memory_section, response.last_modified_time.seconds) == ("", 0)
@@ -228,7 +229,7 @@ async def test_compile_is_one_statement_that_reads_by_index(
     client: Any, settings: CoreMemorySettings
 ) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, blocks=[new("human", "a")])
+    await prepare_blocks(client, agent, blocks=[new("human", "a")])
     database = Database(settings.database_url)
     try:
         with database.statistics.record() as texts:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from integration.core_memory.block_calls import prepare_blocks
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -32,12 +33,12 @@ class LimitedMemory:
         self.shared = pb.Block()
 
     async def begin(self) -> LimitedMemory:
-        await prepare(self.client, self.other)
-        (self.shared,) = await prepare(
+        await prepare_blocks(self.client, self.other)
+        (self.shared,) = await prepare_blocks(
             self.client, new_id("agent"), blocks=[new("shared", "line one\nline two")]
         )
         await self.attach(self.shared, self.other)
-        blocks = await prepare(
+        blocks = await prepare_blocks(
             self.client,
             self.agent,
             blocks=[new("human", "line one\nline two")],
@@ -114,11 +115,6 @@ async def memory(client: Any, project: str) -> LimitedMemory:
 
 def new(label: str, value: str = "") -> pb.NewBlock:
     return pb.NewBlock(label=label, value=value, description=f"About {label}.")
-
-
-async def prepare(client: Any, agent: str, **more: Any) -> list[pb.Block]:
-    request = context_pb.PrepareAgentRequest(agent_id=agent, **more)
-    return list((await client.context.PrepareAgent(request)).blocks)
 
 
 def patch(text: str) -> dict[str, Any]:
@@ -244,7 +240,7 @@ async def test_an_agent_begins_within_its_limit_or_not_at_all(
     agent = new_id("agent")
     limit = context_pb.PromptLimit(bytes=LIMIT)
     with pytest.raises(FailedPreconditionError) as caught:
-        await prepare(
+        await prepare_blocks(
             client,
             agent,
             blocks=[new("human", LONG), new("persona")],

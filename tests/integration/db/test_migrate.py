@@ -12,28 +12,12 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from sql_queries import execute, fetch_value
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 
 if TYPE_CHECKING:
     from conftest import Databases, ServiceDatabase
-
-
-async def _run(url: str, *statements: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-async def _value(url: str, query: str) -> object:
-    connection = await asyncpg.connect(url)
-    try:
-        return await connection.fetchval(query)
-    finally:
-        await connection.close()
 
 
 @pytest.fixture
@@ -68,10 +52,10 @@ async def test_upgrade_reaches_the_head_and_may_be_repeated(
     await service.upgrade(url, databases.passwords)
 
     assert await service.version(url) == service.head == "0002"
-    assert await _value(url, "SELECT name FROM example.regions") == "north; south"
-    assert await _value(url, "SELECT example.shout('a;b')") == "A;B"
+    assert await fetch_value(url, "SELECT name FROM example.regions") == "north; south"
+    assert await fetch_value(url, "SELECT example.shout('a;b')") == "A;B"
     owner = "SELECT tableowner FROM pg_tables WHERE schemaname='example' AND tablename='notes'"
-    assert await _value(url, owner) == "strata_example_owner"
+    assert await fetch_value(url, owner) == "strata_example_owner"
 
 
 async def test_two_upgrades_at_once_both_succeed(
@@ -105,7 +89,7 @@ async def test_check_accepts_the_head_from_every_role(
 async def test_check_refuses_a_database_behind_or_ahead(
     urls: ServiceDatabase, service: ServiceMigrations, revision: str
 ) -> None:
-    await _run(urls.admin_url, f"UPDATE example.schema_version SET version_num = '{revision}'")
+    await execute(urls.admin_url, f"UPDATE example.schema_version SET version_num = '{revision}'")
 
     with pytest.raises(FailedPreconditionError) as refused:
         await service.check(urls.service_url)
@@ -124,7 +108,7 @@ async def test_check_refuses_an_empty_database(
 async def test_upgrade_leaves_a_newer_database_alone(
     databases: Databases, urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
-    await _run(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
+    await execute(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
 
     with pytest.raises(FailedPreconditionError, match="newer release"):
         await service.upgrade(urls.admin_url, databases.passwords)
@@ -145,7 +129,7 @@ async def test_upgrade_without_passwords_makes_no_roles(
     with pytest.raises(FailedPreconditionError, match="strata_roleless_owner"):
         await service.upgrade(url)
 
-    await _run(
+    await execute(
         url,
         "CREATE ROLE strata_roleless_owner NOLOGIN",
         "CREATE ROLE strata_roleless LOGIN",
@@ -162,7 +146,7 @@ async def test_a_role_that_bypasses_policies_is_refused(
     service = ServiceMigrations("loose", "other_service", "loose")
     url = databases.url(await databases.create())
     await service.upgrade(url, databases.passwords)
-    await _run(url, "ALTER ROLE strata_loose BYPASSRLS")
+    await execute(url, "ALTER ROLE strata_loose BYPASSRLS")
 
     with pytest.raises(FailedPreconditionError, match="strata_loose"):
         await service.upgrade(url, databases.passwords)
@@ -178,7 +162,7 @@ async def test_changed_passwords_take_effect(databases: Databases, other_service
         for user in (service.roles.service, service.roles.worker):
             await service.check(server.url(user=user, password=password, database=name))
     with pytest.raises(asyncpg.InvalidPasswordError):
-        await _value(
+        await fetch_value(
             server.url(user="strata_renewed", password="first-password", database=name), "SELECT 1"
         )
 
@@ -188,7 +172,7 @@ async def test_migrations_run_as_an_admin_without_superuser(
 ) -> None:
     _migration(other_service, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
     name = await databases.create()
-    await _run(
+    await execute(
         databases.url(name),
         "CREATE ROLE deployer LOGIN CREATEROLE PASSWORD 'deployer-password'",
         f"GRANT CREATE ON DATABASE {name} TO deployer",
@@ -216,7 +200,7 @@ async def test_a_failed_migration_leaves_the_last_good_one(
         await _other(frozenset({"plain"})).upgrade(url, databases.passwords)
 
     assert await _other().version(url) == "0001"
-    assert await _value(url, "SELECT to_regclass('other.second')") is None
+    assert await fetch_value(url, "SELECT to_regclass('other.second')") is None
 
 
 @pytest.mark.parametrize(

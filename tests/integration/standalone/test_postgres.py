@@ -14,6 +14,7 @@ import asyncpg
 import psutil
 import pytest
 
+from sql_queries import fetch_value
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.postgres import EmbeddedPostgres
 
@@ -24,14 +25,6 @@ async def server(open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     await server.start()
     yield server
     await server.stop()
-
-
-async def _ask(url: str, query: str) -> object:
-    connection = await asyncpg.connect(url)
-    try:
-        return await connection.fetchval(query)
-    finally:
-        await connection.close()
 
 
 async def test_it_serves_with_durability_on(server: EmbeddedPostgres) -> None:
@@ -53,13 +46,13 @@ async def test_it_serves_with_durability_on(server: EmbeddedPostgres) -> None:
 
 async def test_order_and_case_do_not_depend_on_the_machine(server: EmbeddedPostgres) -> None:
     ordered = "SELECT string_agg(x, '' ORDER BY x) FROM unnest(ARRAY['a','B','é','Z']) x"
-    assert await _ask(server.url(), ordered) == "BZaé"
-    assert await _ask(server.url(), "SELECT lower('ÉÀ')") == "éà"
+    assert await fetch_value(server.url(), ordered) == "BZaé"
+    assert await fetch_value(server.url(), "SELECT lower('ÉÀ')") == "éà"
 
 
 @pytest.mark.parametrize("extension", ["pg_trgm", "btree_gin", "unaccent", "vector"])
 async def test_the_extensions_are_there(server: EmbeddedPostgres, extension: str) -> None:
-    assert await _ask(
+    assert await fetch_value(
         server.url(), f"SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'"
     )
 
@@ -67,7 +60,7 @@ async def test_the_extensions_are_there(server: EmbeddedPostgres, extension: str
 async def test_connections_without_the_password_are_refused(server: EmbeddedPostgres) -> None:
     for password in ("", "guess"):
         with pytest.raises(asyncpg.InvalidPasswordError):
-            await _ask(server.url(password=password), "SELECT 1")
+            await fetch_value(server.url(password=password), "SELECT 1")
 
 
 async def test_password_and_data_are_closed_to_others(server: EmbeddedPostgres) -> None:
@@ -93,7 +86,7 @@ async def test_the_server_inherits_no_environment_of_ours(server: EmbeddedPostgr
 
 
 async def test_a_restart_keeps_data_port_and_password(server: EmbeddedPostgres) -> None:
-    await _ask(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
+    await fetch_value(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
     before = server.url()
     await server.stop()
 
@@ -101,15 +94,15 @@ async def test_a_restart_keeps_data_port_and_password(server: EmbeddedPostgres) 
     await again.start()
     try:
         assert again.url() == before
-        assert await _ask(again.url(), "SELECT number FROM kept") == 7
+        assert await fetch_value(again.url(), "SELECT number FROM kept") == 7
         await again.restart()
-        assert await _ask(again.url(), "SELECT number FROM kept") == 7
+        assert await fetch_value(again.url(), "SELECT number FROM kept") == 7
     finally:
         await again.stop()
 
 
 async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) -> None:
-    await _ask(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
+    await fetch_value(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
     first = server.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -118,7 +111,7 @@ async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) ->
 
     assert server.restarts == 1
     assert server.pid != first
-    assert await _ask(server.url(), "SELECT number FROM kept") == 7
+    assert await fetch_value(server.url(), "SELECT number FROM kept") == 7
 
 
 async def _noticed(server: EmbeddedPostgres, died: int) -> None:
@@ -145,7 +138,7 @@ async def test_the_error_for_a_second_supervisor_names_the_holder(server: Embedd
         await EmbeddedPostgres(server.folder).start()
 
     assert refused.value.reason is Reason.IN_USE
-    assert await _ask(server.url(), "SELECT 1") == 1
+    assert await fetch_value(server.url(), "SELECT 1") == 1
 
 
 async def test_a_leftover_pid_file_of_an_unrelated_process_does_no_harm(
@@ -157,7 +150,7 @@ async def test_a_leftover_pid_file_of_an_unrelated_process_does_no_harm(
     pid_file.write_text(f"{os.getpid()}\n{server.folder / 'data'}\n0\n{server.port}\n\n\n\nready\n")
 
     await server.start()
-    assert await _ask(server.url(), "SELECT 1") == 1
+    assert await fetch_value(server.url(), "SELECT 1") == 1
 
 
 async def test_an_interrupted_first_start_is_repeated(open_folder: Path) -> None:
@@ -168,7 +161,7 @@ async def test_an_interrupted_first_start_is_repeated(open_folder: Path) -> None
 
     await server.start()
     try:
-        assert await _ask(server.url(), "SELECT 1") == 1
+        assert await fetch_value(server.url(), "SELECT 1") == 1
     finally:
         await server.stop()
 
@@ -192,7 +185,7 @@ async def test_a_taken_port_is_exchanged_for_a_free_one(server: EmbeddedPostgres
     with socket.create_server(("127.0.0.1", port)):
         await server.start()
         assert server.port != port
-        assert await _ask(server.url(), "SELECT 1") == 1
+        assert await fetch_value(server.url(), "SELECT 1") == 1
 
 
 async def test_a_long_path_works(open_folder: Path) -> None:
@@ -200,7 +193,7 @@ async def test_a_long_path_works(open_folder: Path) -> None:
     (open_folder / ("deep" * 30)).mkdir(mode=0o755)
     await server.start()
     try:
-        assert await _ask(server.url(), "SELECT 1") == 1
+        assert await fetch_value(server.url(), "SELECT 1") == 1
     finally:
         await server.stop()
 

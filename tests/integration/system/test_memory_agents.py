@@ -59,19 +59,6 @@ def memory(system: System) -> Memory:
     return memory
 
 
-async def status(system: System, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
-    request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    [conversation] = (await system.runs.GetMemoryStatus(request)).conversations
-    assert isinstance(conversation, run_pb.MemoryStatus)
-    return conversation
-
-
-async def memory_runs(system: System, agent: agent_pb.Agent) -> list[run_pb.Run]:
-    """The runs of its memory agent, oldest first."""
-    request = run_pb.ListRunsRequest(agent_id=agent.memory_agent_id)
-    return list(reversed((await system.runs.ListRuns(request)).runs))
-
-
 async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
     """What its memory agent was sent, without the reminder."""
     memory_agent = agent_pb.Agent(
@@ -84,7 +71,7 @@ async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
 
 
 async def is_quiet(system: System, agent: agent_pb.Agent) -> bool:
-    return not (await status(system, agent)).run_open
+    return not (await system.memory_status(agent)).run_open
 
 
 async def test_the_memory_agent_writes_a_fact_of_the_chat_to_a_block(
@@ -99,7 +86,7 @@ async def test_the_memory_agent_writes_a_fact_of_the_chat_to_a_block(
 
     assert await transcripts(system, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
     assert "Name: Ada" in (await system.block(agent, "human")).value
-    [run] = await memory_runs(system, agent)
+    [run] = await system.memory_runs(agent)
     assert (run.kind, run.state) == (run_pb.RUN_KIND_SLEEPTIME, run_pb.RUN_STATE_COMPLETED)
     assert run.parent_run_id == ran.run_id
     # The history names the memory agent, and one call takes back all that the run wrote.
@@ -113,7 +100,7 @@ async def test_the_memory_agent_writes_a_fact_of_the_chat_to_a_block(
         block_pb.RevertBlockRequest(agent_id=agent.memory_agent_id, run_id=run.id)
     )
     assert "Ada" not in (await system.block(agent, "human")).value
-    state = await status(system, agent)
+    state = await system.memory_status(agent)
     assert (state.pending_messages, state.failures, state.turns_counter) == (0, 0, 0)
     assert state.last_processed_message_id == ran.messages[-1].id
 
@@ -140,7 +127,7 @@ async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_b
 
     assert await transcripts(system, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
     # It follows the turn of the agent, and is not part of the run of the group.
-    [run] = await memory_runs(system, agent)
+    [run] = await system.memory_runs(agent)
     assert (run.kind, run.parent_run_id) == (run_pb.RUN_KIND_SLEEPTIME, turn.run_id)
     [own] = [e.run_finished for e in events if e.HasField("run_finished")]
     assert own.stop_reason == run_event_pb2.STOP_REASON_END_TURN
@@ -158,7 +145,7 @@ async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(
         "user: m0\nassistant: reply to m0",
         "user: m1\nassistant: reply to m1\nuser: m2\nassistant: reply to m2",
     ]
-    assert (await status(system, agent)).pending_messages == 2
+    assert (await system.memory_status(agent)).pending_messages == 2
 
 
 async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
@@ -201,14 +188,14 @@ async def test_a_memory_agent_with_a_small_window_reads_a_long_conversation_in_s
     # Each message is shown whole, and in one of the runs.
     assert lines == ["user: m0", *(f"user: {text}" for text in texts)]
     assert "left out" not in "".join(read)
-    runs = await memory_runs(system, agent)
+    runs = await system.memory_runs(agent)
     assert {run.state for run in runs} == {run_pb.RUN_STATE_COMPLETED}
-    state = await status(system, agent)
+    state = await system.memory_status(agent)
     assert state.last_processed_message_id == (await system.log(agent))[-1].id
 
 
 async def is_read(system: System, agent: agent_pb.Agent) -> bool:
-    state = await status(system, agent)
+    state = await system.memory_status(agent)
     return not state.run_open and not state.pending_messages
 
 
@@ -220,10 +207,10 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     await system.send(agent, "m0")
 
     async def has_failed() -> bool:
-        return (await status(system, agent)).failures == 1
+        return (await system.memory_status(agent)).failures == 1
 
     await eventually(has_failed)
-    failed = await status(system, agent)
+    failed = await system.memory_status(agent)
     assert failed.run_open
     assert failed.last_error
     run = await system.run(failed.run_id)
@@ -233,8 +220,8 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     await system.send(agent, "m1")
     await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
     await eventually(lambda: is_quiet(system, agent))
-    assert (await status(system, agent)).failures == 0
-    runs = await memory_runs(system, agent)
+    assert (await system.memory_status(agent)).failures == 0
+    runs = await system.memory_runs(agent)
     ended = [run_pb.RunState.Name(run.state) for run in runs]
     assert ended == ["RUN_STATE_FAILED", "RUN_STATE_COMPLETED", "RUN_STATE_COMPLETED"]
     read = await transcripts(system, agent)
@@ -269,7 +256,7 @@ async def test_deleting_an_agent_cancels_the_work_of_its_memory_agent(
     agent = await system.make_agent(enable_sleeptime=True)
     memory.held.clear()
     await system.send(agent, "m0")
-    [run] = await memory_runs(system, agent)
+    [run] = await system.memory_runs(agent)
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     memory.held.set()
 
@@ -289,10 +276,10 @@ async def test_a_person_who_talks_to_the_memory_agent_does_not_wait_for_its_queu
     await system.send(agent, "m0")
 
     async def waits() -> bool:
-        return (await status(system, agent)).failures == 1
+        return (await system.memory_status(agent)).failures == 1
 
     await eventually(waits)
     direct = agent_pb.Agent(id=agent.memory_agent_id)
     ran = await system.send(direct, "What do you know?", request_id=new_id("x"))
     assert ran.finished.step_count == 1
-    assert (await status(system, agent)).run_open
+    assert (await system.memory_status(agent)).run_open

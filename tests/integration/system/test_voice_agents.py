@@ -98,16 +98,9 @@ async def talk(system: System, agent: agent_pb.Agent, *texts: str) -> None:
         assert roles(ran.messages) == ["assistant"]
 
 
-async def status(system: System, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
-    request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
-    [conversation] = (await system.runs.GetMemoryStatus(request)).conversations
-    assert isinstance(conversation, run_pb.MemoryStatus)
-    return conversation
-
-
 async def quiet(system: System, agent: agent_pb.Agent) -> None:
     async def is_quiet() -> bool:
-        return not (await status(system, agent)).run_open
+        return not (await system.memory_status(agent)).run_open
 
     await eventually(is_quiet)
 
@@ -126,11 +119,6 @@ async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
     return [text.removeprefix(HEAD) for text in sent if text.startswith(HEAD)]
 
 
-async def memory_runs(system: System, agent: agent_pb.Agent) -> list[run_pb.Run]:
-    request = run_pb.ListRunsRequest(agent_id=agent.memory_agent_id)
-    return list(reversed((await system.runs.ListRuns(request)).runs))
-
-
 def shown(system: System) -> list[str]:
     """What the user said of what the last voice turn was shown."""
     voiced = [call for call in system.model.requests if "send_message" in tool_names(call)]
@@ -142,7 +130,7 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
 ) -> None:
     agent = await make_voice_agent(system)
     await talk(system, agent, "m0", "m1")
-    assert not await memory_runs(system, agent)
+    assert not await system.memory_runs(agent)
     await talk(system, agent, "m2")
     await quiet(system, agent)
 
@@ -160,7 +148,7 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
     await talk(system, agent, "m3")
     assert shown(system) == ["m2", "m3"]
 
-    [run] = await memory_runs(system, agent)
+    [run] = await system.memory_runs(agent)
     assert (run.kind, run.state) == (run_pb.RUN_KIND_SLEEPTIME, run_pb.RUN_STATE_COMPLETED)
     versions = await system.blocks.ListBlockVersions(
         block_pb.ListBlockVersionsRequest(block_id=block.id)
@@ -203,7 +191,7 @@ async def test_range_is_stored_once_though_the_run_that_stored_it_failed(
     await talk(system, agent, "m0", "m1", "m2")
 
     async def has_failed() -> bool:
-        return (await status(system, agent)).failures == 1
+        return (await system.memory_status(agent)).failures == 1
 
     await eventually(has_failed)
     # The window is whole, and the next turns make the next range longer, not this one.
@@ -212,7 +200,7 @@ async def test_range_is_stored_once_though_the_run_that_stored_it_failed(
     await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
     await quiet(system, agent)
 
-    first, second = await memory_runs(system, agent)
+    first, second = await system.memory_runs(agent)
     assert first.state == run_pb.RUN_STATE_FAILED
     assert second.state == run_pb.RUN_STATE_COMPLETED
     assert await archived(system, agent) == ["First try.\n\nuser: m0\nassistant: re m0"]
@@ -230,10 +218,10 @@ async def test_run_that_stores_nothing_fails_and_takes_nothing_out_of_the_window
     await talk(system, agent, "m0", "m1", "m2")
 
     async def has_failed() -> bool:
-        return (await status(system, agent)).failures == 1
+        return (await system.memory_status(agent)).failures == 1
 
     await eventually(has_failed)
-    assert "before store_memories had stored" in (await status(system, agent)).last_error
+    assert "before store_memories had stored" in (await system.memory_status(agent)).last_error
     assert set(map(frozenset, voice.offered)) == {frozenset({"store_memories"})}
     assert not await archived(system, agent)
     await talk(system, agent, "m3")
@@ -306,7 +294,7 @@ async def test_lengths_of_the_buffer_are_changed_and_the_memory_agent_stays(
     assert (changed.max_message_buffer_length, changed.min_message_buffer_length) == (4, 3)
     await talk(system, agent, "m0", "m1")
     await quiet(system, agent)
-    assert len(await memory_runs(system, agent)) == 1
+    assert len(await system.memory_runs(agent)) == 1
     memory_agent = (
         await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.memory_agent_id))
     ).agent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -17,12 +16,6 @@ from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.embedding.base import LOCAL_MODEL
 from strata.shared.search.engines import open_models
 from strata.shared.shared_resources import SharedResources
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as made:
-        yield made
 
 
 async def opened(

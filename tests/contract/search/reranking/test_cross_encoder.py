@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -30,12 +30,6 @@ from strata.shared.telemetry import Telemetry
 
 WORDS = "who is called nora the boat a cat sleeps on red sofa and"
 SENTENCES = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as made:
-        yield made
 
 
 @pytest.fixture
