@@ -1,4 +1,4 @@
-"""Statements on a database that a test is not connected to otherwise."""
+"""Single statements on a database, each over a connection of its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,17 @@ async def fetch_value(url: str, query: str, *arguments: Any) -> Any:
         await connection.close()
 
 
-async def execute(url: str, *statements: str) -> None:
-    """Connects, and runs statements, each in a transaction of its own."""
+async def execute(url: str, statement: str, *arguments: Any) -> None:
+    """Connects and runs a statement."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement, *arguments)
+    finally:
+        await connection.close()
+
+
+async def execute_all(url: str, *statements: str) -> None:
+    """Connects and runs statements, each in a transaction of its own."""
     connection = await asyncpg.connect(url)
     try:
         for statement in statements:

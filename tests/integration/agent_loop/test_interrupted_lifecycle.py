@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
 from chat_messages import roles
 from inner_services import InnerServices
+from sql_queries import execute
 from strata.agent_loop.convert.agents import create_from_proto
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -27,14 +27,11 @@ async def store(services: InnerServices) -> AsyncIterator[PostgresAgentStore]:
 
 
 async def age(services: InnerServices, agent_id: str) -> None:
-    connection = await asyncpg.connect(services.urls["agent_loop"].admin_url)
-    try:
-        await connection.execute(
-            "UPDATE agent_loop.agents SET create_time = now() - interval '4 minutes' WHERE id = $1",
-            agent_id,
-        )
-    finally:
-        await connection.close()
+    await execute(
+        services.urls["agent_loop"].admin_url,
+        "UPDATE agent_loop.agents SET create_time = now() - interval '4 minutes' WHERE id = $1",
+        agent_id,
+    )
 
 
 async def test_same_request_finishes_a_creation_that_stopped(

@@ -8,11 +8,11 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import asyncpg
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, overflow, say
 from inner_services import InnerServices
+from sql_queries import execute
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -496,16 +496,13 @@ async def test_little_space_for_messages_costs_no_summary_at_each_turn(
 
 
 async def shrink_model(services: InnerServices, agent: pb.Agent, window: int) -> None:
-    connection = await asyncpg.connect(services.urls["agent_loop"].admin_url)
-    try:
-        await connection.execute(
-            "UPDATE agent_loop.agents SET model = jsonb_set(model, '{context_window}', $1::jsonb)"
-            " WHERE id = $2",
-            str(window),
-            agent.id,
-        )
-    finally:
-        await connection.close()
+    await execute(
+        services.urls["agent_loop"].admin_url,
+        "UPDATE agent_loop.agents SET model = jsonb_set(model, '{context_window}', $1::jsonb)"
+        " WHERE id = $2",
+        str(window),
+        agent.id,
+    )
 
 
 async def test_person_is_held_to_the_limits_that_the_agent_sets(services: InnerServices) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from sql_queries import execute, fetch_value
+from sql_queries import execute_all, fetch_value
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 
@@ -89,7 +89,9 @@ async def test_check_accepts_the_head_from_every_role(
 async def test_check_refuses_a_database_behind_or_ahead(
     urls: ServiceDatabase, service: ServiceMigrations, revision: str
 ) -> None:
-    await execute(urls.admin_url, f"UPDATE example.schema_version SET version_num = '{revision}'")
+    await execute_all(
+        urls.admin_url, f"UPDATE example.schema_version SET version_num = '{revision}'"
+    )
 
     with pytest.raises(FailedPreconditionError) as refused:
         await service.check(urls.service_url)
@@ -108,7 +110,7 @@ async def test_check_refuses_an_empty_database(
 async def test_upgrade_leaves_a_newer_database_alone(
     databases: Databases, urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
-    await execute(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
+    await execute_all(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
 
     with pytest.raises(FailedPreconditionError, match="newer release"):
         await service.upgrade(urls.admin_url, databases.passwords)
@@ -129,7 +131,7 @@ async def test_upgrade_without_passwords_makes_no_roles(
     with pytest.raises(FailedPreconditionError, match="strata_roleless_owner"):
         await service.upgrade(url)
 
-    await execute(
+    await execute_all(
         url,
         "CREATE ROLE strata_roleless_owner NOLOGIN",
         "CREATE ROLE strata_roleless LOGIN",
@@ -146,7 +148,7 @@ async def test_a_role_that_bypasses_policies_is_refused(
     service = ServiceMigrations("loose", "other_service", "loose")
     url = databases.url(await databases.create())
     await service.upgrade(url, databases.passwords)
-    await execute(url, "ALTER ROLE strata_loose BYPASSRLS")
+    await execute_all(url, "ALTER ROLE strata_loose BYPASSRLS")
 
     with pytest.raises(FailedPreconditionError, match="strata_loose"):
         await service.upgrade(url, databases.passwords)
@@ -172,7 +174,7 @@ async def test_migrations_run_as_an_admin_without_superuser(
 ) -> None:
     _migration(other_service, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
     name = await databases.create()
-    await execute(
+    await execute_all(
         databases.url(name),
         "CREATE ROLE deployer LOGIN CREATEROLE PASSWORD 'deployer-password'",
         f"GRANT CREATE ON DATABASE {name} TO deployer",

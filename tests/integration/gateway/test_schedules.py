@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from typing import Any
 
-import asyncpg
 import grpc.aio
 import pytest
 
@@ -17,6 +16,7 @@ from integration.gateway.scripted_services import Gateway, ScriptedServices, mes
 from integration.gateway.test_admin import project, project_key
 from integration.gateway.test_replicas import start_process
 from polling import eventually
+from sql_queries import execute
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
@@ -61,14 +61,11 @@ class Schedules:
 
 async def make_due(services: ScriptedServices) -> None:
     """Sets all schedules back to the tick of this year: they are due."""
-    connection = await asyncpg.connect(services.urls.admin_url)
-    try:
-        await connection.execute(
-            "UPDATE gateway.schedules SET next_time = next_time - interval '1 year'"
-            " WHERE state = 'ACTIVE'"
-        )
-    finally:
-        await connection.close()
+    await execute(
+        services.urls.admin_url,
+        "UPDATE gateway.schedules SET next_time = next_time - interval '1 year'"
+        " WHERE state = 'ACTIVE'",
+    )
 
 
 async def completed(gateway: Gateway, run_id: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-import asyncpg
 import pytest
 
 from doubles.script import say
+from sql_queries import execute
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.gateway.retention.messages import MessageRetention
@@ -41,16 +41,12 @@ async def delete_old(system: System) -> None:
 
 
 async def make_older(system: System, run_id: str, days: int) -> None:
-    connection = await asyncpg.connect(system.urls["gateway"].admin_url)
-    try:
-        await connection.execute(
-            "UPDATE gateway.runs SET finish_time = finish_time - $2 * interval '1 day'"
-            " WHERE id = $1",
-            run_id,
-            days,
-        )
-    finally:
-        await connection.close()
+    await execute(
+        system.urls["gateway"].admin_url,
+        "UPDATE gateway.runs SET finish_time = finish_time - $2 * interval '1 day' WHERE id = $1",
+        run_id,
+        days,
+    )
 
 
 async def test_events_go_when_the_messages_of_the_project_are_old_enough_to_go(

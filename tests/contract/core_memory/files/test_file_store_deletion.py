@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -14,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from callers import as_project
 from file_stores import REMAINING_FILE, Stores
 from polling import eventually
+from sql_queries import execute
 from strata.core_memory.files.domain.files import (
     Folder,
 )
@@ -202,15 +202,12 @@ async def test_parts_of_a_broken_upload_are_found_by_the_worker(
     for upload in (old, new):
         for part in range(3):
             await stores.uploads.put(upload, part, b"x")
-    admin = await asyncpg.connect(urls.admin_url)
-    try:
-        await admin.execute(
-            "UPDATE core_memory.content_parts SET create_time = now() - interval '3 hours'"
-            " WHERE content_hash IN ($1, $2)",
-            *(old, file.content_key),
-        )
-    finally:
-        await admin.close()
+    await execute(
+        urls.admin_url,
+        "UPDATE core_memory.content_parts SET create_time = now() - interval '3 hours'"
+        " WHERE content_hash IN ($1, $2)",
+        *(old, file.content_key),
+    )
     assert await FileQueue(stores.database, worker).delete_abandoned_uploads(7200) == 3
     assert (await stores.counts())["content_parts"] == 3 + 1
 
