@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from contract.gateway.stores import Gateways, Services, drop
+from contract.gateway.stores import Gateways
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain.quotas import RunQuotas
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 
+if TYPE_CHECKING:
+    from conftest import Databases
+
 
 @pytest_asyncio.fixture
-async def gateways(databases: Services) -> AsyncIterator[Gateways]:
+async def gateways(databases: Databases) -> AsyncIterator[Gateways]:
     urls = await databases.of(MIGRATIONS)
     database = Database(urls.service_url, pool_size=8)
     worker = Database(urls.worker_url, pool_size=2)
@@ -28,4 +32,4 @@ async def gateways(databases: Services) -> AsyncIterator[Gateways]:
     )
     await database.close()
     await worker.close()
-    await drop(databases, urls)
+    await databases.drop(urls)

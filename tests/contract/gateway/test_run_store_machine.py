@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contract.gateway.stores import Services, drop
 from contract.gateway.test_run_store import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain.runs import (
@@ -37,6 +36,9 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
+
+if TYPE_CHECKING:
+    from conftest import Databases
 
 CONVERSATIONS = ("conversation-1", "conversation-2")
 ENDS = st.sampled_from(
@@ -222,7 +224,7 @@ class Machine(RuleBasedStateMachine):
             assert stored[run_id].state.active != (run_id in self.over)
 
 
-async def test_random_sequences_of_operations_keep_the_invariants(databases: Services) -> None:
+async def test_random_sequences_of_operations_keep_the_invariants(databases: Databases) -> None:
     urls = await databases.of(MIGRATIONS)
     machine = type(
         "BoundMachine",
@@ -239,4 +241,4 @@ async def test_random_sequences_of_operations_keep_the_invariants(databases: Ser
             suppress_health_check=list(HealthCheck),
         ),
     )
-    await drop(databases, urls)
+    await databases.drop(urls)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 import grpc.aio
 
 from chat_messages import text_part
-from contract.gateway.stores import drop
 from integration.gateway.scripted_servicers import (
     CountingPassages,
     KnownAgents,
@@ -277,4 +276,4 @@ async def open_services(databases: Any, transport: str) -> AsyncIterator[Scripte
     async with services.stack:
         await services.start()
         yield services
-    await drop(databases, urls)
+    await databases.drop(urls)
