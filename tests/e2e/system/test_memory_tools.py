@@ -139,9 +139,9 @@ async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(syste
         ("ideas", "rename"),
         ("ideas", "delete"),
     ]
-    systems = [request.system for request in system.model.requests]
-    assert ["<plans>" in system for system in systems] == [False, True, False, False]
-    assert ["<ideas>" in system for system in systems] == [False, False, True, False]
+    prompts = [request.system for request in system.model.requests]
+    assert ["<plans>" in prompt for prompt in prompts] == [False, True, False, False]
+    assert ["<ideas>" in prompt for prompt in prompts] == [False, False, True, False]
 
 
 async def test_finishing_edits_ends_the_turn_as_the_prompt_states(system: System) -> None:

@@ -531,12 +531,12 @@ async def test_person_has_as_much_space_for_files_as_the_agents_tool(
     services.model.script(Reply(calls=[opening(folder, *range(5))]), say("They are too long."))
     await services.run(agent, "Open the files.")
     (content,) = services.model.requests[-1].answered
-    services = [
+    spaces = [
         int(re.search(r"there is space for (\d+) bytes", text)[1])  # type: ignore[index]
         for text in (refused.value.message, content)
     ]
-    # A turn knows its system message; a limit that is sent ahead allows for the largest metadata.
-    assert abs(services[0] - services[1]) < services[1] * 0.1, services
+    # A turn has its system message; a limit that is sent ahead allows for the largest metadata.
+    assert abs(spaces[0] - spaces[1]) < spaces[1] * 0.1, spaces
 
 
 async def person_opens(
