@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,6 +143,7 @@ class Requests(RequestStream[turn_pb.ExecuteRunRequest]):
         self.add(turn_pb.ExecuteRunRequest(cancel=True))
 
 
+@asynccontextmanager
 async def open_inner_services(
     databases: Any, vectors: EmbeddedVectors, transport: str, **tool_settings: Any
 ) -> AsyncIterator[InnerServices]:

@@ -24,7 +24,7 @@ async def running_services(
     request: pytest.FixtureRequest, databases: Any, vectors: Any, pages: RawServer
 ) -> AsyncIterator[InnerServices]:
     web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (pages.port,)}
-    async for opened in open_inner_services(databases, vectors, request.param, **web):
+    async with open_inner_services(databases, vectors, request.param, **web) as opened:
         yield opened
 
 

@@ -75,7 +75,7 @@ def costs_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
 async def meter(databases: Any, vectors: Any) -> AsyncIterator[Meter]:
     sql = SqlMeter()
     with sql.on():
-        async for services in open_inner_services(databases, vectors, "inprocess"):
+        async with open_inner_services(databases, vectors, "inprocess") as services:
             yield Meter(services, sql)
 
 

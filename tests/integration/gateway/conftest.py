@@ -15,11 +15,11 @@ from integration.gateway.scripted_services import ScriptedServices, open_service
 async def services(
     request: pytest.FixtureRequest, databases: Any
 ) -> AsyncIterator[ScriptedServices]:
-    async for opened in open_services(databases, request.param):
+    async with open_services(databases, request.param) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture
 async def socket_services(databases: Any) -> AsyncIterator[ScriptedServices]:
-    async for opened in open_services(databases, "socket"):
+    async with open_services(databases, "socket") as opened:
         yield opened

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -270,6 +270,7 @@ def _builder(service: Service) -> Any:
     return build_scripted
 
 
+@asynccontextmanager
 async def open_services(databases: Any, transport: str) -> AsyncIterator[ScriptedServices]:
     urls = await databases.of(MIGRATIONS)
     services = ScriptedServices(transport, urls, generate_key_pair()[0])

@@ -142,7 +142,7 @@ async def running_services(
 ) -> AsyncIterator[InnerServices]:
     packages = tmp_path_factory.mktemp("services") / "packages"
     settings = {"packages_path": packages, "packages_wheels": wheels}
-    async for services in open_inner_services(databases, vectors, "inprocess", **settings):
+    async with open_inner_services(databases, vectors, "inprocess", **settings) as services:
         yield services
 
 
