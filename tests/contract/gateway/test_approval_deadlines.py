@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_approvals import answering, asking, refused
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from contract.gateway.test_approvals import refused
+from gateway_records import PROJECT, WELL, answering, asking, events, fence_of, new_run, taken
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.dispatch.default_answers import DefaultAnswers

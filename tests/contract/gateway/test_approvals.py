@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
-from strata.gateway.runs.domain.approvals import ApprovalFilter, AskedApproval, OnApproval
-from strata.gateway.runs.domain.runs import NewRun, RunEnding
+from gateway_records import PROJECT, WELL, answering, asking, events, fence_of, new_run, taken
+from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
+from strata.gateway.runs.domain.runs import NewRun
 from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.stop_reasons import StopReason
 
 ALL = ApprovalFilter()
-
-
-def asking(seconds: float = 600) -> tuple[str, RunEnding]:
-    """A new request, and the end of a run with it."""
-    expires = datetime.now(UTC) + timedelta(seconds=seconds)
-    asked = AskedApproval(new_id("approval"), b"what", expires)
-    return asked.id, replace(WELL, stop_reason=StopReason.REQUIRES_APPROVAL, asked=asked)
-
-
-def answering(approval_id: str, request_id: str | None = None) -> NewRun:
-    return new_run(on_approval=OnApproval.ANSWER, approval_id=approval_id, request_id=request_id)
 
 
 async def refused(gateways: Gateways, new: NewRun) -> FailedPreconditionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
+from gateway_records import PROJECT, WELL, events, fence_of, new_run
 from strata.gateway.runs.domain.chains import ChainLink, Wait
 from strata.gateway.runs.domain.runs import RunKind
 from strata.gateway.runs.domain.states import RunState

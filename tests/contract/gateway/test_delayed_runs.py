@@ -9,8 +9,7 @@ import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_approvals import asking
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from gateway_records import PROJECT, WELL, asking, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.runs import OnBusy
 from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import ResourceExhaustedError

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import WELL, events, fence_of, new_run
+from gateway_records import WELL, events, fence_of, new_run
 from strata.gateway.runs.store import statements
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import new_run
+from gateway_records import new_run
 from strata.api.agent_loop.v1.turn_service_pb2 import ModelRequestSent, ReplyReceived
 from strata.api.common.v1.message_pb2 import ROLE_ASSISTANT, Message, Part, TextPart
 from strata.api.common.v1.run_event_pb2 import (

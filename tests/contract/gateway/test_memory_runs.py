@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
+from gateway_records import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.domain.memory_agents import (
     DOCUMENT_KEY,

@@ -10,8 +10,7 @@ import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
-from contract.gateway.test_webhook_outbox import new_webhook
+from gateway_records import PROJECT, WELL, events, fence_of, new_run, new_webhook, taken
 from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention, RetainedKind
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.events.live_run import RunHub

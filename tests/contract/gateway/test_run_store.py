@@ -11,19 +11,16 @@ import pytest
 from sqlalchemy import text as sql
 
 from contract.gateway.stores import Gateways
-from strata.gateway.runs.domain.principals import Principal
+from gateway_records import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN
 from strata.gateway.runs.domain.runs import (
     Dispatch,
-    Fence,
     LeaseLostError,
     NewRun,
     OnBusy,
     RunEnding,
     RunFailure,
     RunFilter,
-    RunKind,
-    StoredEvent,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
@@ -37,39 +34,6 @@ from strata.protocol.errors import (
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
-
-PROJECT = "project-1"
-WELL = RunEnding(StopReason.END_TURN, None, Usage(10, 5, 4, 3, 2), 2)
-
-
-def new_run(
-    conversation: str = "conversation-1", project: str = PROJECT, **changes: object
-) -> NewRun:
-    base = NewRun(
-        id=new_id("run"),
-        principal=Principal("organization-1", project, "key-1", frozenset({"run", "read"})),
-        agent_id="agent-1",
-        conversation_id=conversation,
-        kind=RunKind.FOREGROUND,
-        payload=b"hello",
-        payload_hash=b"hash-1",
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def fence_of(dispatch: Dispatch, owner: str) -> Fence:
-    run = dispatch.run
-    return Fence(run.project_id, run.id, run.attempt, owner)
-
-
-def events(*sequences: int) -> list[StoredEvent]:
-    return [StoredEvent(sequence, f"event {sequence}".encode()) for sequence in sequences]
-
-
-async def taken(store: PostgresRunStore, owner: str, conversation: str = "conversation-1") -> Fence:
-    accepted = await store.accept(new_run(conversation))
-    assert accepted.dispatch is not None
-    return fence_of(accepted.dispatch, owner)
 
 
 async def test_a_free_conversation_is_taken_at_once(gateways: Gateways) -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contract.gateway.test_run_store import events, fence_of, new_run
+from gateway_records import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain.runs import (
     Dispatch,

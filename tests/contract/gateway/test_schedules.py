@@ -12,19 +12,24 @@ import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_approvals import asking
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from gateway_records import (
+    PROJECT,
+    TERMS,
+    WELL,
+    asking,
+    events,
+    fence_of,
+    new_schedule,
+    taken,
+)
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.runs import RunEnding, RunFailure, RunFilter
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.domain import (
-    NewSchedule,
     OnOverlap,
-    RunPlan,
     Schedule,
     ScheduleState,
-    ScheduleTerms,
     TickOutcome,
 )
 from strata.gateway.schedules.runner import ScheduleRunner
@@ -37,34 +42,14 @@ from strata.protocol.errors import (
     Reason,
     ResourceExhaustedError,
 )
-from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 EVERY_FIVE_MINUTES = Timing("*/5 * * * *")
-TERMS = ScheduleTerms(per_project=3)
 
 
 def store_of(gateways: Gateways, runs: PostgresRunStore | None = None) -> PostgresScheduleStore:
     return PostgresScheduleStore(gateways.database, gateways.worker, runs or gateways.first, TERMS)
-
-
-def new_schedule(name: str = "morning", **changes: Any) -> NewSchedule:
-    run = new_run()
-    plan = RunPlan(
-        run.principal,
-        run.agent_id,
-        run.conversation_id,
-        run.payload,
-        run.payload_hash,
-        0,
-        changes.pop("on_approval", OnApproval.REJECT),
-        changes.pop("on_overlap", OnOverlap.SKIP),
-    )
-    # Once a day, some minutes ago: no tick comes while a test runs.
-    last = datetime.now(UTC) - timedelta(minutes=2)
-    timing = changes.pop("timing", Timing(f"{last.minute} {last.hour} * * *"))
-    return NewSchedule(new_id("schedule"), name, plan, timing, changes.pop("request_id", None))
 
 
 async def set_back(gateways: Gateways, schedule: Schedule, minutes: int) -> datetime:

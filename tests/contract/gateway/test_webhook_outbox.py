@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 
 from contract.gateway.stores import Gateways
-from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from gateway_records import PROJECT, WELL, events, fence_of, new_run, new_webhook, taken
 from strata.gateway.runs.domain.runs import LeaseLostError
-from strata.gateway.webhooks.domain import AttemptResult, NewWebhook
+from strata.gateway.webhooks.domain import AttemptResult
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import ResourceExhaustedError
 from strata.shared.fair_slots import calling_project
-from strata.shared.ids import new_id
 from strata.shared.secrets import open_envelope
 from strata.shared.web.fetcher import Fetcher
 from strata.shared.web.url_guard import Guard
@@ -24,10 +23,6 @@ from strata.shared.web.url_guard import Guard
 
 def store_of(gateways: Gateways) -> PostgresWebhookStore:
     return PostgresWebhookStore(gateways.database, gateways.worker, per_project=2)
-
-
-def new_webhook() -> NewWebhook:
-    return NewWebhook(new_id("webhook"), "https://hook.example/", (), "", "", b"s", None, b"h")
 
 
 async def deliveries(store: PostgresWebhookStore, project_id: str = PROJECT) -> list[str]:

@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from callers import new_project
-from contract.gateway.test_run_store import PROJECT, new_run
-from contract.gateway.test_schedules import TERMS, new_schedule
+from gateway_records import PROJECT, TERMS, new_run, new_schedule
 from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
 from strata.agent_loop.store.request_table import REQUESTS as AGENT_LOOP_REQUESTS
 from strata.archival.convert.archives import new_archive

@@ -17,10 +17,9 @@ from archival_support import DIM, MODEL, new_passage, new_text
 from callers import new_project
 from contract.agent_loop.test_journal import record, result
 from contract.core_memory.test_block_store import NOW, begin, insert, make, write
-from contract.gateway.test_approvals import asking
-from contract.gateway.test_run_store import PROJECT, new_run
 from contract.recall.test_forks import Talk
 from contract.tool_execution.test_tool_store import NOTHING, custom
+from gateway_records import PROJECT, asking, new_run
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
