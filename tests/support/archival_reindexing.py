@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archival_support import NOW, Stores
+from archival_stores import NOW, Stores
 from contract.search.embedding.conftest import EmbeddingServer
 from strata.api.common.v1 import search_pb2 as pb
 from strata.archival.domain.search import Search

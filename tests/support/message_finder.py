@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recall_support import Writer
+from recall_conversations import Writer
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.backlogs import DeletedAgentBacklog, MessageBacklog

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from archival_support import CHUNK_BATCH, NOW, Finder, Stores
+from archival_stores import CHUNK_BATCH, NOW, Finder, Stores
 from callers import new_project
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog

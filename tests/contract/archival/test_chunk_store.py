@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from archival_support import Stores, new_chunks
+from archival_stores import Stores, new_chunks
 from callers import as_project
 from strata.archival.domain.chunks import SetState
 from strata.archival.store import ChunkQueue

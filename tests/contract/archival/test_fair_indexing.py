@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archival_support import Stores
+from archival_stores import Stores
 from callers import as_project
 from strata.shared import context
 from strata.shared.ids import new_id

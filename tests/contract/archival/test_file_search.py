@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from archival_support import CHUNK_BATCH, Finder, new_chunks
+from archival_stores import CHUNK_BATCH, Finder, new_chunks
 from callers import as_project
 from polling import eventually
 from strata.archival.domain.chunks import FoundChunk

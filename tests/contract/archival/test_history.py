@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from archival_support import MODEL, NOW, Stores, new_passage, new_text
+from archival_stores import MODEL, NOW, Stores, new_passage, new_text
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, Operation, PassageChange
 from strata.archival.domain.passages import ArchiveRef, Filter, Origin, Passage, SuppliedVector

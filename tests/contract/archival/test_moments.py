@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from archival_support import Stores, new_chunks
+from archival_stores import Stores, new_chunks
 from strata.archival.domain.passages import Filter
 from strata.archival.migrations import MIGRATIONS
 from strata.shared.context import current_project

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archival_support import NOW, Stores, archive, new_passage, new_text
+from archival_stores import NOW, Stores, archive, new_passage, new_text
 from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveRef, InsertedPassage

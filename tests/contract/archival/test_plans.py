@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from archival_support import Stores
+from archival_stores import Stores
 from plans import plan_of
 from strata.archival.domain.passages import MOST_TAGS, MOST_TAGS_COUNTED, Filter
 from strata.archival.store.archives import _STATS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archival_support import Finder
+from archival_stores import Finder
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.shared.ids import new_id

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import NOW, Stores, archive
+from archival_stores import NOW, Stores, archive
 from callers import as_project
 from strata.archival.domain.passages import ArchiveChange
 from strata.archival.store import RECEIPTS

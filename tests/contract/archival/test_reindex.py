@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from archival_reindexing import MORE, SUBJECTS, TEXTS, RebuiltIndexes
-from archival_support import NOW, Stores, new_passage
+from archival_stores import NOW, Stores, new_passage
 from contract.search.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
 from strata.api.common.v1 import search_pb2 as pb

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from archival_support import NOW, Finder
-from contract.archival.test_search import ask, texts
+from archival_stores import NOW, Finder, ask, texts
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap, reranking_with
 from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock

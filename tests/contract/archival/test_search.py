@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
-from archival_support import NOW, Finder, new_text
+from archival_stores import NOW, Finder, ask, new_text, texts
 from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, Passage, TagMatch
@@ -21,23 +20,13 @@ from strata.archival.search.passage_search import PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
-from strata.shared.search.results import SearchHit, SearchResult
+from strata.shared.search.results import SearchHit
 from strata.shared.search.vectors.qdrant import connect
 from strata.standalone.vectors import EmbeddedVectors
 
 
-async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult[Passage]:
-    return await finder.search.search(
-        Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
-    )
-
-
 async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[SearchHit[Passage]]:
     return list((await ask(finder, agent, query, **fields)).hits)
-
-
-def texts(hits: Iterable[SearchHit[Passage]]) -> list[str]:
-    return [hit.item.text for hit in hits]
 
 
 async def test_a_passage_is_found_by_meaning(finder: Finder) -> None:

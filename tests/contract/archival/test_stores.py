@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
+from archival_stores import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
 from callers import as_project
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange

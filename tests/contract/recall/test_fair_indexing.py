@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from callers import as_project
-from recall_support import START, Writer
+from recall_conversations import START, Writer
 from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.db import Database

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text as sql
 
 from callers import as_project
-from contract.recall.test_forks import Talk
 from image_samples import png
+from recall_conversations import Talk
 from strata.api.common.v1 import message_pb2 as common
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.protocol.images import image_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recall_support import Writer
+from recall_conversations import Writer
 from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.store import PostgresMessageStore, messages, rows
 from strata.shared.db import Database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callers import as_project
-from recall_support import START
+from recall_conversations import START
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.store import PendingMessages, PostgresSearchStore, PostgresWindowStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plans import plan_of
-from recall_support import START
+from recall_conversations import START
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.store import PostgresSearchStore, PostgresWindowStore

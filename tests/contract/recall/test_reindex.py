@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from callers import as_project
 from other_models import WORDS, endpoints, serve
-from recall_support import Writer
+from recall_conversations import Writer
 from strata.api.common.v1 import search_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError
 from strata.recall.domain.search import SearchQuery

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text as sql
 
 from callers import as_project
-from contract.recall.test_forks import Talk, ids
+from recall_conversations import Talk, ids
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.retention_worker import RetentionWorker

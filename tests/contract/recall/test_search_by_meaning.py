@@ -18,7 +18,7 @@ from callers import as_project
 from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, finder_on
 from polling import eventually
-from recall_support import START, Writer
+from recall_conversations import START, Writer
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.search.index import MESSAGES, MessageIndex
 from strata.recall.search.message_search import MessageSearch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callers import as_project
-from recall_support import Writer
+from recall_conversations import Writer
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore

@@ -16,14 +16,12 @@ from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Re
 from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.ids import new_id
 from strata.shared.scopes import DEFAULT_SCOPES
 from strata.tool_execution.domain.registry import StoredVector
-from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolType
+from strata.tool_execution.domain.tools import Effect, Tool, ToolType
 from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
 from strata.tool_execution.store.request_table import REQUESTS
-
-NOTHING = RequestKey()
+from tool_records import NOTHING, custom
 
 
 @pytest.fixture
@@ -34,30 +32,6 @@ def store(database: Database) -> PostgresToolStore:
 @pytest.fixture
 def secrets(database: Database) -> PostgresSecretStore:
     return PostgresSecretStore(database)
-
-
-def custom(name: str = "weather", **own: Any) -> Tool:
-    return Tool(
-        name=name,
-        description="Tells the weather.",
-        type=ToolType.CUSTOM,
-        parameters={
-            "type": "object",
-            "properties": {"town": {"type": "string"}, "day": {"type": "integer", "default": 1}},
-            "required": ["town"],
-            "additionalProperties": False,
-        },
-        effect=Effect.READ_ONLY,
-        parallel=True,
-        return_char_limit=900,
-        tags=("outside", "sky"),
-        own=OwnDefinition(
-            id=new_id("tool"),
-            source_code=f"def {name}(town: str, day: int = 1) -> str: ...",
-            function=name,
-            **own,
-        ),
-    )
 
 
 def content(tool: Tool) -> Tool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf import message_factory
@@ -270,3 +270,27 @@ def places(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor
             for place in inner:
                 fields.update(places(place, f"{path}{field.name}."))
     return fields
+
+
+def holder_of(message: Any, path: str) -> Any:
+    """Returns the message that has the last field of a path; those on the way are set."""
+    *inner, _ = path.split(".")
+    for name in inner:
+        field = message.DESCRIPTOR.fields_by_name[name]
+        if field.is_repeated:
+            message = getattr(message, name).add()
+        else:
+            message = getattr(message, name)
+            message.SetInParent()
+    return message
+
+
+def text_fields(
+    descriptor: Descriptor, path: str = "", seen: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, FieldDescriptor]]:
+    for field in descriptor.fields:
+        inner = field.message_type
+        if inner is not None and inner.full_name not in seen:
+            yield from text_fields(inner, f"{path}{field.name}.", seen | {inner.full_name})
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            yield f"{path}{field.name}", field

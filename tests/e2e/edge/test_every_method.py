@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 
 from e2e.edge.answers import Answer, ask, judge
 from e2e.edge.conftest import Store, Tenant
-from e2e.edge.contract import Method, public_methods
+from e2e.edge.contract import BUILT, METHODS, UNBUILT, Method, public_methods
 from e2e.edge.hostile import KINDS, absurdities, build, id_fields, places, put, unknown
 from faults.live import Client, Live
 from strata.api.agent_loop.v1 import agent_service_pb2
@@ -27,14 +27,6 @@ from strata.shared.settings import MIB
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-UNBUILT = frozenset(
-    {
-        *("AdminService.ListAuditEvents", "AdminService.EraseSubject"),
-        *("AgentService.ExportAgent", "AgentService.ImportAgent"),
-    }
-)
-METHODS = sorted(public_methods())
-BUILT = [name for name in METHODS if name not in UNBUILT]
 NAMING = [
     name
     for name in BUILT

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from e2e.edge.answers import Answer, ask, judge
 from e2e.edge.conftest import Attacker, Store, Tenant
 from e2e.edge.contract import Method, public_methods
-from e2e.edge.hostile import KINDS, build, id_fields, put, unknown
+from e2e.edge.hostile import KINDS, build, holder_of, id_fields, put, text_fields, unknown
 from faults.live import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -124,29 +124,5 @@ def _with_one_field(kind: Descriptor, path: str, field: FieldDescriptor, value: 
     return request
 
 
-def holder_of(message: Any, path: str) -> Any:
-    """Returns the message that has the last field of a path; those on the way are set."""
-    *inner, _ = path.split(".")
-    for name in inner:
-        field = message.DESCRIPTOR.fields_by_name[name]
-        if field.is_repeated:
-            message = getattr(message, name).add()
-        else:
-            message = getattr(message, name)
-            message.SetInParent()
-    return message
-
-
 async def _ask(client: Client, method: Method, request: Any, attacker: Attacker) -> Answer:
     return await ask(client, method.path, request.SerializeToString(), attacker.metadata)
-
-
-def text_fields(
-    descriptor: Descriptor, path: str = "", seen: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, FieldDescriptor]]:
-    for field in descriptor.fields:
-        inner = field.message_type
-        if inner is not None and inner.full_name not in seen:
-            yield from text_fields(inner, f"{path}{field.name}.", seen | {inner.full_name})
-        elif field.type == FieldDescriptor.TYPE_STRING:
-            yield f"{path}{field.name}", field

@@ -17,10 +17,8 @@ from google.protobuf import message_factory
 
 from e2e.edge.answers import Answer, ask, judge
 from e2e.edge.conftest import Attacker, Store, Tenant, furnish, new_project
-from e2e.edge.contract import Method, public_methods
-from e2e.edge.hostile import KINDS, build, put, unknown
-from e2e.edge.test_every_method import BUILT
-from e2e.edge.test_other_projects import holder_of, text_fields
+from e2e.edge.contract import BUILT, Method, public_methods
+from e2e.edge.hostile import KINDS, build, holder_of, put, text_fields, unknown
 from faults.live import Client, Live
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2

@@ -8,6 +8,7 @@ import pytest
 
 from failures import failure
 from inner_services import InnerServices
+from integration.agent_loop.group_calls import agents, block, create, get, labels, members
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
@@ -22,34 +23,6 @@ from strata.protocol.errors import (
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-async def agents(services: InnerServices, count: int) -> list[str]:
-    return [(await services.make_agent()).id for _ in range(count)]
-
-
-async def block(services: InnerServices, label: str = "plan") -> str:
-    made = await services.blocks.CreateBlock(
-        block_pb.CreateBlockRequest(block=block_pb.NewBlock(label=label, value="Ship it."))
-    )
-    return str(made.block.id)
-
-
-async def labels(services: InnerServices, agent_id: str) -> list[str]:
-    listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
-    return [block.label for block in listed.blocks]
-
-
-async def create(services: InnerServices, **fields: Any) -> pb.Group:
-    return (await services.groups.CreateGroup(pb.CreateGroupRequest(**fields))).group
-
-
-async def get(services: InnerServices, group_id: str) -> pb.Group:
-    return (await services.groups.GetGroup(pb.GetGroupRequest(group_id=group_id))).group
-
-
-def members(group: pb.Group) -> list[str]:
-    return [member.agent_id for member in group.members]
 
 
 async def test_a_group_is_stored_with_its_members_in_order_and_their_names(

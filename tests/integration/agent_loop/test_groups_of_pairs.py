@@ -9,7 +9,7 @@ import pytest
 
 from failures import failure
 from inner_services import InnerServices
-from integration.agent_loop.test_groups import agents, block, create, get, labels, members
+from integration.agent_loop.group_calls import agents, block, create, get, labels, members
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, Reason

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import AbstractContextManager
 from typing import Any
 
 from callers import TokenKeys
-from child_processes import running_service, service_settings
 from gates import gate
+from integration.archival.archival_calls import index, progress, search
+from integration.archival.archival_process import service
 from integration.archival.conftest import Client
-from integration.archival.test_files import index, progress, search
 from polling import eventually
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.index import FILE_CHUNKS
@@ -24,14 +23,6 @@ from strata.standalone.ports import ReservedPort
 from strata.standalone.vectors import EmbeddedVectors
 
 CHUNKS = 400
-
-
-def service(
-    urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, port: int
-) -> AbstractContextManager[int]:
-    engine = {"QDRANT_URL": vectors.url, "QDRANT_API_KEY": vectors.api_key}
-    settings = {**service_settings(urls, keys.public, port), **engine}
-    return running_service("archival", settings)
 
 
 async def test_indexing_resumes_after_a_kill(

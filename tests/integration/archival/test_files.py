@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
 import pytest
 
+from integration.archival.archival_calls import chunks, index, progress, search, sent
 from integration.archival.conftest import PRINCIPAL, Client
 from polling import eventually
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
@@ -15,33 +16,6 @@ from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError, StrataError
 from strata.shared.context import use
 from strata.shared.ids import new_id
-
-
-def chunks(*texts: str, first: int = 0) -> list[pb.FileChunk]:
-    return [
-        pb.FileChunk(ordinal=n, text=text, start_line=n + 1, end_line=n + 1)
-        for n, text in enumerate(texts, start=first)
-    ]
-
-
-async def sent(messages: Iterable[pb.IndexFileRequest]) -> AsyncIterator[pb.IndexFileRequest]:
-    for message in messages:
-        yield message
-
-
-async def index(client: Client, folder: str, file: str, *texts: str) -> int:
-    message = pb.IndexFileRequest(folder_id=folder, file_id=file, chunks=chunks(*texts))
-    return int((await client.files.IndexFile(sent([message]))).chunk_count)
-
-
-async def search(client: Client, folder: str, query: str, limit: int = 0) -> list[pb.FileChunkHit]:
-    request = pb.SearchFileChunksRequest(folder_ids=[folder], query=query, limit=limit)
-    return list((await client.files.SearchFileChunks(request)).hits)
-
-
-async def progress(client: Client, file: str) -> tuple[int, int] | None:
-    answer = await client.files.GetFileProgress(pb.GetFileProgressRequest(file_ids=[file]))
-    return next(((f.indexed_count, f.chunk_count) for f in answer.files), None)
 
 
 async def indexed(client: Client, file: str) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from callers import TokenKeys
+from integration.archival.archival_calls import count, made
+from integration.archival.archival_process import service
 from integration.archival.conftest import Client
-from integration.archival.test_death_while_indexing import service
-from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.protocol.errors import StrataError, UnavailableError

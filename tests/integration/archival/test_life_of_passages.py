@@ -13,20 +13,14 @@ import pytest
 import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from archival_support import DIM, MODEL
+from archival_stores import DIM, MODEL
+from integration.archival.archival_calls import count, made, put
 from integration.archival.conftest import Client
-from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
-
-
-async def put(client: Client, archive: str, text: str, **fields: Any) -> pb.Passage:
-    passage = pb.NewPassage(text=text, **fields)
-    request = pb.InsertPassageRequest(archive_id=archive, passage=passage)
-    return (await client.passages.InsertPassage(request)).passage
 
 
 async def listed(client: Client, archive: str, **fields: Any) -> list[str]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from integration.archival.archival_calls import count, made
 from integration.archival.conftest import Client
 from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
-
-
-async def made(client: Client) -> str:
-    request = archive_pb.CreateArchiveRequest(name=new_id("x"))
-    return str((await client.archives.CreateArchive(request)).archive.id)
 
 
 async def upload(
@@ -24,11 +20,6 @@ async def upload(
     )
     assert responses[-1].complete
     return responses[-1].inserted_count, responses[-1].duplicate_count
-
-
-async def count(client: Client, archive: str) -> int:
-    request = archive_pb.GetArchiveRequest(archive_id=archive)
-    return int((await client.archives.GetArchive(request)).archive.passage_count)
 
 
 async def test_a_repeated_upload_gets_the_first_answer(client: Client) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from callers import TokenKeys
 from cross_encoders import export
+from integration.archival.archival_calls import made, put
 from integration.archival.conftest import Client
-from integration.archival.test_life_of_passages import put
-from integration.archival.test_repeated_requests import made
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.common.v1 import search_pb2

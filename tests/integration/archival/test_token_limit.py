@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
+from integration.archival.archival_calls import count, index, made, upload
 from integration.archival.conftest import Client
-from integration.archival.test_files import index
-from integration.archival.test_repeated_requests import count, made
-from integration.archival.test_uploads import upload
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from integration.archival.archival_calls import count, made, upload
 from integration.archival.conftest import Client
-from integration.archival.test_repeated_requests import count, made
-from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import (
     AlreadyExistsError,
@@ -18,18 +17,6 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.ids import new_id
-
-
-async def upload(
-    client: Client, archive: str, *messages: list[str], request_id: str = "", skip: int = 0
-) -> list[pb.UploadPassagesResponse]:
-    return await upload_passages(
-        client.passages,
-        *map(new_passages, messages),
-        archive_id=archive,
-        request_id=request_id,
-        skip_count=skip,
-    )
 
 
 def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int]]:

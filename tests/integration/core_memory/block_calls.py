@@ -45,3 +45,12 @@ async def edit(client: Any, label: str = "human", **verb: Any) -> pb.EditBlockRe
     request = pb.EditBlockRequest(agent_id=AGENT, label=label, **verb)
     response: pb.EditBlockResponse = await client.blocks.EditBlock(request)
     return response
+
+
+async def patch(client: Any, text: str, label: str = "human", **more: Any) -> pb.EditBlockResponse:
+    return await edit(client, label, patch=pb.PatchEdit(patch=text), **more)
+
+
+async def versions(client: Any, block_id: str) -> list[pb.BlockVersion]:
+    listed = await client.blocks.ListBlockVersions(pb.ListBlockVersionsRequest(block_id=block_id))
+    return list(listed.versions)

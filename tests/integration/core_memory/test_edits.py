@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from failures import failure
-from integration.core_memory.block_calls import AGENT, create, edit, prepare
+from integration.core_memory.block_calls import AGENT, create, edit, patch, prepare, versions
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.protocol.errors import (
     AbortedError,
@@ -28,10 +28,6 @@ async def agent(client: Any, project: str) -> None:
     await prepare(client)
 
 
-async def patch(client: Any, text: str, label: str = "human", **more: Any) -> pb.EditBlockResponse:
-    return await edit(client, label, patch=pb.PatchEdit(patch=text), **more)
-
-
 async def append(client: Any, text: str, label: str = "human") -> pb.Block:
     return (await edit(client, label, append=pb.AppendEdit(content=text))).block
 
@@ -40,11 +36,6 @@ async def memory(client: Any) -> dict[str, str]:
     """The agent's blocks, in order."""
     listed = await client.blocks.ListBlocks(pb.ListBlocksRequest(agent_id=AGENT))
     return {block.label: block.value for block in listed.blocks}
-
-
-async def versions(client: Any, block_id: str) -> list[pb.BlockVersion]:
-    listed = await client.blocks.ListBlockVersions(pb.ListBlockVersionsRequest(block_id=block_id))
-    return list(listed.versions)
 
 
 async def test_a_patch_of_one_block_is_a_version_of_its_own(client: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from integration.core_memory.block_calls import AGENT, create, edit
-from integration.core_memory.test_edits import agent, patch, versions
+from integration.core_memory.block_calls import AGENT, create, edit, patch, versions
+from integration.core_memory.test_edits import agent
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from archival_support import DIM, MODEL, new_passage, new_text
+from archival_stores import DIM, MODEL, new_passage, new_text
+from block_records import NOW, begin, insert, make, write
 from callers import new_project
-from contract.agent_loop.test_journal import record, result
-from contract.core_memory.test_block_store import NOW, begin, insert, make, write
-from contract.recall.test_forks import Talk
-from contract.tool_execution.test_tool_store import NOTHING, custom
 from gateway_records import PROJECT, asking, new_run
+from journal_records import record, result
+from recall_conversations import Talk
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import JournalKey, NestedRecord
@@ -45,6 +44,7 @@ from strata.shared.migrate import ServiceMigrations
 from strata.shared.tool_catalogue import ToolEffect
 from strata.standalone.compose.services import SERVICES
 from strata.tool_execution.store import PostgresToolStore
+from tool_records import NOTHING, custom
 
 if TYPE_CHECKING:
     from conftest import Databases, ServiceDatabase

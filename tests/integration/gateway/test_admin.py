@@ -11,26 +11,14 @@ import grpc.aio
 import pytest
 
 from command_line import run_command
+from integration.gateway.projects import project, project_key
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_proxy import reason
+from rpc_errors import reason
 from run_events import collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.shared.ids import new_id
 from strata.shared.scopes import OrganizationScope, Scope
-
-
-async def project(gateway: Gateway, name: str, **fields: Any) -> pb.Project:
-    request = pb.CreateProjectRequest(name=name, **fields)
-    created = await gateway.admin.CreateProject(request, metadata=gateway.as_organization)
-    return created.project
-
-
-async def project_key(gateway: Gateway, project_id: str, *scopes: str) -> Gateway:
-    """The gateway as a key of a project sees it; made by the organisation key."""
-    request = pb.CreateApiKeyRequest(project_id=project_id, name="k", scopes=scopes)
-    made = await gateway.admin.CreateApiKey(request, metadata=gateway.as_organization)
-    return replace(gateway, api_key=made.secret)
 
 
 async def organization(services: ScriptedServices, gateway: Gateway, name: str) -> Gateway:

@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import pytest
 
-from integration.gateway.scripted_runs import event, finished, plays, reply, started, step
+from integration.gateway.approvals import asks, read_approval, respond
+from integration.gateway.scripted_runs import event, finished, plays, reply, started
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_proxy import reason
 from polling import eventually
+from rpc_errors import reason
 from run_events import collect, kinds
-from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.shared.ids import new_id
-
-
-def asks(
-    approval_id: str, version: str = "v1", *, approved_in: float = 0, by_client: bool = False
-) -> Any:
-    """A turn that ends with a request."""
-    request = message_pb2.ApprovalRequestPart(
-        approval_id=approval_id,
-        tool_calls=[message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments="{}")],
-        bindings=[
-            message_pb2.ApprovalBinding(
-                tool_call_id="c1", tool_version=version, arguments_hash="abc", by_client=by_client
-            )
-        ],
-    )
-    request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
-    if approved_in:
-        request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(seconds=approved_in))
-        request.default_decision = tool_pb2.DEFAULT_DECISION_APPROVE
-
-    return plays(
-        started(),
-        step(),
-        event(approval_requested=run_event_pb2.ApprovalRequested(approval=request)),
-        finished(run_event_pb2.STOP_REASON_REQUIRES_APPROVAL),
-    )
-
-
-def respond(gateway: Gateway, approval_id: str, **decision: Any) -> Any:
-    decision.setdefault("tool_call_id", "c1")
-    return gateway.runs.RespondToApproval(
-        pb.RespondToApprovalRequest(
-            approval_id=approval_id, decisions=[message_pb2.ApprovalDecision(**decision)]
-        ),
-        metadata=gateway.metadata,
-        timeout=60,
-    )
 
 
 async def open_approval(
@@ -138,14 +101,6 @@ async def test_a_message_can_take_the_place_of_an_answer(services: ScriptedServi
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_DECIDED",
     )
-
-
-async def read_approval(gateway: Gateway, approval_id: str) -> pb.Approval:
-    request = pb.GetApprovalRequest(approval_id=approval_id)
-    approval: pb.Approval = (
-        await gateway.runs.GetApproval(request, metadata=gateway.metadata)
-    ).approval
-    return approval
 
 
 async def test_approval_by_default_continues_at_its_deadline(services: ScriptedServices) -> None:

@@ -13,8 +13,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from clocks import OffsetClock
 from integration.gateway.scripted_runs import NEVER, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_proxy import reason
 from polling import eventually
+from rpc_errors import reason
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb

@@ -11,7 +11,7 @@ import pytest
 
 from integration.gateway.scripted_runs import delta, event, finished, plays, started, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_proxy import reason
+from rpc_errors import reason
 from run_events import collect
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2

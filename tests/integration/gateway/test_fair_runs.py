@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+from integration.gateway.projects import project, project_key
 from integration.gateway.scripted_runs import finished, started, step, stored
 from integration.gateway.scripted_services import ScriptedServices
-from integration.gateway.test_admin import project, project_key
 from polling import eventually
 from run_events import collect, kinds
 from strata.api.common.v1 import run_event_pb2

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
+from integration.gateway.projects import project, project_key
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_admin import project, project_key
 from run_events import collect, kinds
 from strata.api.archival.v1 import passage_service_pb2 as passages
 from strata.api.archival.v1 import passage_service_pb2_grpc as passages_grpc

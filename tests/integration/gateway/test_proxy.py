@@ -10,11 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf import descriptor_pool
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
+from rpc_errors import reason, status_of
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
 from strata.gateway.registry import public_services
@@ -31,21 +32,6 @@ INTERNAL = [
     "strata.api.archival.v1.AgentArchiveService/GetAgentStats",
     "strata.api.tool_execution.v1.ExecutionService/ExecuteTools",
 ]
-
-
-def status_of(trailing: Any) -> status_pb2.Status:
-    for key, value in trailing or ():
-        if key == "grpc-status-details-bin":
-            assert isinstance(value, bytes)
-            return status_pb2.Status.FromString(value)
-    raise AssertionError("no details")
-
-
-def reason(error: grpc.aio.AioRpcError) -> str:
-    info = error_details_pb2.ErrorInfo()
-    assert status_of(error.trailing_metadata()).details[0].Unpack(info)
-    assert info.domain == "strata"
-    return str(info.reason)
 
 
 def agents(gateway: Gateway) -> Any:

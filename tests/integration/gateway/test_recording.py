@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
+from integration.gateway.projects import project, project_key
 from integration.gateway.scripted_runs import event, finished, plays, started, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices
-from integration.gateway.test_admin import project, project_key
-from integration.gateway.test_proxy import reason
+from rpc_errors import reason
 from run_events import collect
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
 
-import strata
+from integration.gateway.gateway_processes import start_process
 from integration.gateway.scripted_runs import delta, finished, plays, started, step, stored
-from integration.gateway.scripted_services import Gateway, ScriptedServices, take_timing
+from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from run_events import collect, kinds
-from service_process import command_of
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.gateway.runs.domain import timing
 from strata.gateway.runs.events import run_follower
 from strata.standalone.ports import ReservedPort
-
-_ROOTS = [str(Path(part).parent) for part in strata.__path__]
 
 
 class Gate:
@@ -339,42 +333,6 @@ async def test_a_gateway_process_ends_cleanly_on_sigterm(socket_services: Script
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
     assert kinds(await collect(survivor.stream(run.id)))[-1] == "run_finished"
-
-
-async def start_process(
-    services: ScriptedServices, **changes: Any
-) -> tuple[asyncio.subprocess.Process, str]:
-    """Starts a gateway as a process of its own, as `strata-gateway` does."""
-    constants = take_timing(changes)
-    settings = services.settings(**changes)
-    environment = {
-        "PATH": os.defpath,
-        "PYTHONPATH": os.pathsep.join(_ROOTS),
-        "STRATA_GATEWAY_PORT": "0",
-        "STRATA_GATEWAY_DATABASE_URL": settings.database_url,
-        "STRATA_GATEWAY_WORKER_DATABASE_URL": settings.worker_database_url,
-        "STRATA_GATEWAY_TOKEN_PRIVATE_KEY": settings.token_private_key,
-        "STRATA_GATEWAY_KEY_PEPPER": settings.key_pepper,
-        "STRATA_GATEWAY_DRAIN_S": "0",
-        "STRATA_GATEWAY_GRACE_S": "0.2",
-        **{
-            f"STRATA_GATEWAY_TARGETS__{service.upper()}": target
-            for service, target in services.targets.items()
-        },
-    }
-    process = await asyncio.create_subprocess_exec(
-        *command_of(
-            "strata.gateway.main",
-            {f"{timing.__name__}.{name}": value for name, value in constants.items()},
-        ),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
-    assert line.startswith("READY gateway "), line
-    return process, line.split()[-1]
 
 
 async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(

@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
+from integration.gateway.approvals import asks, read_approval, respond
 from integration.gateway.members import Members
+from integration.gateway.schedule_calls import Schedules
 from integration.gateway.scripted_runs import reply
 from integration.gateway.scripted_services import ScriptedServices, message
-from integration.gateway.test_approvals import asks, read_approval, respond
-from integration.gateway.test_schedules import Schedules
 from polling import eventually
 from run_events import collect, kinds
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb

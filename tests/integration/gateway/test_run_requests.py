@@ -12,7 +12,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
-from integration.gateway.test_proxy import reason, status_of
+from rpc_errors import reason, status_of
 from run_events import collect
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb

@@ -10,6 +10,14 @@ import pytest
 from doubles.script import call, say
 from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
+from integration.tool_execution.stateful_tools import (
+    START,
+    TIMES,
+    make_block,
+    put,
+    ran,
+    source,
+)
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
@@ -20,38 +28,10 @@ from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-TIMES = "times: int, "
-DESCRIBED = "\n\n    Args:\n        times: How often.\n    "
-START = "Name: Ada\nCity: Graz"
-
-
-def source(body: str, name: str = "stateful", parameters: str = "") -> str:
-    """A tool with a body; its lines see ``memory``."""
-    lines = "\n".join(f"    {line}" for line in body.splitlines())
-    return (
-        f'def {name}({parameters}agent_state: "AgentState") -> object:\n'
-        f'    """Does something with memory.{DESCRIBED if parameters == TIMES else ""}"""\n'
-        f"    memory = agent_state.memory\n{lines}\n"
-    )
-
 
 @pytest.fixture
 def blocks(services: InnerServices) -> block_grpc.BlockServiceStub:
     return block_grpc.BlockServiceStub(services.channel("core_memory"))
-
-
-async def put(registry: Any, text: str, **fields: Any) -> pb.Tool:
-    tool: pb.Tool = (
-        await registry.UpsertTool(pb.UpsertToolRequest(source_code=text, **fields))
-    ).tool
-    return tool
-
-
-async def ran(tools: Tools, name: str = "stateful", **arguments: Any) -> tuple[str, Any, Any]:
-    """Runs a call as the loop does; returns its status, its text for the model, and the edits."""
-    (ended,) = await tools.run((name, arguments), own=[name])
-    packed = json.loads(ended.tool_return.content)
-    return packed["status"], packed["message"], list(ended.memory_edits)
 
 
 async def test_a_tool_sees_the_memory_of_its_agent(tools: Tools, registry: Any) -> None:
@@ -274,16 +254,6 @@ async def test_with_several_blocks_those_before_a_refused_one_stay(
     assert "'alpha' were stored" in value
     assert (await tools.block("alpha")).value == "two"
     assert (await tools.block("human")).value == START
-
-
-async def make_block(tools: Tools, blocks: Any, label: str, **fields: Any) -> None:
-    await blocks.CreateBlock(
-        block_pb.CreateBlockRequest(
-            block=block_pb.NewBlock(label=label, **fields),
-            agent_id=tools.agent.id,
-            request_id=new_id("request"),
-        )
-    )
 
 
 async def test_the_same_call_again_edits_once(tools: Tools, registry: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from inner_services import InnerServices
 from integration.tool_execution.conftest import Tools
-from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
+from integration.tool_execution.stateful_tools import START, make_block, put, ran, source
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from integration.tool_execution.conftest import Tools, UnusedSandbox
-from integration.tool_execution.test_registry import result_of, run, upsert
+from integration.tool_execution.registry_calls import result_of, run, upsert
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, UnimplementedError, WrongSettingError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from integration.tool_execution.conftest import Tools, UnusedSandbox
-from integration.tool_execution.test_registry import result_of, run, upsert
+from integration.tool_execution.registry_calls import result_of, run, upsert
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason, UnimplementedError
 from strata.tool_execution.custom.executor import SandboxRunner

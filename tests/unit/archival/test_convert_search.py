@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival_support import NOW, new_passage
+from archival_stores import NOW, new_passage
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.common.v1 import search_pb2
 from strata.archival.convert.search import answer_to_proto, to_search

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strata.agent_loop.context.requests import Offer
-from strata.agent_loop.domain.agent.response_formats import ResponseFormat, ResponseFormatType
+from strata.agent_loop.domain.agent.response_formats import ResponseFormat
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.model.chat import (
     ChatRole,
@@ -34,28 +34,19 @@ from strata.shared.tool_catalogue import SEND_MESSAGE, SENT_MESSAGE, ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.in_memory_ports import Agents, Models, Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.json_replies import (
+    ANY,
+    INVALID,
+    SCHEMA,
+    TEXT,
+    VALID,
+    WEATHER,
+    harness_with,
+)
 from unit.agent_loop.loop.loop_harness import LoopHarness
 from unit.agent_loop.loop.model_replies import reply
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "note": {"type": "string"}},
-    "required": ["city"],
-}
-WEATHER = ResponseFormat(
-    ResponseFormatType.JSON_SCHEMA, "weather", "The weather.", json.dumps(SCHEMA)
-)
-ANY = ResponseFormat(ResponseFormatType.JSON_OBJECT)
-TEXT = ResponseFormat()
-INVALID, VALID = '{"town": "Rome"}', '{"city": "Rome"}'
 PROBLEM = "unknown 'town' (it takes 'city', 'note')"
-
-
-def harness_with(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopHarness:
-    harness = LoopHarness()
-    harness.agent = replace(harness.agent, response_format=asked, **fields)
-    harness.ports = replace(harness.ports, agents=Agents(harness.agent))
-    return harness
 
 
 class TalkingModel:

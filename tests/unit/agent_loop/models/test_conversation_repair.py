@@ -1,5 +1,7 @@
 """Any conversation becomes a legal request, judged by the strict rules of the doubles."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 
@@ -9,7 +11,6 @@ from hypothesis import strategies as st
 
 from doubles import anthropic_dialect, openai_dialect, responses_dialect
 from doubles.script import ModelCall
-from hostile_json import HOSTILE_ARGUMENTS
 from image_samples import png
 from strata.agent_loop.domain.model.chat import (
     ChatMessage,
@@ -19,13 +20,10 @@ from strata.agent_loop.domain.model.chat import (
     ImagePart,
     ModelRequest,
     ModelSettings,
-    PromptPart,
-    ReasoningPart,
     ShownImage,
     TextPart,
     ToolCall,
     ToolChoice,
-    ToolSchema,
 )
 from strata.agent_loop.models.anthropic_api import messages_wire as anthropic_wire
 from strata.agent_loop.models.conversation_repair import (
@@ -40,54 +38,11 @@ from strata.agent_loop.models.openai_api import chat_completions_wire as openai_
 from strata.agent_loop.models.openai_api import responses_wire
 from strata.agent_loop.models.structured_tools.prompt import render
 from strata.shared.json_text import encodable, parse_json
-
-IDS = st.sampled_from(["call_0", "call_0", "toolu:ü", "", "x" * 29 + "1", "x" * 29 + "2"])
-TEXTS = st.sampled_from(["", "  ", "\u200b", "hello", "\ud800", "ünï\x00", '{"a": 1}'])
-ARGUMENTS = st.sampled_from(
-    ["{}", '{"a": [1]}', "", "null", "[1]", '{"a":', '{"a": NaN}', *HOSTILE_ARGUMENTS.values()]
-)
-CALLS = st.builds(ToolCall, IDS, st.sampled_from(["a", "b"]), ARGUMENTS)
-THOUGHTS = st.sampled_from(
-    [
-        ReasoningPart("hm", anthropic_dialect.signature("hm")),
-        ReasoningPart("unsigned"),
-        ReasoningPart("", redacted="opaque"),
-        *(
-            responses_wire.reasoning_part(text, responses_dialect.encrypted(text, ""), before)
-            for text, before in (("", 0), ("hm", 0), ("well", 1), ("so", 5))
-        ),
-    ]
-)
-
-
-IMAGES = st.builds(
-    lambda shade, detail: ShownImage(
-        ImagePart("image/png", detail=detail, data=png(2, 2, shade)), weight=10
-    ),
-    st.integers(0, 255),
-    st.sampled_from(ImageDetail),
-)
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> ChatMessage:
-    role = draw(st.sampled_from(ChatRole))
-    content: list[PromptPart] = [TextPart(draw(TEXTS))]
-    if role in (ChatRole.TOOL, ChatRole.USER):
-        content += draw(st.lists(IMAGES, max_size=2))
-    if role is ChatRole.TOOL:
-        return ChatMessage(role, tuple(content), tool_call_id=draw(IDS))
-    if role is not ChatRole.ASSISTANT:
-        return ChatMessage(role, tuple(content))
-    thoughts = draw(st.lists(THOUGHTS, max_size=2))
-    calls = draw(st.lists(CALLS, max_size=3))
-    return ChatMessage(role, (*thoughts, *content), tuple(calls))
-
-
-CONVERSATIONS = st.lists(messages(), max_size=12)
-TOOLS = [ToolSchema("a", "A.", {"type": "object", "properties": {"x": {"type": "string"}}})]
-CHOICES = st.sampled_from(
-    [ToolChoice(), ToolChoice.required(), ToolChoice.none(), ToolChoice.named("a")]
+from unit.agent_loop.models.random_conversations import (
+    CHOICES,
+    CONVERSATIONS,
+    TEXTS,
+    TOOLS,
 )
 
 

@@ -27,7 +27,7 @@ from strata.agent_loop.models.conversation_repair import CONTINUE, repair
 from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.presets.table import PRESETS, preset_of, preset_of_product, quirks_of
 from strata.standalone.compose.model import USUAL_ADDRESSES
-from unit.agent_loop.models.test_conversation_repair import CHOICES, CONVERSATIONS, TOOLS
+from unit.agent_loop.models.random_conversations import CHOICES, CONVERSATIONS, TOOLS
 
 SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "openai"]
 MODELS = ["m", "reasons", "mistralai/m"]

@@ -39,14 +39,14 @@ from strata.shared.agent_types import AgentType
 from strata.shared.messages import MessageRole
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import HAND_OVER, ToolEffect
-from unit.agent_loop.compaction.test_compacting_turns import full
+from unit.agent_loop.compaction.full_windows import full
 from unit.agent_loop.loop import gated
 from unit.agent_loop.loop.coding import coded, coding_harness
 from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.json_replies import ANY, INVALID, TEXT, VALID, harness_with
 from unit.agent_loop.loop.loop_harness import LoopHarness
 from unit.agent_loop.loop.model_replies import reply
-from unit.agent_loop.loop.test_replies_in_json import ANY, INVALID, TEXT, VALID, harness_with
 from unit.agent_loop.replay.recorded import pieces_of, record
 
 

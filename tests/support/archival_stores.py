@@ -1,8 +1,8 @@
-"""Helpers of the archival tests."""
+"""The stores of archival over one database, their indexes, and passages for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,8 +16,10 @@ from strata.archival.domain.passages import (
     InsertedPassage,
     NewPassage,
     NewText,
+    Passage,
     SuppliedVector,
 )
+from strata.archival.domain.search import Search
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.archival.search.passage_search import PassageSearch
@@ -32,6 +34,7 @@ from strata.archival.store import (
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import Indexer
+from strata.shared.search.results import SearchHit, SearchResult
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4
@@ -138,3 +141,13 @@ class Finder:
         self, folders: Sequence[str], query: str, limit: int = 5
     ) -> list[FoundChunk]:
         return list((await self.chunk_search.search(folders, query, limit)).hits)
+
+
+async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> SearchResult[Passage]:
+    return await finder.search.search(
+        Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
+    )
+
+
+def texts(hits: Iterable[SearchHit[Passage]]) -> list[str]:
+    return [hit.item.text for hit in hits]
