@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from inner_services import InnerServices, open_inner_services
+from mortal_loop import Mortal, open_mortal
 from web_servers import RawServer, raw_server
 
 
@@ -35,3 +36,10 @@ def services(running_services: InnerServices) -> Iterator[InnerServices]:
     with running_services.signed_in():
         yield running_services
     assert running_services.model.violations == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
+    """The loop of a process that can die."""
+    async with open_mortal(services) as mortal:
+        yield mortal

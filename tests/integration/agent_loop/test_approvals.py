@@ -9,7 +9,7 @@ import pytest
 from chat_messages import roles
 from doubles.script import Reply, say
 from inner_services import InnerServices
-from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
+from mortal_loop import Died, Mortal, human, remember
 from strata.agent_loop.domain.conversation.approvals import ApprovalResponse, Decision
 from strata.agent_loop.domain.run.events import ApprovalRequested
 from strata.agent_loop.domain.run.runs import RunRequest
@@ -18,8 +18,6 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import tool_pb2
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
-
-__all__ = ["mortal"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,7 @@ import pytest
 
 from doubles.script import Call, ModelCall, Reply, Step
 from inner_services import InnerServices
-from integration.agent_loop.test_recovery import Died, Mortal, Sink, mortal
+from mortal_loop import Died, Mortal, Sink
 from strata.agent_loop.domain.run.runs import RunRequest, TranscriptRange
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent
 from strata.agent_loop.loop.turn import Turn
@@ -21,7 +21,6 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.stop_reasons import StopReason
 
-__all__ = ["mortal"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.parametrize("running_services", ["inprocess"], indirect=True, scope="package"),

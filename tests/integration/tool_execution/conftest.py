@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from inner_services import InnerServices, open_inner_services
 from mcp_support import Mcp, open_folder
+from mortal_loop import Mortal, open_mortal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
@@ -175,3 +176,10 @@ async def mcp(services: InnerServices) -> AsyncIterator[Mcp]:
     with open_folder() as folder:
         async with Mcp(services, folder) as mcp:
             yield mcp
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
+    """The loop of a process that can die."""
+    async with open_mortal(services) as mortal:
+        yield mortal

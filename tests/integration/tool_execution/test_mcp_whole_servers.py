@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from doubles.script import Call, Reply, say
-from integration.agent_loop.test_recovery import Died, Mortal, mortal
 from mcp_support import Mcp, names, tool
+from mortal_loop import Died, Mortal
 from polling import eventually
 from strata.agent_loop.domain.tools import ToolEvent
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -19,8 +19,6 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.server_tools import MAX_SERVER_TOOLS
-
-__all__ = ["mortal"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
