@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from integration.core_memory.block_calls import AGENT, create, edit, patch, versions
-from integration.core_memory.test_edits import agent
+from integration.core_memory.block_calls import AGENT, create, edit, patch, prepare, versions
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
@@ -15,10 +14,14 @@ from strata.protocol.errors import InvalidArgumentError
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
-__all__ = ["agent"]
-
 WEB, MCP = message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP
 UNDER_WEB = pb.EditOrigin(taint=[WEB, message_pb2.PROVENANCE_USER])
+
+
+@pytest.fixture(autouse=True)
+async def agent(client: Any, project: str) -> None:
+    """The agent of the tests, in the project of each."""
+    await prepare(client)
 
 
 async def update(client: Any, block: pb.Block, **fields: Any) -> pb.UpdateBlockResponse:
