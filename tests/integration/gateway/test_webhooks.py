@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 
 from command_line import run_command
-from integration.gateway.scripted_runs import NEVER, finished, plays, started
+from integration.gateway.scripted_runs import finished, plays, started
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from run_events import collect
@@ -337,7 +337,10 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
 ) -> None:
     services = socket_services
 
-    receiver.answers["/slow"] = plays(NEVER)
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    receiver.answers["/slow"] = never
     gateway = await gateway_of(services, receiver, webhook_timeout_s=60)
     await Webhooks(gateway).create(receiver.url("/slow"))
     for _ in range(12):

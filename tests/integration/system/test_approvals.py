@@ -144,7 +144,7 @@ async def test_messages_wait_behind_a_request_and_may_take_its_place(system: Sys
         run_pb.StartRunRequest(agent_id=agent.id, messages=[user_message("Third?")])
     )
     go_on.set()
-    assert (await first.rest()).approval
+    assert (await first.rest()).approval.tool_calls
     assert (await system.run(queued.run.id)).state == run_pb.RUN_STATE_QUEUED
     second = system.begin(agent, "Never mind.", on_approval=run_pb.ON_APPROVAL_DENY)
     texts = {(await second.rest()).text, (await system.follow(queued.run.id)).text}
