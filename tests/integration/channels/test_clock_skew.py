@@ -20,6 +20,7 @@ from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
 from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.request_stream import RequestStream
 from strata.shared.service import Service
 from strata.shared.telemetry import Telemetry
 
@@ -51,14 +52,26 @@ def servicer(echo: Any) -> Any:
     return Servicer()
 
 
+def closed(*requests: Any) -> RequestStream[Any]:
+    stream = RequestStream(*requests)
+    stream.close()
+    return stream
+
+
 async def every_shape(stub: Any, echo: Any) -> None:
     """Makes a call of each shape."""
+    await repeated_shapes(stub, echo)
+    note = echo.pb.Note(number=7)
+    assert (await stub.Sum(iter([note, note]))).number == 14
+
+
+async def repeated_shapes(stub: Any, echo: Any) -> None:
+    """Makes a call of each shape that is repeated when the token is refused."""
     note = echo.pb.Note(number=7)
     assert await stub.Echo(note) == note
     assert await stub.Change(note) == note
     assert [answer async for answer in stub.Count(note)] == [note]
-    assert (await stub.Sum(iter([note, note]))).number == 14
-    assert [answer async for answer in stub.Chat(iter([note]))] == [note]
+    assert [answer async for answer in stub.Chat(closed(note))] == [note]
 
 
 class Client:
@@ -114,7 +127,7 @@ async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
     stub = client.stub(targets(servers), echo)
     with keys.signed_in():
         for _ in range(4):
-            await every_shape(stub, echo)
+            await repeated_shapes(stub, echo)
     assert refusals(servers[0]) == 0 < refusals(servers[1])
 
 
@@ -128,7 +141,7 @@ async def test_no_refused_call_hangs_however_short_the_pause_is(
 
     async def calls() -> None:
         for _ in range(10):
-            await every_shape(stub, echo)
+            await repeated_shapes(stub, echo)
 
     try:
         async with asyncio.timeout(60):
@@ -139,7 +152,7 @@ async def test_no_refused_call_hangs_however_short_the_pause_is(
     assert refusals(servers[1]) >= 10
 
 
-async def test_calls_of_every_shape_are_repeated_a_few_times_when_the_token_is_refused(
+async def test_calls_are_repeated_a_few_times_when_the_token_is_refused(
     start: Any, echo: Any, keys: Any
 ) -> None:
     server = await start(servicer(echo), clock=OffsetClock(-900))
@@ -151,9 +164,8 @@ async def test_calls_of_every_shape_are_repeated_a_few_times_when_the_token_is_r
         lambda: stub.Change(note),
         lambda: stub.Count(note).read(),
         lambda: anext(aiter(stub.Count(note))),
-        lambda: stub.Sum(iter([note])),
-        lambda: stub.Chat(iter([note])).read(),
-        lambda: anext(aiter(stub.Chat(iter([note])))),
+        lambda: stub.Chat(closed(note)).read(),
+        lambda: anext(aiter(stub.Chat(closed(note)))),
     ]
     try:
         with keys.signed_in():

@@ -16,7 +16,6 @@ from polling import eventually
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock_skew import SERVER_TIME_KEY
-from strata.shared.interceptors.replay import LIMIT_BYTES
 from strata.shared.request_stream import RequestStream
 from strata.shared.server import GrpcServer
 
@@ -70,22 +69,22 @@ async def stub(start: Any, echo: Any, refusing: GrpcServer, factory: ChannelFact
 async def test_requests_that_come_slowly_are_replayed(
     echo: Any, keys: Any, stub: Any, refusing: GrpcServer
 ) -> None:
-    note = echo.pb.Note
-
-    async def requests() -> AsyncIterator[Any]:
-        request = note()
-        for number in range(20):
-            # One message for all requests, as a caller may have it.
-            request.text = str(number)
-            yield request
-            await asyncio.sleep(0.003)
-
     texts = [str(number) for number in range(20)]
+
+    async def add_slowly(requests: RequestStream[Any]) -> None:
+        for text in texts:
+            requests.add(echo.pb.Note(text=text))
+            await asyncio.sleep(0.003)
+        requests.close()
+
     with keys.signed_in():
         for _ in range(4):
-            assert (await stub.Sum(requests())).text == " ".join(texts)
-            assert [response.text async for response in stub.Chat(requests())] == texts
-            call = stub.Chat(note(text=text) for text in texts)
+            requests: RequestStream[Any] = RequestStream()
+            adding = asyncio.create_task(add_slowly(requests))
+            assert [response.text async for response in stub.Chat(requests)] == texts
+            await adding
+            # The requests are still there.
+            call = stub.Chat(requests)
             responses = [await call.read() for _ in texts]
             assert [response.text for response in responses] == texts
             assert await call.read() is grpc.aio.EOF
@@ -105,31 +104,14 @@ async def test_conversation_continues_after_a_refusal(
                 assert (await call.read()).text == text
             requests.add(echo.pb.Note(text="end"))
             assert await call.read() is grpc.aio.EOF
+            requests.close()
     assert refusals(refusing)
 
 
-@pytest.mark.parametrize("method", ["Sum", "Chat"])
-async def test_call_with_more_requests_than_are_kept_is_not_repeated(
-    echo: Any, keys: Any, factory: ChannelFactory, refusing: GrpcServer, method: str
-) -> None:
-    stub = stub_to(refusing.address, factory, echo)
-    note = echo.pb.Note(data=bytes(LIMIT_BYTES))
-    with keys.signed_in():
-        call = getattr(stub, method)(iter([note]))
-        with pytest.raises(UnavailableError) as raised:
-            await (call if method == "Sum" else call.read())
-    assert raised.value.reason is Reason.INTERNAL_TOKEN_REFUSED
-    await check_refusals(refusing, 1)
-
-
-@pytest.mark.parametrize("method", ["Sum", "Chat"])
 async def test_no_task_waits_for_requests_after_the_end_of_a_call(
-    start: Any, echo: Any, keys: Any, factory: ChannelFactory, refusing: GrpcServer, method: str
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory, refusing: GrpcServer
 ) -> None:
     class Hasty(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
-        async def Sum(self, requests: Any, context: Any) -> Any:
-            return await anext(aiter(requests))
-
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
             yield await anext(aiter(requests))
 
@@ -140,35 +122,36 @@ async def test_no_task_waits_for_requests_after_the_end_of_a_call(
         calls = []
         for stub in (both, both, both, none):
             # More requests may come at any time.
-            call = getattr(stub, method)(RequestStream(echo.pb.Note(text="a")))
+            requests = RequestStream(echo.pb.Note(text="a"))
+            call = stub.Chat(requests)
             calls.append(call)
             try:
-                response = await (call if method == "Sum" else call.read())
-                assert response.text == "a"
+                assert (await call.read()).text == "a"
                 await call.code()
             except UnavailableError:
                 assert stub is none
+            requests.close()
         await eventually(lambda: not readers())
     assert all(call.done() for call in calls)
     assert refusals(refusing)
 
 
 @pytest.mark.parametrize("how", ["cancel", "cancel the reader", "drop"])
-@pytest.mark.parametrize("method", ["Sum", "Chat"])
 async def test_call_can_be_cancelled_between_two_attempts(
-    echo: Any, keys: Any, refusing: GrpcServer, method: str, how: str
+    echo: Any, keys: Any, refusing: GrpcServer, how: str
 ) -> None:
     factory = ChannelFactory(ChannelOptions(first_pause_s=600, max_attempts=20))
     try:
         stub = stub_to(refusing.address, factory, echo)
         with keys.signed_in():
-            call = getattr(stub, method)(RequestStream(echo.pb.Note(text="a")))
-            ended: list[bool] = []
-            call.add_done_callback(lambda _: ended.append(True))
+            requests = RequestStream(echo.pb.Note(text="a"))
+            call = stub.Chat(requests)
             if how == "drop":
                 await eventually(lambda: bool(refusals(refusing)))
             else:
-                reading = asyncio.ensure_future(call if method == "Sum" else call.read())
+                ended: list[bool] = []
+                call.add_done_callback(lambda _: ended.append(True))
+                reading = asyncio.ensure_future(call.read())
                 await eventually(lambda: bool(refusals(refusing)))
                 # The pause lasts long.
                 await asyncio.sleep(0.1)
@@ -183,25 +166,24 @@ async def test_call_can_be_cancelled_between_two_attempts(
                 del reading
             del call
             gc.collect()
+            requests.close()
             await eventually(lambda: not readers())
             await check_refusals(refusing, 1)
     finally:
         await factory.close()
 
 
-@pytest.mark.parametrize("method", ["Sum", "Chat"])
 async def test_done_callback_is_called_once_after_the_last_attempt(
-    echo: Any, keys: Any, stub: Any, refusing: GrpcServer, method: str
+    echo: Any, keys: Any, stub: Any, refusing: GrpcServer
 ) -> None:
     with keys.signed_in():
         for _ in range(6):
             ended: list[Any] = []
-            call = getattr(stub, method)(iter([echo.pb.Note(text="a")]))
+            requests = RequestStream(echo.pb.Note(text="a"))
+            requests.close()
+            call = stub.Chat(requests)
             call.add_done_callback(ended.append)
-            if method == "Sum":
-                await call
-            else:
-                assert len([response async for response in call]) == 1
+            assert len([response async for response in call]) == 1
             assert ended == [call]
             assert await call.code() is grpc.StatusCode.OK
             assert SERVER_TIME_KEY in dict(await call.trailing_metadata())
@@ -211,28 +193,15 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
     assert refusals(refusing)
 
 
-@pytest.mark.parametrize("method", ["Sum", "Chat"])
-async def test_attempts_end_with_the_deadline_of_the_call(
-    echo: Any, keys: Any, stub: Any, method: str
-) -> None:
+async def test_attempts_end_with_the_deadline_of_the_call(echo: Any, keys: Any, stub: Any) -> None:
     with keys.signed_in():
         for _ in range(3):
-            call = getattr(stub, method)(RequestStream(), timeout=0.3)
+            requests: RequestStream[Any] = RequestStream()
+            call = stub.Chat(requests, timeout=0.3)
             with pytest.raises(DeadlineExceededError):
-                await (call if method == "Sum" else call.read())
+                await call.read()
+            requests.close()
             await eventually(lambda: not readers())
-
-
-async def test_error_of_the_iterator_cancels_the_call(echo: Any, keys: Any, stub: Any) -> None:
-    async def requests() -> AsyncIterator[Any]:
-        yield echo.pb.Note(text="a")
-        await asyncio.sleep(0.05)
-        raise LookupError("nothing there")
-
-    with keys.signed_in():
-        for _ in range(4):
-            with pytest.raises(asyncio.CancelledError):
-                await stub.Sum(requests())
 
 
 async def test_calls_that_are_written_to_are_attempted_once(
@@ -242,6 +211,7 @@ async def test_calls_that_are_written_to_are_attempted_once(
     with keys.signed_in():
         for method in ("Sum", "Chat"):
             call = getattr(stub, method)()
-            with pytest.raises(UnavailableError):
+            with pytest.raises(UnavailableError) as raised:
                 await (call if method == "Sum" else call.read())
+            assert raised.value.reason is Reason.INTERNAL_TOKEN_REFUSED
     await check_refusals(refusing, 2)

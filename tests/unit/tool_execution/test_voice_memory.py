@@ -45,7 +45,7 @@ class Passages:
         self._errors = list(errors)
 
     async def UploadPassages(self, requests: Any) -> AsyncIterator[pb.UploadPassagesResponse]:
-        self.requests += requests
+        self.requests += [request async for request in requests]
         if self._errors:
             raise self._errors.pop(0)
         count = len(self.requests[-1].passages)

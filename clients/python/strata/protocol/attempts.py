@@ -45,9 +45,6 @@ class Repeated:
         limits: Number of attempts and pauses between them.
     """
 
-    _always_observed = False
-    """Whether attempts are watched for their end although nobody asked for a callback."""
-
     def __init__(
         self, start: Callable[[], Any], method: str, until: float, limits: RepeatLimits
     ) -> None:
@@ -55,12 +52,12 @@ class Repeated:
         self._method = method
         self._backoff = Backoff(until, first_s=limits.first_pause_s)
         self._left = limits.max_attempts - 1
-        self._attempt = start()
         self._pause: asyncio.Future[bool] | None = None
         self._callbacks: list[DoneCallback] = []
         self._readers = 0
         self._final = False
         self._cancelled = False
+        self._begin()
 
     def _take_attempt(self) -> bool:
         """Uses up one of the limited attempts; returns False if there is none left."""
@@ -88,9 +85,12 @@ class Repeated:
         """Starts the next attempt."""
         if self._final:
             raise asyncio.CancelledError
-        self._attempt = self._start()
-        if self._callbacks or self._always_observed:
+        self._begin()
+        if self._callbacks:
             self._observe()
+
+    def _begin(self) -> None:
+        self._attempt = self._start()
 
     def _observe(self) -> None:
         """Watches the attempt that is under way for its end."""
@@ -100,7 +100,7 @@ class Repeated:
         def ended(attempt: Any) -> None:
             attempt_ended = held()
             if attempt_ended is None:
-                call_back(callbacks, attempt)
+                _call_back(callbacks, attempt)
             else:
                 attempt_ended(attempt)
 
@@ -113,7 +113,7 @@ class Repeated:
 
     def _over(self) -> None:
         """Called when the call has ended and no attempt follows; possibly more than once."""
-        call_back(self._callbacks, self)
+        _call_back(self._callbacks, self)
 
     def _stop_reading(self) -> None:
         """Called by a reader when it has a response or an error to return."""
@@ -209,7 +209,7 @@ class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
         return self._take_attempt()
 
 
-def call_back(callbacks: list[DoneCallback], call: Any) -> None:
+def _call_back(callbacks: list[DoneCallback], call: Any) -> None:
     """Calls each callback once."""
     while callbacks:
         callbacks.pop(0)(call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import grpc.aio
 
@@ -13,6 +13,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.domain.runs import Run, RunFilter, RunKind, RunStore, is_group
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.fair_slots import FairSlots
+from strata.shared.request_stream import RequestStream
 from strata.shared.settings import MIB
 
 MAX_EVENT_BYTES = 48 * MIB
@@ -60,8 +61,9 @@ class RunRecorder:
             raise _not_recordable(run, "it has not ended")
         async with self._slots.slot(run.project_id):
             # Read everything first: an error while sending the request stream would be lost.
-            pieces = [piece async for piece in self._pieces(run)]
-            async for response in self._stub.RecordRun(_in_turn(pieces)):
+            requests = RequestStream(*[piece async for piece in self._pieces(run)])
+            requests.close()
+            async for response in self._stub.RecordRun(requests):
                 yield response.piece
 
     async def _pieces(self, run: Run) -> AsyncIterator[turn_pb.RecordRunRequest]:
@@ -136,13 +138,6 @@ class RunRecorder:
                     change = turn_pb.LaterChange(after=sent.system, change=sent.system_change)
                     changes.append(change)
         return changes[::-1], size
-
-
-async def _in_turn(
-    pieces: Iterable[turn_pb.RecordRunRequest],
-) -> AsyncIterator[turn_pb.RecordRunRequest]:
-    for piece in pieces:
-        yield piece
 
 
 def _not_recordable(run: Run, why: str) -> FailedPreconditionError:

@@ -20,6 +20,7 @@ from strata.protocol.errors import (
     passes,
 )
 from strata.shared.convert.messages import labels_to_proto
+from strata.shared.request_stream import RequestStream
 from strata.shared.tool_catalogue import (
     FINISH_RETHINKING_MEMORY,
     MEMORIES_STORED,
@@ -152,10 +153,12 @@ class StoreMemories:
     ) -> passage_pb.UploadPassagesResponse:
         """Stores passages in one transaction; retries while archival memory is unavailable."""
         pauses = backoff()
+        # Each request message is one transaction.
+        requests = RequestStream(request)
+        requests.close()
         while True:
             try:
-                # Each request message is one transaction.
-                answers = self._passages.UploadPassages(iter([request]))
+                answers = self._passages.UploadPassages(requests)
                 return [progress async for progress in answers][-1]
             except StrataError as error:
                 if not passes(error):

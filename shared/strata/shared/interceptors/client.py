@@ -9,10 +9,9 @@ also while a stream is read.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +23,7 @@ from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.context import RequestContext, current, use
 from strata.shared.interceptors.attempts import (
+    RepeatedBidiStream,
     RepeatedStream,
     RepeatPolicy,
     ServiceCall,
@@ -31,11 +31,7 @@ from strata.shared.interceptors.attempts import (
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 from strata.shared.interceptors.peer import ServicePeer
-from strata.shared.interceptors.replay import (
-    ReplayedCall,
-    ReplayedStream,
-    RequestReplay,
-)
+from strata.shared.request_stream import RequestStream
 from strata.shared.telemetry import make_traceparent
 
 MARGIN_S = 0.05
@@ -156,7 +152,11 @@ class _Callable:
 
 
 class _RepeatedCallable(_Callable):
-    """Starts calls with one request that are attempted again."""
+    """Starts calls that are attempted again.
+
+    Of the calls with streamed requests, those with a `RequestStream` and streamed responses are:
+    other requests can be sent once only.
+    """
 
     def __init__(
         self,
@@ -178,70 +178,29 @@ class _RepeatedCallable(_Callable):
         metadata: Any = None,
         **options: Any,
     ) -> Any:
+        shape = self._method.shape
+        replayable = isinstance(request, RequestStream) and shape.response_streaming
+        if shape.request_streaming and not replayable:
+            return super().__call__(request, timeout, metadata, **options)
         context, loop = current(), asyncio.get_running_loop()
         whole = outgoing_timeout(context, self._cap, timeout)
         deadline = None if whole is None else loop.time() + whole
         begin = super().__call__
 
-        def attempt(request: Any) -> Any:
+        def attempt() -> Any:
             with use(context):
                 left = None if deadline is None else max(deadline - loop.time(), 0.0)
                 return begin(request, left, metadata, **options)
 
-        return self._repeat(attempt, request, deadline)
-
-    def _repeat(self, attempt: Callable[[Any], Any], request: Any, deadline: float | None) -> Any:
-        """Returns the repeated call.
-
-        Args:
-            attempt: Starts an attempt with a request, or an iterator over requests.
-            request: What the caller sends.
-            deadline: Of the whole call, time of the event loop; None for no end.
-        """
         path, policy = self._method.path, self._policy
         # When to give up a peer that is away.
-        latest = asyncio.get_running_loop().time() + policy.away_s
-        if self._method.shape.response_streaming:
-            until = latest if deadline is None else min(latest, deadline)
-            return RepeatedStream(lambda: attempt(request), path, until, policy)
-        until = latest if deadline is None else deadline
-        return ServiceCall(lambda: attempt(request), path, until=until, policy=policy)
-
-
-class _ReplayedCallable(_RepeatedCallable):
-    """Starts calls with streamed requests, which are sent again with another attempt."""
-
-    def __init__(
-        self,
-        method: ClientMethod,
-        inner: grpc.aio.Channel,
-        policy: CallPolicy,
-        peer: Peer,
-        repeat: RepeatPolicy,
-    ) -> None:
-        # The requests are kept as bytes.
-        as_bytes = replace(method, request_serializer=None)
-        super().__init__(as_bytes, inner, policy, peer, repeat)
-        self._serialize = method.request_serializer
-        self._written = _Callable(method, inner, policy, peer, repeat.away_s)
-
-    def __call__(
-        self,
-        request: Any = None,
-        timeout: float | None = None,
-        metadata: Any = None,
-        **options: Any,
-    ) -> Any:
-        if request is None:
-            # Requests that are written one by one are not repeated.
-            return self._written(None, timeout, metadata, **options)
-        return super().__call__(request, timeout, metadata, **options)
-
-    def _repeat(self, attempt: Callable[[Any], Any], request: Any, deadline: float | None) -> Any:
-        until = math.inf if deadline is None else deadline
-        replay = RequestReplay(request, self._serialize)
-        replayed = ReplayedStream if self._method.shape.response_streaming else ReplayedCall
-        return replayed(attempt, replay, self._method.path, until=until, policy=self._policy)
+        latest = loop.time() + policy.away_s
+        if not shape.response_streaming:
+            until = latest if deadline is None else deadline
+            return ServiceCall(attempt, path, until=until, policy=policy)
+        until = latest if deadline is None else min(latest, deadline)
+        repeated = RepeatedBidiStream if shape.request_streaming else RepeatedStream
+        return repeated(attempt, path, until, policy)
 
 
 class ClientChannel(WrappedChannel):
@@ -276,5 +235,4 @@ class ClientChannel(WrappedChannel):
         """Returns the callable of a method."""
         if self._repeat is None:
             return _Callable(method, self._inner, self._policy, self._peer)
-        repeated = _ReplayedCallable if method.shape.request_streaming else _RepeatedCallable
-        return repeated(method, self._inner, self._policy, self._peer, self._repeat)
+        return _RepeatedCallable(method, self._inner, self._policy, self._peer, self._repeat)
