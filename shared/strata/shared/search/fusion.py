@@ -9,7 +9,8 @@ the engine's fusion does not return the ranks.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import NamedTuple
 
 FLOOR = 0.2
 """Least score of a document that is related to a query; decision 0023 has the measurements."""
@@ -22,7 +23,7 @@ A word such as "city" names a topic: texts about it are less similar to it than 
 """
 
 _RRF_K = 60
-_NOT_FOUND = (None, None)
+_NO_MATCH = (None, None)
 
 
 class Candidate(NamedTuple):
@@ -96,10 +97,16 @@ class Hit:
         return sum(1 / (_RRF_K + rank) for rank in ranks if rank is not None)
 
 
-_Order: TypeAlias = tuple[float, float, float, str]
-_Found: TypeAlias = Candidate | None
-# Order, share of the meaning, share of the words, and of both arms rank and candidate.
-_Place: TypeAlias = tuple[_Order, float, float, int | None, _Found, int | None, _Found]
+class _ScoredDocument(NamedTuple):
+    """A document above the floor: its sort key, its scores, and rank and candidate of each arm."""
+
+    order: tuple[float, float, float, str]
+    by_dense: float
+    by_sparse: float
+    vector_rank: int | None
+    meaning: Candidate | None
+    fts_rank: int | None
+    words: Candidate | None
 
 
 def rarest_word_score(corpus: int) -> float:
@@ -153,10 +160,10 @@ def fuse(
     half = config.half_words * rarest_word_score(corpus)
 
     # Only returned documents become `Hit`s, because most candidates are not returned.
-    places: list[_Place] = []
+    documents: list[_ScoredDocument] = []
     for document_id in by_meaning.keys() | by_words.keys():
-        vector_rank, meaning = by_meaning.get(document_id, _NOT_FOUND)
-        fts_rank, words = by_words.get(document_id, _NOT_FOUND)
+        vector_rank, meaning = by_meaning.get(document_id, _NO_MATCH)
+        fts_rank, words = by_words.get(document_id, _NO_MATCH)
         source = meaning or words
         assert source is not None  # the id comes from one of the two
         by_dense = _dense_score(meaning.score if meaning else unseen, config) if dense else 0.0
@@ -168,9 +175,11 @@ def fuse(
         score = relevance + source.bonus
         cosine = meaning.score if meaning else -math.inf
         order = (-score, -cosine, -words.score if words else 0.0, document_id)
-        places.append((order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words))
-    places.sort(key=_order)
-    return [_hit(place, config.sparse_weight, floor) for place in places[:limit]]
+        documents.append(
+            _ScoredDocument(order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words)
+        )
+    documents.sort(key=attrgetter("order"))
+    return [_hit(document, config.sparse_weight, floor) for document in documents[:limit]]
 
 
 def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
@@ -204,12 +213,8 @@ def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     ]
 
 
-def _order(place: _Place) -> _Order:
-    return place[0]
-
-
-def _hit(place: _Place, sparse_weight: float, floor: float) -> Hit:
-    order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words = place
+def _hit(document: _ScoredDocument, sparse_weight: float, floor: float) -> Hit:
+    order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words = document
     hit = meaning or words
     assert hit is not None
     return Hit(

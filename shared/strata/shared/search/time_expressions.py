@@ -44,13 +44,15 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
         today = now.astimezone(timezone).date()
     except OverflowError:
         return ()  # at either end of the calendar
-    matches = [
-        _Found(match.start(), match.end(), days, match.group().strip())
+    expressions = [
+        _Expression(match.start(), match.end(), days, match.group().strip())
         for rule, read in _RULES
         for match in rule.finditer(text)
         if (days := _or_none(read, match, today)) is not None
     ]
-    return tuple(_moments(expression, timezone) for expression in _joined(_apart(matches), text))
+    return tuple(
+        _moments(expression, timezone) for expression in _joined(_apart(expressions), text)
+    )
 
 
 def just_before(moment: datetime | None) -> datetime | None:
@@ -69,7 +71,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Expression:
     begin: int
     end: int
     days: _Days
@@ -86,12 +88,12 @@ def _or_none(
         return None  # February 30, or 9,999,999 days ago
 
 
-def _apart(matches: list[_Found]) -> list[_Found]:
-    """Returns the matches without overlaps; where matches overlap, the longest wins."""
-    kept: list[_Found] = []
-    for match in sorted(matches, key=lambda one: (one.begin - one.end, one.begin)):
-        if all(match.end <= other.begin or match.begin >= other.end for other in kept):
-            kept.append(match)
+def _apart(expressions: list[_Expression]) -> list[_Expression]:
+    """Returns the expressions without overlaps; where they overlap, the longest wins."""
+    kept: list[_Expression] = []
+    for one in sorted(expressions, key=lambda one: (one.begin - one.end, one.begin)):
+        if all(one.end <= other.begin or one.begin >= other.end for other in kept):
+            kept.append(one)
     return sorted(kept, key=lambda one: one.begin)
 
 
@@ -101,26 +103,26 @@ _OPEN = re.compile(r"(since|after|before|until|till)\W+", re.IGNORECASE)
 _OPEN_BEFORE = re.compile(r"\b(since|after|before|until|till)\W+$", re.IGNORECASE)
 
 
-def _joined(matches: list[_Found], text: str) -> Iterator[_Found]:
-    """Merges "between A and B" into one match, and opens the range of "since A" and "before A"."""
-    place = 0
-    while place < len(matches):
-        one = matches[place]
+def _joined(expressions: list[_Expression], text: str) -> Iterator[_Expression]:
+    """Merges "between A and B" into one, and opens the range of "since A" and "before A"."""
+    position = 0
+    while position < len(expressions):
+        one = expressions[position]
         before = text[: one.begin]
-        after = matches[place + 1] if place + 1 < len(matches) else None
+        after = expressions[position + 1] if position + 1 < len(expressions) else None
         if after and _BETWEEN.search(before) and _AND.search(text[one.end : after.begin]):
             days = (min(one.days[0], after.days[0]), max(one.days[1], after.days[1]))
-            yield _Found(one.begin, after.end, days, text[one.begin : after.end])
-            place += 2
+            yield _Expression(one.begin, after.end, days, text[one.begin : after.end])
+            position += 2
             continue
         opened, own = _OPEN_BEFORE.search(before), _OPEN.match(one.words)
         words = f"{opened.group(1)} {one.words}" if opened else one.words
         opening = (opened or own or [""] * 2)[1].lower()
-        yield _Found(one.begin, one.end, one.days, words, opening)
-        place += 1
+        yield _Expression(one.begin, one.end, one.days, words, opening)
+        position += 1
 
 
-def _moments(expression: _Found, timezone: ZoneInfo) -> TimeRange:
+def _moments(expression: _Expression, timezone: ZoneInfo) -> TimeRange:
     first, last = expression.days
     start: datetime | None = _midnight(first, timezone)
     end: datetime | None = _midnight(last, timezone)
