@@ -46,16 +46,16 @@ _PROJECTS = {
 _DELETE = {
     # All events of a run or none: a stream of a part of them would pass for the whole.
     RetainedKind.EVENTS: text(f"""
-    WITH old AS (
+    WITH old_runs AS (
         SELECT id FROM gateway.runs
          WHERE project_id = :project_id AND finish_time < {_OLD} AND NOT events_deleted
          ORDER BY finish_time LIMIT :limit FOR UPDATE SKIP LOCKED
-    ), gone AS (
-        DELETE FROM gateway.run_events event USING old
-         WHERE event.project_id = :project_id AND event.run_id = old.id
+    ), deleted_events AS (
+        DELETE FROM gateway.run_events event USING old_runs
+         WHERE event.project_id = :project_id AND event.run_id = old_runs.id
     )
-    UPDATE gateway.runs run SET events_deleted = true FROM old
-     WHERE run.project_id = :project_id AND run.id = old.id
+    UPDATE gateway.runs run SET events_deleted = true FROM old_runs
+     WHERE run.project_id = :project_id AND run.id = old_runs.id
     """),
     RetainedKind.DELIVERIES: text(f"""
     DELETE FROM gateway.webhook_deliveries

@@ -40,7 +40,7 @@ from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import LostRaceError
 
-_MINE = "project_id = :project AND id = :id"
+_THIS = "project_id = :project AND id = :id"
 _SET_VALUES = ", ".join(
     f"{column} = {value}"
     for column, value in AGENT_VALUES.items()
@@ -49,31 +49,31 @@ _SET_VALUES = ", ".join(
 
 _INSERT = text(
     f"""
-    WITH known AS (
+    WITH same_request AS (
         SELECT {STORED_COLUMNS} FROM agent_loop.agents
         WHERE project_id = :project AND request_id = :request AND request_id <> ''
-    ), made AS (
+    ), created AS (
         INSERT INTO agent_loop.agents (
             project_id, state, request_id, payload_hash, {", ".join(AGENT_VALUES)})
         SELECT :project, 'creating', :request, :payload_hash, {", ".join(AGENT_VALUES.values())}
-        WHERE NOT EXISTS (SELECT FROM known)
+        WHERE NOT EXISTS (SELECT FROM same_request)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (
         INSERT INTO agent_loop.conversations (project_id, id, agent_id, title)
-        SELECT :project, CAST(:conversation AS text), id, '' FROM made
+        SELECT :project, CAST(:conversation AS text), id, '' FROM created
     )
-    SELECT * FROM made UNION ALL SELECT * FROM known
+    SELECT * FROM created UNION ALL SELECT * FROM same_request
     """
 )
 _ACTIVATE = text(
     f"UPDATE agent_loop.agents SET state = 'active', memory_agent_id = CAST(:memory AS text)"
-    f" WHERE {_MINE} AND state <> 'deleting' RETURNING {AGENT_COLUMNS}"
+    f" WHERE {_THIS} AND state <> 'deleting' RETURNING {AGENT_COLUMNS}"
 )
 _ACTIVATE_MEMORY_AGENT = text(
-    f"UPDATE agent_loop.agents SET state = 'active' WHERE {_MINE} AND state <> 'deleting'"
+    f"UPDATE agent_loop.agents SET state = 'active' WHERE {_THIS} AND state <> 'deleting'"
     " RETURNING id"
 )
-_GET = text(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_MINE}")
+_GET = text(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_THIS}")
 _BY_NAME = text(
     f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE project_id = :project AND name = :name"
 )
@@ -108,20 +108,20 @@ _PAGE = text(
     """
 )
 _LOCK = text(
-    f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_MINE} AND state = 'active'"
+    f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_THIS} AND state = 'active'"
     " FOR NO KEY UPDATE"
 )
 _UPDATE = text(
     f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = :revision, update_time = now()"
-    f" WHERE {_MINE} RETURNING {AGENT_COLUMNS}"
+    f" WHERE {_THIS} RETURNING {AGENT_COLUMNS}"
 )
 _RENEW = text(
     f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = revision + 1, create_time = now()"
-    f" WHERE {_MINE} AND state = 'creating' RETURNING {AGENT_COLUMNS}"
+    f" WHERE {_THIS} AND state = 'creating' RETURNING {AGENT_COLUMNS}"
 )
 _ABANDON = text(
     f"UPDATE agent_loop.agents SET state = 'deleting'"
-    f" WHERE {_MINE} AND state = 'creating' AND revision = :revision RETURNING id"
+    f" WHERE {_THIS} AND state = 'creating' AND revision = :revision RETURNING id"
 )
 # A memory agent ends with the agent that it tends, and first: a deletion that stops in between
 # is repeated by the id of the agent.

@@ -144,7 +144,7 @@ _BEGIN_RUN = text(
 )
 _HAND_OVER = text(
     """
-    WITH changed AS (
+    WITH handed_over AS (
         UPDATE agent_loop.group_holders SET agent_id = :agent, hand_overs = :number
         WHERE project_id = :project AND group_id = :id AND run_id = :run AND hand_overs < :number
     )

@@ -53,7 +53,7 @@ _OPEN = text(
             reply_attempt = excluded.attempt, update_time = now()
         WHERE agent_loop.journal.attempt <= excluded.attempt
         RETURNING run_id
-    ), called AS (
+    ), new_calls AS (
         INSERT INTO agent_loop.tool_calls (
             project_id, run_id, step, attempt, tool_call_id, position, name, effect, state)
         SELECT :project, fence.run_id, CAST(:step AS integer), CAST(:attempt AS integer),
@@ -109,7 +109,7 @@ _RECORD = text(
         SELECT run_id, reply_attempt FROM agent_loop.journal
         WHERE project_id = :project AND run_id = :run AND attempt = :attempt AND step = :step
         FOR NO KEY UPDATE
-    ), ended AS (
+    ), ended_calls AS (
         UPDATE agent_loop.tool_calls t
         SET state = r.state, result = CAST(r.result AS json), update_time = now()
         FROM fence, unnest(
@@ -127,7 +127,7 @@ _NEST = text(
         SELECT run_id, reply_attempt FROM agent_loop.journal
         WHERE project_id = :project AND run_id = :run AND attempt = :attempt AND step = :step
         FOR NO KEY UPDATE
-    ), called AS (
+    ), new_call AS (
         INSERT INTO agent_loop.tool_calls (
             project_id, run_id, step, attempt, tool_call_id, position, name, effect, state,
             parent_id, arguments)

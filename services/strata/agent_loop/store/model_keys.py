@@ -31,12 +31,12 @@ _PUT = text(
 )
 _DELETE = text(
     f"""
-    WITH gone AS (
+    WITH deleted_key AS (
         DELETE FROM agent_loop.model_keys
         WHERE project_id = :project AND agent_id = :agent AND provider = :provider
         RETURNING 1
     )
-    SELECT EXISTS (SELECT FROM gone) AS deleted FROM ({_OWNER}) AS owner
+    SELECT EXISTS (SELECT FROM deleted_key) AS deleted FROM ({_OWNER}) AS owner
     """
 )
 _OF_PROJECT = text(

@@ -22,6 +22,9 @@ from strata.archival.domain.passages import (
 from strata.archival.domain.store import NOT_REPEATABLE
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
+    ARCHIVE,
+    EMPTIED,
+    INSERT_ARCHIVE,
     archive_from_json,
     archive_to_json,
     archive_values,
@@ -33,51 +36,26 @@ from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey
 
-INSERT_ARCHIVE = """
-    INSERT INTO archival.archives (
-        project_id, id, name, description, embedding_model, embedding_dim, time_to_live,
-        own_agent_id, request_id, passage_count, create_time, update_time, own_model)
-    VALUES (:project, :id, :name, :description, :model, :dim, :ttl, :own, :request, 0, :now, :now,
-            :own_model)
-"""
 # Expired passages that are not destroyed yet do not count. The cutoff is computed beforehand,
 # because with row security an expression with a column cannot use the index.
 _EXPIRED = """
-    homes AS MATERIALIZED (
+    expiring_archives AS MATERIALIZED (
         SELECT a.id, now() - a.time_to_live * interval '1 second' AS cutoff
         FROM archival.archives a
         WHERE a.project_id = :project AND a.time_to_live > 0 AND {which}
     ), expired AS (
-        SELECT p.archive_id, p.tags FROM archival.passages p, homes
-        WHERE p.project_id = :project AND p.archive_id = homes.id AND NOT p.purge
-          AND NOT p.deleted AND p.create_time <= homes.cutoff
+        SELECT p.archive_id, p.tags FROM archival.passages p, expiring_archives e
+        WHERE p.project_id = :project AND p.archive_id = e.id AND NOT p.purge
+          AND NOT p.deleted AND p.create_time <= e.cutoff
     )
 """
-_MINE = """a.id IN (SELECT archive_id FROM archival.agent_archives
+_OF_AGENT = """a.id IN (SELECT archive_id FROM archival.agent_archives
                   WHERE project_id = :project AND agent_id = :agent)"""
-_ARCHIVE = """
-    SELECT a.*, coalesce(s.model, a.embedding_model) AS present_model,
-        coalesce(s.dim, a.embedding_dim) AS present_dim,
-        a.passage_count - CASE WHEN a.time_to_live = 0 THEN 0 ELSE (
-            WITH at AS MATERIALIZED (
-                SELECT now() - a.time_to_live * interval '1 second' AS cutoff)
-            SELECT count(*) FROM archival.passages p, at
-            WHERE p.project_id = a.project_id AND p.archive_id = a.id AND NOT p.purge
-              AND NOT p.deleted AND p.create_time <= at.cutoff) END AS living_count,
-        ARRAY(SELECT agent_id FROM archival.agent_archives x
-              WHERE x.project_id = a.project_id AND x.archive_id = a.id ORDER BY 1) AS agent_ids,
-        (SELECT count(*) FROM archival.passages p
-          WHERE p.project_id = a.project_id AND p.archive_id = a.id
-            AND p.indexed_revision < p.revision AND NOT p.deleted) AS unindexed_count
-    FROM archival.archives a LEFT JOIN archival.serving_indexes s
-      ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
-    WHERE a.project_id = :project
-"""
 _CREATE = text(
     INSERT_ARCHIVE + " ON CONFLICT (project_id, request_id) WHERE request_id <> '' DO NOTHING"
 )
-_GET = text(_ARCHIVE + " AND a.id = :id")
-_BY_REQUEST = text(_ARCHIVE + " AND a.request_id = :request")
+_GET = text(ARCHIVE + " AND a.id = :id")
+_BY_REQUEST = text(ARCHIVE + " AND a.request_id = :request")
 _UPDATE = text(
     """
     UPDATE archival.archives SET
@@ -105,64 +83,60 @@ _KNOWN = text("SELECT 1 FROM archival.agents WHERE project_id = :project AND age
 _FORGET = text("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
 # Texts are deleted at once; tombstones stay until the passages are removed from the index.
 _DELETE = text(
-    """
-    WITH gone AS (
+    f"""
+    WITH deleted_archives AS (
         DELETE FROM archival.archives
         WHERE project_id = :project AND (id = :id OR own_agent_id = :own) RETURNING id
-    ), purged AS (
-        UPDATE archival.passages p SET
-            deleted = true, purge = true, text = '', tags = '{}', metadata = '{}', origin = '{}',
-            content_hash = '', request_id = '', near_ids = '{}', change = '{}',
-            change_request_id = '', change_digest = '', revision = revision + 1
-        FROM gone WHERE p.project_id = :project AND p.archive_id = gone.id
-        RETURNING p.deleted
-    ), forgotten AS (
-        DELETE FROM archival.passage_versions v USING archival.passages p, gone
-        WHERE p.project_id = :project AND p.archive_id = gone.id
+    ), emptied AS (
+        UPDATE archival.passages p SET {EMPTIED}
+        FROM deleted_archives d WHERE p.project_id = :project AND p.archive_id = d.id
+    ), deleted_versions AS (
+        DELETE FROM archival.passage_versions v USING archival.passages p, deleted_archives d
+        WHERE p.project_id = :project AND p.archive_id = d.id
           AND v.project_id = :project AND v.passage_id = p.id
-    ), unlikened AS (
-        DELETE FROM archival.passage_likeness l USING archival.passages p, gone
-        WHERE p.project_id = :project AND p.archive_id = gone.id
+    ), without_signature AS (
+        DELETE FROM archival.passage_likeness l USING archival.passages p, deleted_archives d
+        WHERE p.project_id = :project AND p.archive_id = d.id
           AND l.project_id = :project AND l.passage_id = p.id
-    ), unplaced AS (
-        DELETE FROM archival.passage_vectors v USING archival.passages p, gone
-        WHERE p.project_id = :project AND p.archive_id = gone.id
+    ), without_vector AS (
+        DELETE FROM archival.passage_vectors v USING archival.passages p, deleted_archives d
+        WHERE p.project_id = :project AND p.archive_id = d.id
           AND v.project_id = :project AND v.passage_id = p.id
     )
-    SELECT (SELECT count(*) FROM gone) AS archives,
-           (SELECT coalesce(sum(passage_count), 0) FROM archival.archives a, gone
-             WHERE a.project_id = :project AND a.id = gone.id) AS passages
+    SELECT (SELECT count(*) FROM deleted_archives) AS archives,
+           (SELECT coalesce(sum(passage_count), 0) FROM archival.archives a, deleted_archives d
+             WHERE a.project_id = :project AND a.id = d.id) AS passages
     """
 )
 # Reads only the most frequent tags, in index order: there may be any number of tags.
 _STATS = text(
     f"""
-    WITH {_EXPIRED.format(which=_MINE)}, mine AS (
+    WITH {_EXPIRED.format(which=_OF_AGENT)}, attached AS (
         SELECT archive_id FROM archival.agent_archives
         WHERE project_id = :project AND agent_id = :agent
-    ), most AS (
-        SELECT n.tag, n.count FROM mine CROSS JOIN LATERAL (
+    ), frequent_tags AS (
+        SELECT n.tag, n.count FROM attached CROSS JOIN LATERAL (
             SELECT tag, count FROM archival.archive_tags t
-            WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
+            WHERE t.project_id = :project AND t.archive_id = attached.archive_id AND t.count > 0
             ORDER BY t.count DESC, t.tag LIMIT :most) n
     )
-    SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, mine
-             WHERE a.project_id = :project AND a.id = mine.archive_id)
+    SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, attached
+             WHERE a.project_id = :project AND a.id = attached.archive_id)
            - (SELECT count(*) FROM expired) AS passages,
            ARRAY(SELECT tag FROM (
-               SELECT tag, count FROM most
+               SELECT tag, count FROM frequent_tags
                UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) used
              GROUP BY tag HAVING sum(count) > 0 ORDER BY sum(count) DESC, tag LIMIT :most)
                AS tags,
-           (SELECT count(DISTINCT n.tag) FROM mine CROSS JOIN LATERAL (
+           (SELECT count(DISTINCT n.tag) FROM attached CROSS JOIN LATERAL (
                SELECT tag FROM archival.archive_tags t
-               WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
+               WHERE t.project_id = :project AND t.archive_id = attached.archive_id AND t.count > 0
                ORDER BY t.count DESC, t.tag LIMIT :counted) n) AS tag_count
     """
 )
 _TAGS = text(
     f"""
-    WITH {_EXPIRED.format(which=f"(a.id = :id OR {_MINE})")}
+    WITH {_EXPIRED.format(which=f"(a.id = :id OR {_OF_AGENT})")}
     SELECT tag, sum(count)::bigint AS used FROM (
         SELECT tag, count FROM archival.archive_tags
         WHERE project_id = :project AND archive_id IN (
@@ -170,7 +144,7 @@ _TAGS = text(
             UNION SELECT archive_id FROM archival.agent_archives
                   WHERE project_id = :project AND agent_id = :agent
                     AND CAST(:agent AS text) <> '')
-        UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) every
+        UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) counts
     GROUP BY tag HAVING sum(count) > 0 ORDER BY tag
     """
 )
@@ -217,7 +191,7 @@ class PostgresArchiveStore:
 
     async def page(self, agent_id: str, limit: int, cursor: Cursor | None) -> ArchivePage:
         """Returns a page by id."""
-        statement = _ARCHIVE
+        statement = ARCHIVE
         values: dict[str, Any] = {"project": current_project(), "limit": limit + 1}
         if agent_id:
             statement += """ AND EXISTS (SELECT 1 FROM archival.agent_archives x

@@ -18,7 +18,7 @@ from strata.archival.store.rows import (
     chunk_values,
     to_chunk,
 )
-from strata.archival.store.words import storable, wanted_sql
+from strata.archival.store.words import query_sql, storable
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -45,13 +45,13 @@ _BEGIN = text(
 # The lock on the set excludes a concurrent deletion of the file.
 _ADD = text(
     f"""
-    WITH target AS (
+    WITH staged_set AS (
         UPDATE archival.chunk_sets SET queue_time = now()
         WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id
     )
     INSERT INTO archival.file_chunks (project_id, set_id, {CHUNK_COLUMNS})
-    SELECT :project, target.id, {chunk_columns("r")}
-    FROM target, unnest({NEW_CHUNKS}) r({CHUNK_COLUMNS})
+    SELECT :project, staged_set.id, {chunk_columns("r")}
+    FROM staged_set, unnest({NEW_CHUNKS}) r({CHUNK_COLUMNS})
     """
 )
 # Serialises the replacements of one file's set.
@@ -92,14 +92,14 @@ _DISCARD = text(
 # Locked in order of id, which is that of creation, as in a replacement.
 _DROP = text(
     """
-    WITH meant AS (
+    WITH dropped_sets AS (
         SELECT id FROM archival.chunk_sets
         WHERE project_id = :project AND state <> 'dropped'
           AND (file_id = ANY(CAST(:files AS text[])) OR folder_id = ANY(CAST(:folders AS text[])))
         ORDER BY id FOR UPDATE
     )
     UPDATE archival.chunk_sets s SET state = 'dropped', queue_time = now()
-    FROM meant WHERE s.project_id = :project AND s.id = meant.id RETURNING s.id
+    FROM dropped_sets WHERE s.project_id = :project AND s.id = dropped_sets.id RETURNING s.id
     """
 )
 # Texts are deleted at once; the set stays until it is removed from the index.
@@ -128,15 +128,15 @@ _BY_KEYS = text(
 
 def _by_words_sql(where: str) -> str:
     return f"""
-        WITH wanted AS ({wanted_sql("english")}), found AS (
-            SELECT {_CHUNK}, c.search_vector, wanted.query
-            FROM wanted, {_SERVING}
-            WHERE {_IN_FOLDERS} {where} AND c.search_vector @@ wanted.query
+        WITH search AS ({query_sql("english")}), matches AS (
+            SELECT {_CHUNK}, c.search_vector, search.query
+            FROM search, {_SERVING}
+            WHERE {_IN_FOLDERS} {where} AND c.search_vector @@ search.query
             LIMIT {_MOST_RANKED}
         )
         SELECT set_id, file_id, {CHUNK_COLUMNS},
                CAST(ts_rank_cd(search_vector, query) AS float8) AS rank
-        FROM found ORDER BY rank DESC, set_id, ordinal LIMIT :limit
+        FROM matches ORDER BY rank DESC, set_id, ordinal LIMIT :limit
     """
 
 

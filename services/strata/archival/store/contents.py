@@ -37,7 +37,7 @@ _CHANGED = text(
     """
     WITH written AS (
         SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:revisions AS bigint[])) w(id, revision)
-    ), again AS (
+    ), pending_again AS (
         UPDATE archival.passages p SET indexed_revision = 0 FROM written w
         WHERE p.project_id = :project AND p.id = w.id AND p.revision <> w.revision
           AND p.indexed_revision > 0

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.archival.store.rows import PASSAGES, UNEXPIRED
+from strata.archival.store.rows import EMPTIED, PASSAGES, UNEXPIRED
 from strata.shared.db import Database
 
 _ARCHIVE_BATCH = 50
@@ -19,45 +19,41 @@ def destroy_sql(which: str, *, limit: str = "") -> TextClause:
     """Returns a statement that destroys passages, and returns the numbers of them and versions.
 
     Args:
-        which: A condition on passages ``p`` in archives ``home``.
+        which: A condition on passages ``p`` in archives ``a``.
         limit: SQL after the condition, such as an order and a limit.
     """
     return text(
         f"""
-        WITH gone AS (
+        WITH destroyed AS (
             SELECT p.id, p.archive_id, p.tags, p.deleted FROM {PASSAGES}
             WHERE p.project_id = :project AND NOT p.purge AND {which}
             {limit or "FOR UPDATE OF p"}
         ), emptied AS (
-            UPDATE archival.passages p SET
-                deleted = true, purge = true, text = '', tags = '{{}}', metadata = '{{}}',
-                origin = '{{}}', content_hash = '', request_id = '', near_ids = '{{}}',
-                change = '{{}}', change_request_id = '', change_digest = '',
-                revision = p.revision + 1
-            FROM gone WHERE p.project_id = :project AND p.id = gone.id
-        ), forgotten AS (
-            DELETE FROM archival.passage_versions v USING gone
-            WHERE v.project_id = :project AND v.passage_id = gone.id RETURNING v.passage_id
-        ), unlikened AS (
-            DELETE FROM archival.passage_likeness l USING gone
-            WHERE l.project_id = :project AND l.passage_id = gone.id
-        ), unplaced AS (
-            DELETE FROM archival.passage_vectors v USING gone
-            WHERE v.project_id = :project AND v.passage_id = gone.id
+            UPDATE archival.passages p SET {EMPTIED}
+            FROM destroyed d WHERE p.project_id = :project AND p.id = d.id
+        ), deleted_versions AS (
+            DELETE FROM archival.passage_versions v USING destroyed d
+            WHERE v.project_id = :project AND v.passage_id = d.id RETURNING v.passage_id
+        ), without_signature AS (
+            DELETE FROM archival.passage_likeness l USING destroyed d
+            WHERE l.project_id = :project AND l.passage_id = d.id
+        ), without_vector AS (
+            DELETE FROM archival.passage_vectors v USING destroyed d
+            WHERE v.project_id = :project AND v.passage_id = d.id
         ), counted AS (
-            UPDATE archival.archives a SET passage_count = a.passage_count - seen.count
-            FROM (SELECT archive_id, count(*) AS count FROM gone WHERE NOT deleted
-                  GROUP BY archive_id) seen
-            WHERE a.project_id = :project AND a.id = seen.archive_id
+            UPDATE archival.archives a SET passage_count = a.passage_count - d.count
+            FROM (SELECT archive_id, count(*) AS count FROM destroyed WHERE NOT deleted
+                  GROUP BY archive_id) d
+            WHERE a.project_id = :project AND a.id = d.archive_id
         ), untagged AS (
             INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
-            SELECT :project, archive_id, tag, -count(*) FROM gone, unnest(gone.tags) AS tag
+            SELECT :project, archive_id, tag, -count(*) FROM destroyed d, unnest(d.tags) AS tag
             WHERE NOT deleted GROUP BY archive_id, tag ORDER BY archive_id, tag
             ON CONFLICT (project_id, archive_id, tag)
             DO UPDATE SET count = archive_tags.count + excluded.count
         )
-        SELECT (SELECT count(*) FROM gone) AS passages,
-               (SELECT count(*) FROM forgotten) AS versions
+        SELECT (SELECT count(*) FROM destroyed) AS passages,
+               (SELECT count(*) FROM deleted_versions) AS versions
         """
     )
 
@@ -66,14 +62,14 @@ def destroy_sql(which: str, *, limit: str = "") -> TextClause:
 # cannot use the index.
 _FIND = text(
     """
-    WITH homes AS MATERIALIZED (
+    WITH expiring_archives AS MATERIALIZED (
         SELECT project_id, id, now() - time_to_live * interval '1 second' AS cutoff
         FROM archival.archives WHERE time_to_live > 0
     )
-    SELECT project_id, id FROM homes h WHERE EXISTS (
+    SELECT project_id, id FROM expiring_archives e WHERE EXISTS (
         SELECT 1 FROM archival.passages p
-        WHERE p.project_id = h.project_id AND p.archive_id = h.id AND NOT p.purge
-          AND p.create_time <= h.cutoff)
+        WHERE p.project_id = e.project_id AND p.archive_id = e.id AND NOT p.purge
+          AND p.create_time <= e.cutoff)
     ORDER BY project_id, id LIMIT :count
     """
 )

@@ -48,7 +48,7 @@ from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 _LOCK = text(
     f"""
-    SELECT {PASSAGE_COLUMNS}, p.change_request_id, p.change_digest, home.time_to_live
+    SELECT {PASSAGE_COLUMNS}, p.change_request_id, p.change_digest, a.time_to_live
     FROM {PASSAGES}
     WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}
     FOR UPDATE OF p
@@ -73,7 +73,7 @@ _VERSION = text(
 # Copies the old state to the versions and updates counters; the new revision is pending.
 _CHANGE = text(
     f"""
-    WITH kept AS (
+    WITH old_version AS (
         INSERT INTO archival.passage_versions (
             project_id, passage_id, revision, {VERSION_COLUMNS},
             request_id, request_digest, deleted, create_time)
@@ -109,8 +109,8 @@ _NEW_TEXT = text(
     f"""
     WITH record AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
-    ), likened AS ({put_signature_sql("record r")}
-    ), unplaced AS (
+    ), signature AS ({put_signature_sql("record r")}
+    ), without_vector AS (
         DELETE FROM archival.passage_vectors WHERE project_id = :project AND passage_id = :id
     )
     UPDATE archival.passages q SET near_ids = {near_sql("r")} FROM record r

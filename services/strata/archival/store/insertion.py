@@ -43,15 +43,15 @@ _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500
 _RESOLVE = text(
     f"""
-    SELECT now() AS now, h.*, p.* FROM (SELECT 1) AS one
+    SELECT now() AS now, a.*, p.* FROM (SELECT 1) AS one
     LEFT JOIN (
-        SELECT id AS home, coalesce(s.model, embedding_model) AS model,
+        SELECT id AS target_archive_id, coalesce(s.model, embedding_model) AS model,
                coalesce(s.dim, embedding_dim) AS dim, time_to_live
         FROM archival.archives a LEFT JOIN archival.serving_indexes s
           ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
         WHERE a.project_id = :project
           AND CASE WHEN :archive <> '' THEN id = :archive
-                   ELSE own_agent_id = :agent AND own_agent_id <> '' END) h ON true
+                   ELSE own_agent_id = :agent AND own_agent_id <> '' END) a ON true
     LEFT JOIN (
         SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
         WHERE p.project_id = :project AND p.request_id = :request AND p.request_id <> '') p ON true
@@ -60,9 +60,9 @@ _RESOLVE = text(
 # Concurrent transactions may violate any of the archive's keys, so no constraint is named.
 _OWN_ARCHIVE = text(
     f"""
-    WITH made AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
+    WITH created AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
     INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)
-    SELECT :project, :own, id FROM made
+    SELECT :project, :own_agent_id, id FROM created
     """
 )
 _INSERT = text(
@@ -86,9 +86,9 @@ _INSERT = text(
         GROUP BY tag ORDER BY tag
         ON CONFLICT (project_id, archive_id, tag)
         DO UPDATE SET count = archive_tags.count + excluded.count
-    ), likened AS (
+    ), signatures AS (
         {put_signature_sql("record r JOIN added ON added.id = r.id")}
-    ), placed AS (
+    ), vectors AS (
         INSERT INTO archival.passage_vectors (project_id, passage_id, model, vector)
         SELECT :project, r.id, r.model, decode(r.vector, 'base64')
         FROM record r JOIN added ON added.id = r.id WHERE r.vector IS NOT NULL
@@ -149,32 +149,32 @@ async def insert_passages(
     row = (await connection.execute(_RESOLVE, values)).one()
     if row.id is not None:
         return [_repeated(row, passages, request_id)]
-    if row.home is None:
+    if row.target_archive_id is None:
         row = await _own_archive(connection, values, template)
     _check_passages(row, passages)
-    values["archive"] = row.home
+    values["archive"] = row.target_archive_id
     if row.time_to_live:
         hashes = [item.content_hash for item in passages]
-        await destroy_expired_same(connection, project, row.home, hashes)
+        await destroy_expired_same(connection, project, row.target_archive_id, hashes)
     return await _store(connection, values, passages)
 
 
 async def _store(
     connection: AsyncConnection, values: dict[str, Any], passages: Sequence[NewPassage]
 ) -> list[InsertedPassage]:
-    home = values["archive"]
+    archive_id = values["archive"]
     # In a thread, since encoding a large batch would block the event loop.
-    records = await asyncio.to_thread(to_records, passages, home)
+    records = await asyncio.to_thread(to_records, passages, archive_id)
     rows = await connection.execute(_INSERT, {**values, "records": records})
     added = {row.id: row for row in rows}
     known = await same_texts(
-        connection, home, [item.content_hash for item in passages if item.id not in added]
+        connection, archive_id, [item.content_hash for item in passages if item.id not in added]
     )
     stored = []
     for item in passages:
         if item.id in added:
             row = added[item.id]
-            passage = _as_stored(item, home, tuple(row.near_ids))
+            passage = _as_stored(item, archive_id, tuple(row.near_ids))
             taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
             stored.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
         elif item.content_hash in known:
@@ -201,7 +201,7 @@ async def _own_archive(
             raise
         # A concurrent transaction may have created it, so read it again.
         row = (await connection.execute(_RESOLVE, values)).one()
-        if row.home is not None:
+        if row.target_archive_id is not None:
             return row
     raise UnavailableError("Send the passages again.", retry_after=0.0)
 

@@ -40,14 +40,14 @@ def near_sql(record: str) -> str:
              LIMIT {_MOST_OF_A_BAND})"""
         for number in range(BANDS)
     )
-    different = f"bit_count(alike.sketch # {record}.sketch)"
+    different = f"bit_count(candidate.sketch # {record}.sketch)"
     return f"""
-        ARRAY(SELECT living.id FROM ({looked_up}) alike
+        ARRAY(SELECT unexpired.id FROM ({looked_up}) candidate
               CROSS JOIN LATERAL (
                   SELECT p.id FROM {PASSAGES}
-                  WHERE p.project_id = :project AND p.id = alike.passage_id
+                  WHERE p.project_id = :project AND p.id = candidate.passage_id
                     AND NOT p.deleted AND NOT p.purge AND {UNEXPIRED}
-                  OFFSET 0) living
-              WHERE alike.passage_id <> {record}.id AND {different} <= {MOST_DIFFERENT_BITS}
-              ORDER BY {different}, living.id LIMIT {_MOST_NEAR})
+                  OFFSET 0) unexpired
+              WHERE candidate.passage_id <> {record}.id AND {different} <= {MOST_DIFFERENT_BITS}
+              ORDER BY {different}, unexpired.id LIMIT {_MOST_NEAR})
     """

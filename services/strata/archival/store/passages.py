@@ -37,8 +37,8 @@ from strata.archival.store.words import (
     MOST_RANKED,
     pairs_of,
     pairs_sql,
+    query_sql,
     storable,
-    wanted_sql,
 )
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
@@ -218,11 +218,11 @@ def _by_ids(conditions: tuple[str, ...]) -> TextClause:
     # Forces a lookup by id first, even if statistics of a growing table are outdated.
     return text(
         f"""
-        WITH named AS MATERIALIZED (
+        WITH by_id AS MATERIALIZED (
             SELECT * FROM archival.passages
             WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
         )
-        SELECT {PASSAGE_COLUMNS} FROM {joined_archive("named")} WHERE {" AND ".join(conditions)}
+        SELECT {PASSAGE_COLUMNS} FROM {joined_archive("by_id")} WHERE {" AND ".join(conditions)}
         """
     )
 
@@ -231,17 +231,17 @@ def _by_ids(conditions: tuple[str, ...]) -> TextClause:
 def _by_words(conditions: tuple[str, ...]) -> TextClause:
     return text(
         f"""
-        WITH wanted AS ({wanted_sql("english", "simple")}), matches AS (
-            SELECT p.*, wanted.query, {pairs_sql("p.text")} AS held
-            FROM {PASSAGES}, wanted
+        WITH search AS ({query_sql("english", "simple")}), matches AS (
+            SELECT p.*, search.query, {pairs_sql("p.text")} AS matched_pairs
+            FROM {PASSAGES}, search
             WHERE {" AND ".join(conditions)} AND
-                (p.search_vector @@ wanted.query OR {pairs_sql("p.text")} > 0)
+                (p.search_vector @@ search.query OR {pairs_sql("p.text")} > 0)
             ORDER BY p.create_time DESC, p.id DESC LIMIT {MOST_RANKED}
-        ), found AS (
-            SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + held AS rank
+        ), ranked AS (
+            SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + matched_pairs AS rank
             FROM matches m
         )
-        SELECT {PASSAGE_COLUMNS}, rank FROM found p ORDER BY rank DESC, p.id LIMIT :limit
+        SELECT {PASSAGE_COLUMNS}, rank FROM ranked p ORDER BY rank DESC, p.id LIMIT :limit
         """
     )
 

@@ -24,15 +24,16 @@ _LOAD = text(
 # A revision made while this one was indexed keeps the passage pending.
 _DONE = text(
     """
-    WITH done AS (
+    WITH indexed AS (
         SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:revisions AS bigint[])) d(id, revision)
-    ), gone AS (
-        DELETE FROM archival.passages p USING done
-        WHERE p.project_id = :project AND p.id = done.id AND p.revision = done.revision AND p.purge
+    ), deleted AS (
+        DELETE FROM archival.passages p USING indexed
+        WHERE p.project_id = :project AND p.id = indexed.id
+          AND p.revision = indexed.revision AND p.purge
     )
-    UPDATE archival.passages p SET indexed_revision = done.revision FROM done
-    WHERE p.project_id = :project AND p.id = done.id AND NOT p.purge
-      AND p.indexed_revision < done.revision
+    UPDATE archival.passages p SET indexed_revision = indexed.revision FROM indexed
+    WHERE p.project_id = :project AND p.id = indexed.id AND NOT p.purge
+      AND p.indexed_revision < indexed.revision
     """
 )
 _ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")

@@ -38,20 +38,20 @@ def chunk_columns(table: str) -> str:
 
 
 def joined_archive(passages: str) -> str:
-    """Returns SQL for passages ``p`` with their archives ``home``.
+    """Returns SQL for passages ``p`` with their archives ``a``.
 
     Args:
         passages: The table or subquery of passages.
     """
     return f"""
         {passages} p
-        JOIN archival.archives home ON home.project_id = p.project_id AND home.id = p.archive_id
+        JOIN archival.archives a ON a.project_id = p.project_id AND a.id = p.archive_id
     """
 
 
 _ORIGIN = tuple(field.name for field in fields(Origin) if field.name != "taint")
 PASSAGES = joined_archive("archival.passages")
-"""Passages ``p`` with their archives ``home``, which `UNEXPIRED` needs."""
+"""Passages ``p`` with their archives ``a``, which `UNEXPIRED` needs."""
 
 
 def unexpired(passage: str, archive: str) -> str:
@@ -67,7 +67,50 @@ def unexpired(passage: str, archive: str) -> str:
     )
 
 
-UNEXPIRED = unexpired("p", "home")
+UNEXPIRED = unexpired("p", "a")
+# The columns that an archive is read from and stored with.
+_ARCHIVE = (
+    "id",
+    "name",
+    "description",
+    "time_to_live",
+    "own_agent_id",
+    "own_model",
+    "create_time",
+    "update_time",
+)
+# The columns that are stored too; what is read of them depends on other rows.
+_COMPUTED = ("embedding_model", "embedding_dim", "passage_count")
+# The cutoff is computed beforehand, because with row security an expression with a column cannot
+# use the index.
+ARCHIVE = f"""
+    SELECT {columns_of("a", _ARCHIVE)},
+        coalesce(s.model, a.embedding_model) AS embedding_model,
+        coalesce(s.dim, a.embedding_dim) AS embedding_dim,
+        a.passage_count - CASE WHEN a.time_to_live = 0 THEN 0 ELSE (
+            WITH expiry AS MATERIALIZED (
+                SELECT now() - a.time_to_live * interval '1 second' AS cutoff)
+            SELECT count(*) FROM archival.passages p, expiry
+            WHERE p.project_id = a.project_id AND p.archive_id = a.id AND NOT p.purge
+              AND NOT p.deleted AND p.create_time <= expiry.cutoff) END AS passage_count,
+        ARRAY(SELECT agent_id FROM archival.agent_archives x
+              WHERE x.project_id = a.project_id AND x.archive_id = a.id ORDER BY 1) AS agent_ids,
+        (SELECT count(*) FROM archival.passages p
+          WHERE p.project_id = a.project_id AND p.archive_id = a.id
+            AND p.indexed_revision < p.revision AND NOT p.deleted) AS unindexed_count
+    FROM archival.archives a LEFT JOIN archival.serving_indexes s
+      ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
+    WHERE a.project_id = :project
+"""
+"""Selects archives ``a`` of a project for `to_archive`; conditions can be appended.
+
+Expired passages that are not destroyed yet do not count.
+"""
+INSERT_ARCHIVE = f"""
+    INSERT INTO archival.archives (project_id, request_id, {", ".join(_ARCHIVE + _COMPUTED)})
+    VALUES (:project, :request, {", ".join(f":{name}" for name in _ARCHIVE + _COMPUTED)})
+"""
+"""Stores a new archive; its parameters are `archive_values`, the project and the request id."""
 # The columns that a passage and its versions share, with their types.
 _CONTENT = {"text": "text", "tags": "text[]", "metadata": "jsonb", "token_count": "integer"}
 # The columns that a new passage is stored with, with their types.
@@ -88,8 +131,8 @@ PASSAGE_COLUMNS = f"""
               SELECT * FROM archival.passages
               WHERE project_id = p.project_id AND id = near.id OFFSET 0
           ) n
-          JOIN archival.archives a ON a.project_id = n.project_id AND a.id = n.archive_id
-          WHERE NOT n.deleted AND NOT n.purge AND {unexpired("n", "a")}
+          JOIN archival.archives na ON na.project_id = n.project_id AND na.id = n.archive_id
+          WHERE NOT n.deleted AND NOT n.purge AND {unexpired("n", "na")}
           ORDER BY near.place) AS near_ids
 """
 """The columns of passages ``p`` for `to_passage`."""
@@ -112,6 +155,12 @@ RECORD_COLUMNS = columns_of("r", _NEW)
 _VERSION = (*_CONTENT, "change")
 VERSION_COLUMNS = ", ".join(_VERSION)
 """The columns that `archival.passages` and `archival.passage_versions` share."""
+EMPTIED = """
+    deleted = true, purge = true, text = '', tags = '{}', metadata = '{}', origin = '{}',
+    content_hash = '', request_id = '', near_ids = '{}', change = '{}', change_request_id = '',
+    change_digest = '', revision = p.revision + 1
+"""
+"""Assignments that leave a tombstone of a passage ``p``, until it is removed from the index."""
 _CHUNK = {"ordinal": "integer", "text": "text", "start_line": "integer", "end_line": "integer"}
 CHUNK_COLUMNS = ", ".join(_CHUNK)
 """The columns of a chunk for `to_chunk`."""
@@ -120,37 +169,13 @@ NEW_CHUNKS = ", ".join(f"CAST(:{name} AS {type_}[])" for name, type_ in _CHUNK.i
 
 
 def to_archive(row: Row[Any]) -> Archive:
-    """Returns the archive of a row."""
-    return Archive(
-        id=row.id,
-        name=row.name,
-        description=row.description,
-        embedding_model=row.present_model,
-        embedding_dim=row.present_dim,
-        time_to_live=row.time_to_live,
-        passage_count=row.living_count,
-        create_time=row.create_time,
-        update_time=row.update_time,
-        own_agent_id=row.own_agent_id,
-        agent_ids=tuple(row.agent_ids),
-        unindexed_count=row.unindexed_count,
-        own_model=row.own_model,
-    )
+    """Returns the archive of a row of `ARCHIVE`."""
+    return Archive(**{**row._asdict(), "agent_ids": tuple(row.agent_ids)})
 
 
 def archive_values(archive: Archive) -> dict[str, Any]:
-    """Returns the parameters that store a new archive."""
-    return {
-        "id": archive.id,
-        "name": archive.name,
-        "description": archive.description,
-        "model": archive.embedding_model,
-        "dim": archive.embedding_dim,
-        "own_model": archive.own_model,
-        "ttl": archive.time_to_live,
-        "own": archive.own_agent_id,
-        "now": archive.create_time,
-    }
+    """Returns the parameters of `INSERT_ARCHIVE` that hold the archive."""
+    return {name: getattr(archive, name) for name in _ARCHIVE + _COMPUTED}
 
 
 def archive_to_json(archive: Archive) -> dict[str, Any]:

@@ -9,7 +9,7 @@ MOST_RANKED = 1_000
 _MOST_PAIRS = 40
 
 
-def wanted_sql(*configurations: str) -> str:
+def query_sql(*configurations: str) -> str:
     """Returns SQL for the ``query`` of ``:words``; it returns no row without words.
 
     A text matches if it has any of the words, and ranking prefers texts with more of them. A
@@ -22,7 +22,7 @@ def wanted_sql(*configurations: str) -> str:
     return f"""
         SELECT CASE WHEN query::text LIKE '%!%' THEN query
                     ELSE replace(query::text, ' & ', ' | ')::tsquery END AS query
-        FROM (SELECT {parts} AS query) every WHERE numnode(query) > 0
+        FROM (SELECT {parts} AS query) parsed WHERE numnode(query) > 0
     """
 
 

@@ -23,16 +23,16 @@ MEMORY = text_with_columns(
         SELECT b.*, x.position FROM core_memory.attachments x
         JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
         WHERE x.project_id = :project AND x.agent_id = :agent
-    ), seen AS (
+    ), digests AS (
         SELECT coalesce(md5(string_agg(id || '@' || revision, ',' ORDER BY position)), '0')
                    AS blocks,
                ({DIRECTORIES_FINGERPRINT}) AS directories
         FROM attached
-    ), named AS (
+    ), memory_state AS (
         SELECT blocks || CASE directories WHEN '' THEN '' ELSE '+' || md5(directories) END
                    AS fingerprint,
                directories <> '' AS has_folders
-        FROM seen
+        FROM digests
     )
     SELECT {_READ},
            CASE WHEN fingerprint = :known THEN '' ELSE value END AS value,
@@ -40,7 +40,7 @@ MEMORY = text_with_columns(
                SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{{}}')
                  FROM core_memory.attachments n
                 WHERE n.project_id = :project AND n.block_id = attached.id) END AS agent_ids
-    FROM named LEFT JOIN attached ON true
+    FROM memory_state LEFT JOIN attached ON true
     ORDER BY position
     """,
     f"{_READ}, value, agent_ids",
@@ -64,7 +64,7 @@ LABELLED = text(
 # A block has a label for the agent while it is attached and its newest version has that label.
 LAST_LABELLED = text(
     f"""
-    WITH members AS (
+    WITH attached_blocks AS (
         SELECT block_id, attach_time, detach_time FROM core_memory.attachment_history
         WHERE project_id = :project AND agent_id = :agent
         UNION ALL
@@ -75,16 +75,16 @@ LAST_LABELLED = text(
                lead(create_time, 1, CAST('infinity' AS timestamptz))
                    OVER (PARTITION BY block_id ORDER BY revision) AS end_time
         FROM core_memory.block_versions
-        WHERE project_id = :project AND block_id IN (SELECT block_id FROM members)
-    ), past AS (
+        WHERE project_id = :project AND block_id IN (SELECT block_id FROM attached_blocks)
+    ), last_labelled AS (
         SELECT m.block_id, max(least(m.detach_time, l.end_time)) AS end_time
-        FROM members m JOIN labels l ON l.block_id = m.block_id
+        FROM attached_blocks m JOIN labels l ON l.block_id = m.block_id
         WHERE l.label = :label AND l.create_time <= m.detach_time AND l.end_time > m.attach_time
         GROUP BY m.block_id
     )
-    SELECT {BLOCK} FROM past
-    JOIN core_memory.blocks b ON b.project_id = :project AND b.id = past.block_id
-    ORDER BY past.end_time DESC, b.id DESC LIMIT 1
+    SELECT {BLOCK} FROM last_labelled
+    JOIN core_memory.blocks b ON b.project_id = :project AND b.id = last_labelled.block_id
+    ORDER BY last_labelled.end_time DESC, b.id DESC LIMIT 1
     """
 )
 KNOWN_AGENT = text(
@@ -146,7 +146,7 @@ AGENT_BLOCKS = text(
 )
 AGENT_BLOCKS_AS_OF = text(
     f"""
-    WITH members AS (
+    WITH attached_blocks AS (
         SELECT block_id, position FROM core_memory.attachments
         WHERE project_id = :project AND agent_id = :agent AND create_time <= :time
         UNION ALL

@@ -16,25 +16,25 @@ from strata.core_memory.store.rows import (
     VERSION_VALUES,
 )
 
-_NOTED = f"noted AS ({REQUESTS.insert})"
-_GIVEN = f"given AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
+_REQUEST = f"request AS ({REQUESTS.insert})"
+_CHANGES = f"changes AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
 _INSERT_BLOCKS = f"""
-    INSERT INTO core_memory.blocks ({BLOCK_COLUMNS}) SELECT {BLOCK_VALUES} FROM given g
+    INSERT INTO core_memory.blocks ({BLOCK_COLUMNS}) SELECT {BLOCK_VALUES} FROM changes g
 """
 _INSERT_VERSIONS = f"""
     INSERT INTO core_memory.block_versions ({VERSION_COLUMNS})
-    SELECT {VERSION_VALUES} FROM given g
+    SELECT {VERSION_VALUES} FROM changes g
 """
 _INSERT_ATTACHMENTS = (
     "INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)"
 )
-# Records the attachments that a statement has deleted (`gone`).
-_REMEMBER = """
+# Records the attachments that a statement has deleted (`detached`).
+_ADD_HISTORY = """
     INSERT INTO core_memory.attachment_history
         (project_id, agent_id, block_id, label, position, attach_time, detach_time)
     SELECT project_id, agent_id, block_id, label, position, create_time,
            greatest(create_time, detach_time)
-    FROM gone
+    FROM detached
 """
 
 # Reads the request and locks the block in one statement. The lock is in a CTE, because an
@@ -86,26 +86,26 @@ LOCK_LABELLED = text(
 )
 INSERT = text(
     f"""
-    WITH {_GIVEN}, {_NOTED}, made AS ({_INSERT_BLOCKS}), attached AS (
+    WITH {_CHANGES}, {_REQUEST}, new_blocks AS ({_INSERT_BLOCKS}), new_attachments AS (
         {_INSERT_ATTACHMENTS}
-        SELECT :project, :agent, id, label, create_time FROM given
+        SELECT :project, :agent, id, label, create_time FROM changes
         WHERE CAST(:agent AS text) <> '')
     {_INSERT_VERSIONS}
     """
 )
-INSERT_ALL = text(f"WITH {_GIVEN}, made AS ({_INSERT_BLOCKS}) {_INSERT_VERSIONS}")
+INSERT_ALL = text(f"WITH {_CHANGES}, new_blocks AS ({_INSERT_BLOCKS}) {_INSERT_VERSIONS}")
 UPDATE = text(
     f"""
-    WITH {_GIVEN}, {_NOTED}, changed AS (
+    WITH {_CHANGES}, {_REQUEST}, changed_blocks AS (
         UPDATE core_memory.blocks b SET
             {BLOCK_CHANGES},
             made_for = CASE WHEN b.delete_time IS NULL THEN b.made_for ELSE '' END
-        FROM given g WHERE b.project_id = :project AND b.id = g.id
-    ), gone AS (
-        DELETE FROM core_memory.attachments x USING given g
+        FROM changes g WHERE b.project_id = :project AND b.id = g.id
+    ), detached AS (
+        DELETE FROM core_memory.attachments x USING changes g
         WHERE g.delete_time IS NOT NULL AND x.project_id = :project AND x.block_id = g.id
         RETURNING x.*, g.delete_time AS detach_time
-    ), remembered AS ({_REMEMBER})
+    ), history AS ({_ADD_HISTORY})
     {_INSERT_VERSIONS}
     """
 )
@@ -121,11 +121,11 @@ ATTACH = text(
 )
 DETACH = text(
     f"""
-    WITH gone AS (
+    WITH detached AS (
         DELETE FROM core_memory.attachments
         WHERE project_id = :project AND agent_id = :agent AND block_id = :block
         RETURNING *, CAST(:time AS timestamptz) AS detach_time)
-    {_REMEMBER}
+    {_ADD_HISTORY}
     """
 )
 BEGIN_AGENT = text(
@@ -144,7 +144,7 @@ LOCK_FOLLOWED = text(
 )
 FOLLOW = text(
     f"""
-    WITH following AS (
+    WITH follower AS (
         UPDATE core_memory.prepared_agents SET follows_agent_id = :followed
         WHERE project_id = :project AND agent_id = :agent)
     {_INSERT_ATTACHMENTS}
@@ -206,15 +206,15 @@ LOCK_MADE_FOR = text(
 )
 DETACH_ALL = text(
     f"""
-    WITH forgotten AS (
+    WITH deleted_agent AS (
         DELETE FROM core_memory.prepared_agents
         WHERE project_id = :project AND agent_id = :agent
-    ), gone AS (
+    ), detached AS (
         DELETE FROM core_memory.attachments
         WHERE project_id = :project AND agent_id = :agent
         RETURNING *, CAST(:time AS timestamptz) AS detach_time
     )
-    {_REMEMBER}
+    {_ADD_HISTORY}
     RETURNING block_id
     """
 )

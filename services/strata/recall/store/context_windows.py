@@ -51,12 +51,12 @@ _INSERT = f"""
     INSERT INTO recall.messages ({INSERT_COLUMNS})
     SELECT :project, w.conversation_id, w.agent_id, w.first_sequence + r.ordinal,
            {RECORD_COLUMNS}, w.search_language
-    FROM moved w, jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
+    FROM updated_window w, jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
 """
 
 _OPEN = text(
     f"""
-    WITH moved AS (
+    WITH updated_window AS (
         INSERT INTO recall.windows (
             project_id, conversation_id, agent_id, message_ids, revision, message_count,
             metadata_stale, search_language, active_run_id, attempt, committed_steps
@@ -66,8 +66,8 @@ _OPEN = text(
         )
         ON CONFLICT (project_id, conversation_id) DO NOTHING
         RETURNING conversation_id, agent_id, search_language, 0 AS first_sequence
-    ), stored AS ({_INSERT})
-    SELECT conversation_id FROM moved
+    ), new_messages AS ({_INSERT})
+    SELECT conversation_id FROM updated_window
     """
 )
 
@@ -93,7 +93,7 @@ _KEPT = f"""
                        OVER (PARTITION BY m.run_id, m.step)))
                    AS kept
         FROM {named_sql("message_ids[2:]")}
-    ) AS shown WHERE kept ORDER BY sequence
+    ) AS window_messages WHERE kept ORDER BY sequence
 """
 
 
@@ -106,7 +106,7 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
         stale: SQL for whether the counts in the system message are outdated.
     """
     return f"""
-    WITH moved AS (
+    WITH updated_window AS (
         UPDATE recall.windows SET
             active_run_id = :run, attempt = :attempt, committed_steps = 0,
             message_ids = {message_ids} || CAST(:ids AS text[]),
@@ -117,11 +117,11 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
           AND NOT EXISTS (
               SELECT 1 FROM recall.turns WHERE project_id = :project AND run_id = :run)
         RETURNING *, message_count - CAST(:count AS integer) AS first_sequence
-    ), stored AS ({_INSERT}), begun AS (
+    ), new_messages AS ({_INSERT}), new_turn AS (
         INSERT INTO recall.turns (project_id, run_id, conversation_id, agent_id)
-        SELECT :project, :run, conversation_id, agent_id FROM moved
+        SELECT :project, :run, conversation_id, agent_id FROM updated_window
     )
-    SELECT * FROM moved
+    SELECT * FROM updated_window
     """
 
 
@@ -145,7 +145,7 @@ _TAKE_OVER = text(
 
 _COMMIT = text(
     f"""
-    WITH moved AS (
+    WITH updated_window AS (
         UPDATE recall.windows SET
             committed_steps = :step,
             message_ids = message_ids[1:1] || message_ids[2 + CAST(:evicted AS integer):]
@@ -156,19 +156,19 @@ _COMMIT = text(
         WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
           AND active_run_id = :run AND attempt = :attempt AND committed_steps = :step - 1
         RETURNING *, message_count - CAST(:count AS integer) AS first_sequence
-    ), stored AS ({_INSERT}), rebuilt AS (
+    ), new_messages AS ({_INSERT}), system_message AS (
         UPDATE recall.messages m SET parts = CAST(:system AS jsonb)
-        FROM moved w
+        FROM updated_window w
         WHERE CAST(:system AS jsonb) IS NOT NULL
           AND m.project_id = :project AND m.id = w.message_ids[1]
     )
-    SELECT revision, message_count, first_sequence FROM moved
+    SELECT revision, message_count, first_sequence FROM updated_window
     """
 )
 
 _COMPACT = text(
     f"""
-    WITH moved AS (
+    WITH updated_window AS (
         UPDATE recall.windows SET
             message_ids = message_ids[1:1] || CAST(:ids AS text[]) || CAST(:kept AS text[]),
             message_count = message_count + 1,
@@ -182,16 +182,16 @@ _COMPACT = text(
                 AND NOT m.id = ANY(CAST(:kept AS text[])))
           AND (CAST(:run AS text) = '' OR (active_run_id = :run AND attempt = :attempt))
         RETURNING *, message_count - 1 AS first_sequence
-    ), stored AS ({_INSERT}), noted AS (
+    ), new_messages AS ({_INSERT}), new_compaction AS (
         INSERT INTO recall.compactions (
             project_id, conversation_id, sequence, agent_id, kept, first_message_id, last_message_id
         )
         SELECT :project, w.conversation_id, w.first_sequence, w.agent_id, ARRAY(
             SELECT m.sequence FROM {named_sql("CAST(:kept AS text[])")} ORDER BY 1),
             :first_id, :last_id
-        FROM moved w
+        FROM updated_window w
     )
-    SELECT * FROM moved
+    SELECT * FROM updated_window
     """
 )
 
@@ -214,17 +214,17 @@ _DELETE = text(
         DELETE FROM recall.turns WHERE project_id = :project AND agent_id = :agent
     ), compactions AS (
         DELETE FROM recall.compactions WHERE project_id = :project AND agent_id = :agent
-    ), forgotten AS (
+    ), forgotten_agent AS (
         INSERT INTO recall.forgotten_agents (project_id, agent_id) VALUES (:project, :agent)
         ON CONFLICT (project_id, agent_id) DO UPDATE SET delete_time = now(), swept = false
-    ), shown AS (
+    ), image_uses AS (
         DELETE FROM recall.message_images WHERE project_id = :project AND agent_id = :agent
         RETURNING image_id
     ), messages AS (
         DELETE FROM recall.messages WHERE project_id = :project AND agent_id = :agent RETURNING 1
     )
-    SELECT (SELECT count(*) FROM messages) AS gone,
-           (SELECT array_agg(DISTINCT image_id) FROM shown) AS images
+    SELECT (SELECT count(*) FROM messages) AS message_count,
+           (SELECT array_agg(DISTINCT image_id) FROM image_uses) AS images
     """
 )
 
@@ -363,7 +363,7 @@ class PostgresWindowStore:
             deleted = await connection.execute(_DELETE, {"project": project, "agent": agent_id})
             row = deleted.one()
             await delete_unused_images(connection, project, row.images)
-            return int(row.gone)
+            return int(row.message_count)
 
     async def _resume(self, connection: AsyncConnection, fence: dict[str, Any]) -> TurnStart:
         taken = await connection.execute(_TAKE_OVER, fence)

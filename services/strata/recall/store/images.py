@@ -37,9 +37,9 @@ _STORE = text(
 _COPY = text(
     """
     INSERT INTO recall.message_images (project_id, message_id, image_id, agent_id)
-    SELECT m.project_id, made.copy_id, m.image_id, m.agent_id
+    SELECT m.project_id, copied.copy_id, m.image_id, m.agent_id
     FROM unnest(CAST(:ids AS text[]), CAST(:copies AS text[])) AS made(id, copy_id)
-    JOIN recall.message_images m ON m.project_id = :project AND m.message_id = made.id
+    JOIN recall.message_images m ON m.project_id = :project AND m.message_id = copied.id
     """
 )
 _LOCK = text(

@@ -40,7 +40,7 @@ def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
     condition = "".join(f" AND {condition}" for condition in conditions)
     return f"""
         WITH {LINEAGE}
-        SELECT found.* FROM lineage l CROSS JOIN LATERAL (
+        SELECT message.* FROM lineage l CROSS JOIN LATERAL (
             SELECT {", ".join(f"m.{column.strip()}" for column in COLUMNS.split(","))}
             FROM recall.messages m
             WHERE m.project_id = :project AND m.conversation_id = l.conversation_id COLLATE "C"
@@ -52,8 +52,8 @@ def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
                    AND nearer.sequence = m.sequence AND nearer.sequence <= n.until
                   WHERE n.depth < l.depth)
             ORDER BY m.sequence {order} LIMIT :limit
-        ) AS found
-        ORDER BY found.sequence {order} LIMIT :limit
+        ) AS message
+        ORDER BY message.sequence {order} LIMIT :limit
     """
 
 

@@ -182,57 +182,59 @@ def _conditions(query: SearchQuery) -> tuple[list[str], dict[str, Any]]:
 # PostgreSQL's own ranking ignores rarity and prefers long texts with many common words. A query
 # with "-word" is used unchanged.
 _BY_WORDS = f"""
-    WITH asked AS (
+    WITH full_queries AS (
         SELECT DISTINCT w.search_language,
                websearch_to_tsquery(w.search_language, :words)
                    && plainto_tsquery('simple', :pairs) AS all_words
         FROM recall.windows w WHERE w.project_id = :project AND w.agent_id = :agent
-    ), wanted AS (
+    ), queries AS (
         SELECT search_language, all_words,
                CASE WHEN all_words::text LIKE '%!%' THEN all_words
                     ELSE replace(all_words::text, ' & ', ' | ')::tsquery END AS any_word
-        FROM asked WHERE numnode(all_words) > 0
+        FROM full_queries WHERE numnode(all_words) > 0
     ), matches AS MATERIALIZED (
         -- A vector that was put together is at hand; the stored one is unpacked at every look.
-        SELECT m.*, wanted.all_words, m.search_vector || ''::tsvector AS vector
-        FROM recall.messages m JOIN wanted USING (search_language)
-        WHERE {{conditions}} AND m.search_vector @@ wanted.any_word
+        SELECT m.*, queries.all_words, m.search_vector || ''::tsvector AS vector
+        FROM recall.messages m JOIN queries USING (search_language)
+        WHERE {{conditions}} AND m.search_vector @@ queries.any_word
           AND (:strict = ''
                OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
         ORDER BY m.create_time DESC, m.id DESC LIMIT :ranked
     ), words AS (
         SELECT DISTINCT search_language, quote_literal(lexeme)::tsquery AS word
-        FROM wanted, unnest(tsvector_to_array(
+        FROM queries, unnest(tsvector_to_array(
             to_tsvector(search_language, :words) || to_tsvector('simple', :pairs)
         )) AS lexeme
         LIMIT :most_words
-    ), held AS (
+    ), word_shares AS (
         -- The share of a word: more for its second time, less for its tenth, less in long texts.
         SELECT m.id, CAST(ts_rank(m.vector, words.word, 1) AS float8) AS share,
-               count(*) OVER (PARTITION BY words.word) AS holders
+               count(*) OVER (PARTITION BY words.word) AS match_count
         FROM matches m JOIN words USING (search_language) WHERE m.vector @@ words.word
-    ), worth AS (
-        SELECT id, sum(share * ln(1 + (:ranked - holders + 0.5) / (holders + 0.5))) AS worth
-        FROM held GROUP BY id
+    ), word_score AS (
+        SELECT id,
+               sum(share * ln(1 + (:ranked - match_count + 0.5) / (match_count + 0.5)))
+                   AS word_score
+        FROM word_shares GROUP BY id
     ), best AS (
         SELECT matches.*, CAST(
-            worth
+            word_score
             + CASE WHEN vector @@ all_words THEN 1 ELSE 0 END
             + CASE WHEN EXISTS (
                 SELECT 1 FROM unnest(CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
-                    AS spoken(first, until)
+                    AS mentioned(first, until)
                 WHERE create_time >= coalesce(first, '-infinity')
                   AND create_time < coalesce(until, 'infinity')
               ) THEN CAST(:bonus AS float8) ELSE 0 END AS float8) AS score
-        FROM matches JOIN worth USING (id)
+        FROM matches JOIN word_score USING (id)
         ORDER BY score DESC, create_time DESC, id DESC LIMIT :limit
     )
     SELECT {COLUMNS}, score FROM best ORDER BY score DESC, create_time DESC, id DESC
 """
 # Forces a lookup by id first, even if statistics of a growing table are outdated.
 _BY_IDS = f"""
-    WITH named AS MATERIALIZED (SELECT m.* FROM {named_sql("CAST(:ids AS text[])")})
-    SELECT {COLUMNS} FROM named m
+    WITH by_id AS MATERIALIZED (SELECT m.* FROM {named_sql("CAST(:ids AS text[])")})
+    SELECT {COLUMNS} FROM by_id m
     WHERE {{conditions}}
       AND (:strict = '' OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
 """

@@ -134,12 +134,12 @@ def _within_page(statement: str, wanted: MessageFilter) -> str:
     keys = ("sequence",) if wanted.conversation_id else ("create_time", "id")
     order = ", ".join(f"{key} {direction}" for key in keys)
     return f"""
-        WITH found AS MATERIALIZED ({statement}), measured AS (
-            SELECT found.*, count(*) OVER () AS found_count,
+        WITH selected AS MATERIALIZED ({statement}), measured AS (
+            SELECT selected.*, count(*) OVER () AS found_count,
                    sum(octet_length(parts::text)) OVER (
                        ORDER BY {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                    ) AS bytes_before
-            FROM found
+            FROM selected
         )
         SELECT {COLUMNS}, found_count FROM measured
         WHERE coalesce(bytes_before, 0) <= :page_bytes ORDER BY {order}

@@ -50,7 +50,7 @@ _LOCK = text(
 )
 _SWEEP = text(
     f"""
-    WITH old AS MATERIALIZED ({_OLD}), member AS (
+    WITH old AS MATERIALIZED ({_OLD}), step_messages AS (
         SELECT o.id AS of_id, m.* FROM old o
         JOIN recall.messages m ON m.project_id = :project AND m.id = o.id
         UNION ALL
@@ -60,8 +60,8 @@ _SWEEP = text(
          AND m.run_id <> '' AND m.conversation_id = o.conversation_id
          AND m.step = o.step AND m.id <> o.id
         WHERE o.step > 0
-    ), free AS (
-        SELECT of_id FROM member m GROUP BY of_id HAVING NOT bool_or(
+    ), deletable AS (
+        SELECT of_id FROM step_messages m GROUP BY of_id HAVING NOT bool_or(
             m.create_time >= :before OR m.pinned OR m.sequence = 0
             OR NOT m.conversation_id = ANY(CAST(:locked AS text[]))
             OR EXISTS (
@@ -73,26 +73,26 @@ _SWEEP = text(
                 WHERE c.project_id = :project AND c.first_message_id = m.id LIMIT 1) IS NOT NULL
             OR (SELECT true FROM recall.compactions c
                 WHERE c.project_id = :project AND c.last_message_id = m.id LIMIT 1) IS NOT NULL)
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM recall.messages
         WHERE project_id = :project
-          AND id IN (SELECT m.id FROM member m JOIN free USING (of_id))
+          AND id IN (SELECT m.id FROM step_messages m JOIN deletable USING (of_id))
         RETURNING id, conversation_id, sequence, role, index_state
-    ), shown AS (
-        DELETE FROM recall.message_images mi USING gone
-        WHERE mi.project_id = :project AND mi.message_id = gone.id
+    ), image_uses AS (
+        DELETE FROM recall.message_images mi USING deleted
+        WHERE mi.project_id = :project AND mi.message_id = deleted.id
         RETURNING mi.image_id
-    ), unnoted AS (
-        DELETE FROM recall.compactions c USING gone
-        WHERE c.project_id = :project AND c.conversation_id = gone.conversation_id
-          AND c.sequence = gone.sequence AND gone.role = 'summary'
-    ), noted AS (
+    ), deleted_compactions AS (
+        DELETE FROM recall.compactions c USING deleted
+        WHERE c.project_id = :project AND c.conversation_id = deleted.conversation_id
+          AND c.sequence = deleted.sequence AND deleted.role = 'summary'
+    ), forgotten AS (
         INSERT INTO recall.forgotten_messages (project_id, message_id)
-        SELECT :project, id FROM gone WHERE index_state <> 'none'
+        SELECT :project, id FROM deleted WHERE index_state <> 'none'
         ON CONFLICT (project_id, message_id) DO NOTHING
     )
-    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen, create_time, id,
-           (SELECT array_agg(DISTINCT image_id) FROM shown) AS images
+    SELECT (SELECT count(*) FROM deleted) AS deleted, count(*) OVER () AS examined, create_time, id,
+           (SELECT array_agg(DISTINCT image_id) FROM image_uses) AS images
     FROM old
     ORDER BY create_time DESC, id DESC LIMIT 1
     """
@@ -106,7 +106,7 @@ _SWEEP_TURNS = text(
         WHERE project_id = :project AND agent_id = :agent AND begin_time < :before
           AND (begin_time, run_id) > (:after_time, :after_id)
         ORDER BY begin_time, run_id LIMIT :limit
-    ), free AS (
+    ), deletable AS (
         SELECT t.run_id FROM recall.turns t JOIN old USING (run_id)
         WHERE t.project_id = :project
           AND NOT EXISTS (
@@ -118,11 +118,11 @@ _SWEEP_TURNS = text(
                WHERE m.project_id = :project AND m.run_id = old.run_id AND m.run_id <> ''
                  AND m.conversation_id = old.conversation_id LIMIT 1) IS NULL
         FOR UPDATE OF t SKIP LOCKED
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM recall.turns
-        WHERE project_id = :project AND run_id IN (SELECT run_id FROM free) RETURNING 1
+        WHERE project_id = :project AND run_id IN (SELECT run_id FROM deletable) RETURNING 1
     )
-    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen,
+    SELECT (SELECT count(*) FROM deleted) AS deleted, count(*) OVER () AS examined,
            begin_time AS create_time, run_id AS id FROM old
     ORDER BY begin_time DESC, run_id DESC LIMIT 1
     """
@@ -244,7 +244,7 @@ def _batch(
 def _swept(row: Row[Any] | None, limit: int) -> SweepResult:
     if row is None:
         return SweepResult(0, None)
-    return SweepResult(row.gone, (row.create_time, row.id) if row.seen == limit else None)
+    return SweepResult(row.deleted, (row.create_time, row.id) if row.examined == limit else None)
 
 
 class DeletedMessages:

@@ -48,15 +48,15 @@ UPDATE = text(
 # Tokens must be sent only to the server that the person has signed in to.
 FORGET_OTHERS = text(
     """
-    WITH other AS (
+    WITH changed_server AS (
         SELECT id FROM tool_execution.mcp_servers
         WHERE project_id = :project AND id = :id AND (url <> :url OR oauth::text <> :oauth)
-    ), begun AS (
-        DELETE FROM tool_execution.mcp_sign_ins s USING other
-        WHERE s.project_id = :project AND s.server_id = other.id
+    ), deleted_sign_ins AS (
+        DELETE FROM tool_execution.mcp_sign_ins s USING changed_server
+        WHERE s.project_id = :project AND s.server_id = changed_server.id
     )
-    DELETE FROM tool_execution.mcp_tokens t USING other
-    WHERE t.project_id = :project AND t.server_id = other.id
+    DELETE FROM tool_execution.mcp_tokens t USING changed_server
+    WHERE t.project_id = :project AND t.server_id = changed_server.id
     """
 )
 ONE = text(f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers {_OF}")

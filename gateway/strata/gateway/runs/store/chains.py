@@ -31,11 +31,11 @@ SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
 # The run of a conversation waits for the messages that its agent has sent and that are not
 # answered, and thereby for the run of the conversation that each of them is in.
 _WAIT = f"""
-    SELECT run.id AS run_id, run.agent_id, asked.conversation_id
+    SELECT run.id AS run_id, run.agent_id, message_run.conversation_id
       FROM gateway.runs run
-      JOIN gateway.runs asked
-           ON asked.project_id = run.project_id AND asked.parent_run_id = run.id
-          AND asked.kind = 'FOREGROUND' AND asked.state IN ({_OPEN})"""
+      JOIN gateway.runs message_run
+           ON message_run.project_id = run.project_id AND message_run.parent_run_id = run.id
+          AND message_run.kind = 'FOREGROUND' AND message_run.state IN ({_OPEN})"""
 _HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
 _WAITS = text(f"""
 WITH RECURSIVE waits AS ({_WAIT}

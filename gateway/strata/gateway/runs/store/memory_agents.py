@@ -106,15 +106,15 @@ SELECT {_MARK}, run.state, run.run_at
  ORDER BY mark.conversation_id
 """)
 FORGET = text(f"""
-WITH gone AS (
+WITH deleted_marks AS (
     DELETE FROM gateway.memory_agents
      WHERE project_id = :project_id
        -- What a deleted agent has read of a file stays read.
        AND (agent_id = :agent_id OR memory_agent_id = :agent_id AND file_id = '')
     RETURNING run_id
 )
-SELECT run.id FROM gone JOIN gateway.runs run
-    ON run.project_id = :project_id AND run.id = gone.run_id
+SELECT run.id FROM deleted_marks JOIN gateway.runs run
+    ON run.project_id = :project_id AND run.id = deleted_marks.run_id
  WHERE run.state IN ({_OPEN})
 """)
 

@@ -77,18 +77,18 @@ def _accept_sql(counted: str, limit: str) -> str:
         limit: SQL expression: the highest number of open runs.
     """
     return f"""
-WITH known AS (
+WITH same_request AS (
     SELECT {_DISPATCH}, payload_hash FROM gateway.runs
      WHERE project_id = :project_id AND request_id = CAST(:request_id AS text)
-), seen AS (
+), active_before AS (
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id
-       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
+       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
 ), active AS (
     -- Locked, so that the run ends either before this query reads it or after this statement.
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id
-       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
+       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
        FOR UPDATE
 ), waiting AS (
     SELECT id FROM gateway.runs
@@ -100,28 +100,28 @@ WITH known AS (
        -- A run that answers an approval starts before the runs that wait for the answer.
        AND :on_approval <> 'ANSWER'
      ORDER BY id LIMIT 1
-), pending AS (
+), pending_approval AS (
     SELECT id, expire_time FROM gateway.approvals
      WHERE project_id = :project_id AND conversation_id = :conversation_id AND {_PENDING}
-       AND NOT EXISTS (SELECT FROM known)
+       AND NOT EXISTS (SELECT FROM same_request)
        FOR UPDATE
-), busy AS (
+), blocking AS (
     SELECT id FROM active UNION ALL SELECT id FROM waiting
 ), quota AS (
     SELECT count(*) AS n FROM (SELECT FROM {counted} LIMIT {limit}) counted
 ), allowed AS (
     SELECT FROM quota
      WHERE quota.n < {limit}
-       AND NOT EXISTS (SELECT FROM known)
-       AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
+       AND NOT EXISTS (SELECT FROM same_request)
+       AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM blocking))
        AND CASE :on_approval
-           WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
+           WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending_approval WHERE id = :approval_id)
            WHEN 'DENY' THEN true
            -- A run with a later start waits for the answer when it is due.
-           ELSE {_LATER} OR NOT EXISTS (SELECT FROM pending) END
+           ELSE {_LATER} OR NOT EXISTS (SELECT FROM pending_approval) END
        -- A run that ended while this statement waited for its row may have ended with an approval
        -- request, which only the next statement can read.
-       AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM seen))
+       AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM active_before))
 ), interrupted AS (
     UPDATE gateway.runs SET state = 'CANCELLING'
      WHERE project_id = :project_id AND id IN (SELECT id FROM active)
@@ -144,23 +144,23 @@ WITH known AS (
            CASE WHEN free THEN now() END,
            CASE WHEN free THEN now() + make_interval(secs => :run_s) END
       FROM (SELECT :may_start AND NOT {_LATER}
-                    AND NOT EXISTS (SELECT FROM busy) AS free FROM allowed) conversation
+                    AND NOT EXISTS (SELECT FROM blocking) AS free FROM allowed) conversation
         ON CONFLICT DO NOTHING
     RETURNING {_DISPATCH}, payload_hash
-), decided AS (
+), answered_approval AS (
     UPDATE gateway.approvals SET decide_time = now(), answer_run_id = :id
-     WHERE project_id = :project_id AND id IN (SELECT id FROM pending)
+     WHERE project_id = :project_id AND id IN (SELECT id FROM pending_approval)
        AND EXISTS (SELECT FROM inserted) AND NOT {_LATER}
-), found AS (
-    SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
+), accepted AS (
+    SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM same_request
 )
 SELECT quota.n AS quota_count, {_LATER} AS is_later,
-       (SELECT id FROM busy LIMIT 1) AS busy_id,
+       (SELECT id FROM blocking LIMIT 1) AS busy_id,
        (SELECT id FROM interrupted) AS interrupted_id,
-       (SELECT id FROM pending LIMIT 1) AS pending_id,
-       (SELECT expire_time FROM pending LIMIT 1) AS pending_until,
-       found.*
-  FROM quota LEFT JOIN found ON true
+       (SELECT id FROM pending_approval LIMIT 1) AS pending_id,
+       (SELECT expire_time FROM pending_approval LIMIT 1) AS pending_until,
+       accepted.*
+  FROM quota LEFT JOIN accepted ON true
 """
 
 
@@ -239,7 +239,7 @@ WITH fence AS (
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ACTIVE})
     RETURNING id
-), written AS (
+), stored_events AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM fence) {_STORED}
 )
 SELECT count(*) AS held FROM fence
@@ -293,11 +293,11 @@ WITH ended AS (
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ENDABLE})
     RETURNING id AS run_id, agent_id, conversation_id, state
-), announced AS (
+), deliveries AS (
     {webhook_deliveries_sql("ended")}
-), written AS (
+), stored_events AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM ended) {_STORED}
-), asked AS (
+), new_approval AS (
     INSERT INTO gateway.approvals (
         project_id, id, agent_id, conversation_id, run_id, request, expire_time,
         default_approve)
@@ -306,28 +306,28 @@ WITH ended AS (
            :approval_default
       FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
         ON CONFLICT DO NOTHING
-), reopened AS (
+), reopened_approval AS (
     -- Approval by default at the deadline happens only once.
     UPDATE gateway.approvals
        SET decide_time = NULL, answer_run_id = NULL,
            default_approve = default_approve AND expire_time > now()
      WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
        AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
-), next AS (
+), next_run AS (
     SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
        AND run.kind <> 'SLEEPTIME' AND :take_next
        AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
      ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
-), woken AS (
+), started AS (
     UPDATE gateway.runs SET {_TAKEN}
-     WHERE project_id = :project_id AND id IN (SELECT id FROM next)
+     WHERE project_id = :project_id AND id IN (SELECT id FROM next_run)
     RETURNING {_DISPATCH}
 )
 SELECT (SELECT count(*) FROM ended) AS held,
        (SELECT agent_id FROM ended) AS ended_agent_id,
-       (SELECT conversation_id FROM ended) AS ended_conversation_id, woken.* FROM (VALUES (1)) one
-  LEFT JOIN woken ON true
+       (SELECT conversation_id FROM ended) AS ended_conversation_id, started.* FROM (VALUES (1)) one
+  LEFT JOIN started ON true
 """,
     f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}",
 )
@@ -338,7 +338,7 @@ CANCEL = text(f"""
 WITH target AS (
     SELECT id, state FROM gateway.runs
      WHERE project_id = :project_id AND id = :run_id FOR UPDATE
-), changed AS (
+), cancelled AS (
     UPDATE gateway.runs run
        SET state = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE 'CANCELLING' END,
            stop_reason = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE stop_reason END,
@@ -349,13 +349,13 @@ WITH target AS (
      WHERE run.project_id = :project_id AND run.id = target.id
        AND run.state IN ({_OPEN})
     RETURNING run.id, run.agent_id, run.state
-), over AS (
-    SELECT id AS run_id, agent_id, state FROM changed WHERE state = 'CANCELLED'
-), announced AS (
-    {webhook_deliveries_sql("over")}
-), written AS (
+), ended AS (
+    SELECT id AS run_id, agent_id, state FROM cancelled WHERE state = 'CANCELLED'
+), deliveries AS (
+    {webhook_deliveries_sql("ended")}
+), stored_events AS (
     INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
-    SELECT :project_id, id, 1, :finished FROM changed WHERE state = 'CANCELLED'
+    SELECT :project_id, id, 1, :finished FROM cancelled WHERE state = 'CANCELLED'
 )
 SELECT count(*) FROM target
 """)
@@ -439,9 +439,9 @@ RETURNING id, attempt, state
 # queue, which is claimed afterwards.
 CLAIM = text(f"""
 WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
-held AS (
+held_runs AS (
     SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
-                  AS held (project_id, count)
+                  AS held_runs (project_id, count)
 ), candidates AS (
     SELECT project_id, id, 0 AS turn, lease_until AS since FROM gateway.runs
      WHERE state IN ({_ACTIVE}) AND lease_until < now()
@@ -469,8 +469,8 @@ held AS (
            row_number() OVER (PARTITION BY project_id, turn ORDER BY since, id) AS round
       FROM candidates
 ), chosen AS (
-    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
-     WHERE ranked.place <= :most - coalesce(held.count, 0)
+    SELECT ranked.* FROM ranked LEFT JOIN held_runs USING (project_id)
+     WHERE ranked.place <= :most - coalesce(held_runs.count, 0)
      ORDER BY queued, round, turn, since LIMIT :limit
 ), locked AS (
     SELECT run.project_id, run.id FROM chosen
@@ -489,11 +489,11 @@ held AS (
      WHERE run.project_id = locked.project_id AND run.id = locked.id
     RETURNING run.project_id, run.id
 )
-SELECT seen.projects, seen.last_project, chosen.project_id, chosen.id, chosen.round,
+SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, chosen.round,
        coalesce(chosen.queued, false) AS queued, taken.id IS NOT NULL AS taken
   FROM (SELECT count(*) AS projects,
                (SELECT project_id FROM in_turn ORDER BY turn DESC LIMIT 1) AS last_project
-          FROM in_turn) seen
+          FROM in_turn) searched
   LEFT JOIN chosen ON true
   LEFT JOIN taken ON taken.project_id = chosen.project_id AND taken.id = chosen.id
  ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
@@ -506,29 +506,29 @@ CLAIM_MEMORY_RUNS = text(f"""
 WITH RECURSIVE {
     projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
 },
-limits AS (
+token_limits AS (
     SELECT CAST(:project_tokens AS bigint) AS of_project,
            CAST(:server_tokens AS bigint) AS of_server
-), held AS (
+), held_runs AS (
     SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
-                  AS held (project_id, count)
-), spent AS (
+                  AS held_runs (project_id, count)
+), used_tokens AS (
     SELECT project_id, sum(total_tokens) AS tokens FROM gateway.runs
      WHERE kind = 'SLEEPTIME' AND finish_time > now() - interval '1 hour'
        AND EXISTS (SELECT FROM in_turn)
-       AND (SELECT greatest(of_project, of_server) FROM limits) > 0
+       AND (SELECT greatest(of_project, of_server) FROM token_limits) > 0
      GROUP BY project_id
-), allowed AS (
-    SELECT in_turn.* FROM in_turn CROSS JOIN limits LEFT JOIN spent USING (project_id)
-     WHERE (of_project = 0 OR coalesce(spent.tokens, 0) < of_project)
-       AND (of_server = 0 OR coalesce((SELECT sum(tokens) FROM spent), 0) < of_server)
+), within_limits AS (
+    SELECT in_turn.* FROM in_turn CROSS JOIN token_limits LEFT JOIN used_tokens USING (project_id)
+     WHERE (of_project = 0 OR coalesce(used_tokens.tokens, 0) < of_project)
+       AND (of_server = 0 OR coalesce((SELECT sum(tokens) FROM used_tokens), 0) < of_server)
 ), ranked AS (
-    SELECT allowed.project_id, allowed.turn, ready.id,
-           row_number() OVER (PARTITION BY allowed.project_id ORDER BY ready.run_at, ready.id)
+    SELECT within_limits.project_id, within_limits.turn, ready.id,
+           row_number() OVER (PARTITION BY within_limits.project_id ORDER BY ready.run_at, ready.id)
                AS round
-      FROM allowed CROSS JOIN LATERAL (
+      FROM within_limits CROSS JOIN LATERAL (
            SELECT run.id, run.run_at FROM gateway.runs run
-            WHERE run.project_id = allowed.project_id
+            WHERE run.project_id = within_limits.project_id
               AND run.state = 'QUEUED' AND run.kind = 'SLEEPTIME' AND run.run_at <= now()
               AND NOT EXISTS (
                   SELECT FROM gateway.runs other
@@ -543,8 +543,8 @@ limits AS (
                      AND approval.conversation_id = run.conversation_id AND {_PENDING})
             ORDER BY run.run_at LIMIT :limit) ready
 ), chosen AS (
-    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
-     WHERE ranked.round <= :most - coalesce(held.count, 0)
+    SELECT ranked.* FROM ranked LEFT JOIN held_runs USING (project_id)
+     WHERE ranked.round <= :most - coalesce(held_runs.count, 0)
      ORDER BY round, turn LIMIT :limit
 ), locked AS (
     SELECT run.project_id, run.id FROM chosen
@@ -565,7 +565,7 @@ RETURNING run.project_id, run.id
 MARKS = text("""
 SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
   FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS wanted(project_id, id)
-  JOIN gateway.runs run ON run.project_id = wanted.project_id AND run.id = wanted.id
+  JOIN gateway.runs run ON run.project_id = requested.project_id AND run.id = requested.id
 """)
 
 # The gateway that claims a released run adds 1 to lost_holders, but this holder was not lost.

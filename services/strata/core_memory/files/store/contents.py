@@ -72,7 +72,7 @@ _UNREADABLE = text(
 # A statement after that of the content, so that it sees files that were added meanwhile.
 _FILES_FOLLOW = text(
     """
-    WITH changed AS (
+    WITH changed_files AS (
         UPDATE core_memory.files
         SET state = :state, error = :error, attempts = 0,
             chunk_count = 0, indexed_count = 0, update_time = clock_timestamp()
@@ -80,7 +80,7 @@ _FILES_FOLLOW = text(
         RETURNING folder_id
     )
     UPDATE core_memory.folders SET revision = revision + 1
-    WHERE project_id = :project AND id IN (SELECT folder_id FROM changed)
+    WHERE project_id = :project AND id IN (SELECT folder_id FROM changed_files)
     """
 )
 _LOCK_ORPHANS = text(
@@ -92,15 +92,15 @@ _LOCK_ORPHANS = text(
 )
 _DELETE_ORPHANS = text(
     """
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM core_memory.contents c
         WHERE c.project_id = :project AND c.content_hash = ANY(CAST(:contents AS text[]))
           AND NOT EXISTS (SELECT 1 FROM core_memory.files f
                           WHERE f.project_id = c.project_id AND f.content_hash = c.content_hash)
         RETURNING c.content_hash
     )
-    DELETE FROM core_memory.content_parts p USING gone
-    WHERE p.project_id = :project AND p.content_hash = gone.content_hash
+    DELETE FROM core_memory.content_parts p USING deleted
+    WHERE p.project_id = :project AND p.content_hash = deleted.content_hash
     """
 )
 

@@ -66,11 +66,11 @@ _WINDOWS = text(
 )
 _CHANGE = text(
     """
-    WITH closed AS (
+    WITH closed_windows AS (
         DELETE FROM core_memory.open_files
         WHERE project_id = :project AND agent_id = :agent
           AND file_id = ANY(CAST(:closed AS text[]))
-    ), noted AS (
+    ), noted_agent AS (
         UPDATE core_memory.prepared_agents
         SET closed_files = CASE WHEN CAST(:to_fit AS boolean)
                                 THEN closed_files || CAST(:names AS text[]) ELSE '{}' END

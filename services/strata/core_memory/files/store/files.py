@@ -66,19 +66,19 @@ _LOCK_FOLDER = text(
 )
 _DELETE = text(
     """
-    WITH gone AS (
+    WITH deleted_file AS (
         DELETE FROM core_memory.files WHERE project_id = :project AND id = :file
         RETURNING folder_id, content_hash, lease_until
     ), dropped AS (
         INSERT INTO core_memory.dropped_files (project_id, id, due_time, keep_until)
         SELECT :project, :file, clock_timestamp(), greatest(clock_timestamp(), lease_until)
-        FROM gone
-    ), counted AS (
+        FROM deleted_file
+    ), folder AS (
         UPDATE core_memory.folders d
         SET revision = d.revision + 1, file_count = d.file_count - 1
-        FROM gone WHERE d.project_id = :project AND d.id = gone.folder_id
+        FROM deleted_file WHERE d.project_id = :project AND d.id = deleted_file.folder_id
     )
-    SELECT content_hash FROM gone
+    SELECT content_hash FROM deleted_file
     """
 )
 

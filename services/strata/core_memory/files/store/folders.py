@@ -71,14 +71,15 @@ _DELETE = text("DELETE FROM core_memory.folders WHERE project_id = :project AND 
 # Locks the agent first, as all changes of its windows do, and the folder against deletion.
 _LOCK_PAIR = text(
     """
-    WITH a AS (
+    WITH agent AS (
         SELECT agent_id FROM core_memory.prepared_agents
         WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE
-    ), d AS (
+    ), folder AS (
         SELECT * FROM core_memory.folders
         WHERE project_id = :project AND id = :folder FOR KEY SHARE
     )
-    SELECT d.*, a.agent_id FROM (SELECT 1) AS one LEFT JOIN a ON true LEFT JOIN d ON true
+    SELECT folder.*, agent.agent_id
+    FROM (SELECT 1) AS one LEFT JOIN agent ON true LEFT JOIN folder ON true
     """
 )
 _ATTACH = text(

@@ -157,21 +157,21 @@ _CLAIM_DROPPED = text(
     FROM (
         SELECT project_id, id FROM core_memory.dropped_files WHERE due_time <= clock_timestamp()
         ORDER BY due_time LIMIT :count FOR UPDATE SKIP LOCKED
-    ) found
-    WHERE d.project_id = found.project_id AND d.id = found.id
+    ) due
+    WHERE d.project_id = due.project_id AND d.id = due.id
     RETURNING d.project_id, d.id, d.keep_until <= clock_timestamp() AS is_last
     """
 )
 _DROPPED = text(
     """
-    WITH told AS (
+    WITH processed AS (
         SELECT * FROM unnest(CAST(:projects AS text[]), CAST(:ids AS text[]),
                              CAST(:last AS boolean[])) AS t(project_id, id, is_last)
-    ), done AS (
-        DELETE FROM core_memory.dropped_files d USING told t
+    ), deleted AS (
+        DELETE FROM core_memory.dropped_files d USING processed t
         WHERE d.project_id = t.project_id AND d.id = t.id AND t.is_last
     )
-    UPDATE core_memory.dropped_files d SET due_time = d.keep_until FROM told t
+    UPDATE core_memory.dropped_files d SET due_time = d.keep_until FROM processed t
     WHERE d.project_id = t.project_id AND d.id = t.id AND NOT t.is_last
     """
 )

@@ -15,7 +15,7 @@ from strata.shared.db import Database
 # First selects the next files with the index, then looks up the rest for those only.
 _FILES = text(
     """
-    WITH next AS (
+    WITH next_files AS (
         SELECT d.name AS folder, f.id, f.name, f.content_hash
         FROM core_memory.folder_attachments a
         JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
@@ -30,7 +30,7 @@ _FILES = text(
     )
     SELECT n.id, n.folder || '/' || n.name AS name, n.content_hash,
            c.state = 'text' AS readable, c.char_count, o.file_id IS NOT NULL AS is_open
-    FROM next n
+    FROM next_files n
     JOIN core_memory.contents c ON c.project_id = :project AND c.content_hash = n.content_hash
     LEFT JOIN core_memory.open_files o
       ON o.project_id = :project AND o.agent_id = :agent AND o.file_id = n.id
