@@ -141,6 +141,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         ToolSearch(store, BUILTIN_TOOLS, partial(_open_embedder, settings, wiring, stack)),
         wiring.clock,
         mcp,
+        sandbox.check,
     )
     return Service(
         name=NAME,

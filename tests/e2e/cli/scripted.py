@@ -358,6 +358,7 @@ class Tools(tool_service_pb2_grpc.ToolServiceServicer):
     """Service without methods: each call fails with UNIMPLEMENTED or with the scripted error."""
 
     failure: StrataError | None = None
+    runner_failure: StrataError | None = None
     ran: tool_service_pb2.RunToolResponse | StrataError = UnimplementedError("Nothing runs here.")
 
     def __init__(self) -> None:
@@ -377,6 +378,11 @@ class Tools(tool_service_pb2_grpc.ToolServiceServicer):
         if self.failure is not None:
             raise self.failure
         return tool_service_pb2.ListToolsResponse()
+
+    async def GetToolRunner(self, request: Any, context: Any) -> Any:
+        if self.runner_failure is not None:
+            raise self.runner_failure
+        return tool_service_pb2.GetToolRunnerResponse(isolation="none")
 
 
 @dataclass

@@ -37,6 +37,7 @@ async def test_status_prints_version_agents_and_services(strata: Run, ann: Any) 
     assert "version: 9.9.9" in done.out
     assert "agents: 1" in done.out
     assert "recall\tanswers" in done.out
+    assert "tool_runner\tanswers" in done.out
 
 
 async def test_status_fails_when_a_service_is_silent(
@@ -48,6 +49,17 @@ async def test_status_fails_when_a_service_is_silent(
     report = json.loads(done.out)
     assert report["services"]["recall"] == "answers"
     assert report["services"]["tool_execution"].startswith("does not answer")
+
+
+async def test_status_fails_when_the_tool_runner_is_silent(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    gateway.tools.runner_failure = UnavailableError("The tool runner cannot be reached.")
+    done = await strata("status", "--json")
+    assert done.code == 1
+    services = json.loads(done.out)["services"]
+    assert services["tool_execution"] == "answers"
+    assert services["tool_runner"].startswith("does not answer")
 
 
 async def test_unreachable_gateway_is_exit_code_three(

@@ -22,6 +22,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.context import current_project
+from strata.shared.sandbox import Isolation
 from strata.shared.scopes import DEFAULT_SCOPES, Scope
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
@@ -31,6 +32,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def dry_run(registry: Any, source: str, **arguments: Any) -> tuple[bool, Any]:
     request = pb.RunToolRequest(source_code=source, arguments_json=json.dumps(arguments))
     return result_of(await registry.RunTool(request))
+
+
+async def test_state_of_the_tool_runner_is_read(registry: Any) -> None:
+    response = await registry.GetToolRunner(tool_pb.GetToolRunnerRequest())
+    # The sandbox may have been started by another test.
+    assert response.isolation in {level.label for level in Isolation}
 
 
 async def test_a_tool_is_made_from_its_source(registry: Any) -> None:

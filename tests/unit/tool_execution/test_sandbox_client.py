@@ -29,6 +29,8 @@ class Runner:
         await asyncio.sleep(0)
         if self.away:
             raise UnavailableError("no runner")
+        if request.running_only:
+            return pb.GetIsolationResponse()
         return pb.GetIsolationResponse(isolation=pb.SANDBOX_ISOLATION_NAMESPACES)
 
     async def RunCode(self, request: pb.RunCodeRequest) -> AsyncIterator[pb.RunCodeResponse]:
@@ -97,3 +99,12 @@ async def test_call_to_a_lost_runner_is_killed_and_not_sent_again(runner: Any) -
     result = await sandbox.run(RUN)
     assert result.status is RunStatus.KILLED
     assert runner.runs == 2
+
+
+async def test_check_fails_without_a_runner_and_starts_no_sandbox(runner: Any) -> None:
+    sandbox = SandboxClient(runner)
+    assert await sandbox.check() is Isolation.NONE
+    assert sandbox.isolation is Isolation.NONE
+    runner.away = True
+    with pytest.raises(UnavailableError):
+        await sandbox.check()

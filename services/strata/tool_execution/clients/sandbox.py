@@ -55,6 +55,15 @@ class SandboxClient:
         self._set_isolation(to_isolation(response.isolation))
         self._connected = True
 
+    async def check(self) -> Isolation:
+        """Returns the isolation of the runner; NONE if its sandbox has not started.
+
+        Raises:
+            UnavailableError: The runner does not answer.
+        """
+        response = await self._stub.GetIsolation(pb.GetIsolationRequest(running_only=True))
+        return to_isolation(response.isolation)
+
     def prepare(self) -> None:
         """Connects in the background, before calls that are expected."""
         if not self._connected and (self._preparing is None or self._preparing.done()):

@@ -78,7 +78,7 @@ class SandboxRunner:
     """Runs custom tools in the sandbox.
 
     Args:
-        sandbox: The sandbox; None if this server has none.
+        sandbox: The sandbox.
         secrets: Decrypts the secrets of the tool.
         limits: Limits of one call.
         packages: Provides the packages of tools; None if they are switched off.
@@ -87,7 +87,7 @@ class SandboxRunner:
 
     def __init__(
         self,
-        sandbox: Sandbox | None,
+        sandbox: Sandbox,
         secrets: SecretBox,
         limits: Limits | None = None,
         packages: Packages | None = None,
@@ -100,14 +100,9 @@ class SandboxRunner:
         self._limits = limits or Limits()
 
     @property
-    def available(self) -> bool:
-        """Whether this server can run custom tools at all."""
-        return self._sandbox is not None
-
-    @property
     def isolation(self) -> str:
-        """Isolation level of calls; empty without a sandbox."""
-        return self._sandbox.isolation.label if self._sandbox is not None else ""
+        """Isolation level of calls."""
+        return self._sandbox.isolation.label
 
     async def prepare(self, tool: Tool) -> None:
         """Checks the hosts of a tool, and builds its packages before the first call needs them.
@@ -159,8 +154,8 @@ class SandboxRunner:
             ToolError: The tool failed; the message is written for the model, without secrets.
             UnavailableError: The sandbox is not running.
         """
-        if self._sandbox is None or tool.own is None:
-            raise ToolError(f"{tool.name} cannot be run: this server has no sandbox.")
+        if tool.own is None:
+            raise ToolError(f"{tool.name} cannot be run: it has no source code.")
         hosts = self._hosts(tool)
         environment = self._environment(tool, sealed)
         arguments_by_name = dict(arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from strata.api.common.v1 import message_pb2 as common
@@ -16,7 +16,7 @@ from strata.shared.convert.messages import STATUSES
 from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.ids import check_id
 from strata.shared.messages import ToolStatus
-from strata.shared.sandbox import RunStatus
+from strata.shared.sandbox import Isolation, RunStatus
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
 from strata.tool_execution.convert import execution as convert
@@ -35,7 +35,6 @@ from strata.tool_execution.domain.registry import (
     ToolStore,
     check_secrets,
     name_taken,
-    not_built,
     tool_missing,
 )
 from strata.tool_execution.domain.tools import Output, Tool, ToolError, ToolType
@@ -62,6 +61,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         search: Searches tools.
         clock: Measures durations.
         mcp: Runs tools of MCP servers.
+        check_runner: Asks the tool runner for its isolation; raises if that does not answer.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         search: ToolSearch,
         clock: Clock,
         mcp: McpRunner,
+        check_runner: Callable[[], Awaitable[Isolation]],
     ) -> None:
         self._builtin = builtin
         self._builtin_by_id = {tool.id: tool for tool in builtin.values()}
@@ -86,6 +87,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._search = search
         self._clock = clock
         self._mcp = mcp
+        self._check_runner = check_runner
 
     async def UpsertTool(
         self, request: pb.UpsertToolRequest, context: Context
@@ -96,7 +98,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             raise name_taken(tool.name, "a built-in tool")
         check_secrets(tool, require_caller())
         if tool.type is ToolType.CUSTOM:
-            self._check_sandbox()
             await self._runner.prepare(tool)
         stored = await self._store.upsert(tool, again)
         return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
@@ -170,8 +171,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             # The same scope as for giving the tool to an agent: a key with only "run" can call the
             # tools that agents have.
             require_scope("write")
-        else:
-            self._check_sandbox()
         began = self._clock.monotonic()
         output = Output(None)
         try:
@@ -202,6 +201,12 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             changed_blocks=blocks,
             end=convert.ENDS.to_proto[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
         )
+
+    async def GetToolRunner(
+        self, request: pb.GetToolRunnerRequest, context: Context
+    ) -> pb.GetToolRunnerResponse:
+        """Returns the state of the tool runner, if that answers."""
+        return pb.GetToolRunnerResponse(isolation=(await self._check_runner()).label)
 
     async def PutSecret(
         self, request: pb.PutSecretRequest, context: Context
@@ -243,10 +248,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 "a custom tool or a tool of an MCP server",
             )
         return tool, runnable.sealed
-
-    def _check_sandbox(self) -> None:
-        if not self._runner.available:
-            raise not_built("sandbox", "This server has no sandbox, so it runs no custom tools.")
 
 
 def _agent_of(request: pb.RunToolRequest) -> str:

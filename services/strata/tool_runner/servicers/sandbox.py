@@ -30,8 +30,8 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
     async def GetIsolation(
         self, request: pb.GetIsolationRequest, context: Context
     ) -> pb.GetIsolationResponse:
-        """Returns the isolation level of this runner, after starting its sandbox if needed."""
-        sandbox = await self._sandbox.start()
+        """Returns the isolation of this runner, after starting its sandbox if asked for."""
+        sandbox = self._sandbox if request.running_only else await self._sandbox.start()
         level = pb.SandboxIsolation.ValueType(sandbox.isolation)
         return pb.GetIsolationResponse(isolation=level)
 

@@ -654,6 +654,47 @@ class RunToolResponse(_message.Message):
 Global___RunToolResponse: _TypeAlias = RunToolResponse  # noqa: Y015
 
 @_typing.final
+class GetToolRunnerRequest(_message.Message):
+    """Asks for the state of the tool runner."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolRunnerRequest: _TypeAlias = GetToolRunnerRequest  # noqa: Y015
+
+@_typing.final
+class GetToolRunnerResponse(_message.Message):
+    """The tool runner answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISOLATION_FIELD_NUMBER: _builtins.int
+    isolation: _builtins.str
+    """Isolation of the code of tools, as in RunToolResponse; "none" until the sandbox has started,
+    which it does with the first call.
+    """
+    def __init__(
+        self,
+        *,
+        isolation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolRunnerResponse: _TypeAlias = GetToolRunnerResponse  # noqa: Y015
+
+@_typing.final
 class PutSecretRequest(_message.Message):
     """Stores a secret."""
 

@@ -69,6 +69,11 @@ class ToolServiceStub:
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolResponse.FromString,
                 _registered_method=True)
+        self.GetToolRunner = channel.unary_unary(
+                '/strata.api.tool_execution.v1.ToolService/GetToolRunner',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerResponse.FromString,
+                _registered_method=True)
         self.PutSecret = channel.unary_unary(
                 '/strata.api.tool_execution.v1.ToolService/PutSecret',
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.PutSecretRequest.SerializeToString,
@@ -139,9 +144,16 @@ class ToolServiceServicer:
         MCP tool that did not answer by then the outcome is unknown. The call does not
         wait for the approval of a person: who makes it has decided. A changed MCP tool that
         waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
-        (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED
         (OVERLOADED): the project has as many calls in the sandbox as it may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetToolRunner(self, request, context):
+        """Reads the state of the tool runner, the service in which the code of tools runs. UNAVAILABLE:
+        it does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,6 +201,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.RunTool,
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolResponse.SerializeToString,
+            ),
+            'GetToolRunner': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetToolRunner,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerResponse.SerializeToString,
             ),
             'PutSecret': grpc.unary_unary_rpc_method_handler(
                     servicer.PutSecret,
@@ -363,6 +380,33 @@ class ToolService:
             '/strata.api.tool_execution.v1.ToolService/RunTool',
             strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolRequest.SerializeToString,
             strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.RunToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetToolRunner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.ToolService/GetToolRunner',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2.GetToolRunnerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,9 +53,12 @@ class ToolServiceStub:
     MCP tool that did not answer by then the outcome is unknown. The call does not
     wait for the approval of a person: who makes it has decided. A changed MCP tool that
     waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-    (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
-    (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+    (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED
     (OVERLOADED): the project has as many calls in the sandbox as it may.
+    """
+    GetToolRunner: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRunnerRequest, _tool_service_pb2.GetToolRunnerResponse]
+    """Reads the state of the tool runner, the service in which the code of tools runs. UNAVAILABLE:
+    it does not answer.
     """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
     """Stores a secret that tools may ask for by name. No call returns it; but the code of a
@@ -134,9 +137,17 @@ class ToolServiceServicer:
         MCP tool that did not answer by then the outcome is unknown. The call does not
         wait for the approval of a person: who makes it has decided. A changed MCP tool that
         waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
-        (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED
         (OVERLOADED): the project has as many calls in the sandbox as it may.
+        """
+
+    def GetToolRunner(
+        self,
+        request: _tool_service_pb2.GetToolRunnerRequest,
+        context: _aio.ServicerContext[_tool_service_pb2.GetToolRunnerRequest, _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]:
+        """Reads the state of the tool runner, the service in which the code of tools runs. UNAVAILABLE:
+        it does not answer.
         """
 
     def PutSecret(

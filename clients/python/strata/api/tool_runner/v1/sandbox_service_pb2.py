@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_runner/v1/sandbox_service.proto\x12\x19strata.api.tool_runner.v1\"\x15\n\x13GetIsolationRequest\"V\n\x14GetIsolationResponse\x12>\n\tisolation\x18\x01 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\"\xc6\x01\n\rSandboxLimits\x12\x14\n\x0cwall_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x03\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x12\n\ntree_bytes\x18\x04 \x01(\x03\x12\x11\n\tprocesses\x18\x05 \x01(\x03\x12\x12\n\ndisk_bytes\x18\x06 \x01(\x03\x12\r\n\x05\x66iles\x18\x07 \x01(\x03\x12\x14\n\x0coutput_bytes\x18\x08 \x01(\x03\x12\x14\n\x0cresult_bytes\x18\t \x01(\x03\"\xfa\x02\n\x0eRunCodeRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12O\n\x0b\x65nvironment\x18\x04 \x03(\x0b\x32:.strata.api.tool_runner.v1.RunCodeRequest.EnvironmentEntry\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x15\n\x08packages\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x06limits\x18\x07 \x01(\x0b\x32(.strata.api.tool_runner.v1.SandboxLimits\x12<\n\x07minimum\x18\x08 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_packages\"r\n\x14RunAskingCodeRequest\x12\x38\n\x03run\x18\x01 \x01(\x0b\x32).strata.api.tool_runner.v1.RunCodeRequestH\x00\x12\x15\n\x0b\x61nswer_json\x18\x02 \x01(\tH\x00\x42\t\n\x07message\"y\n\x15RunAskingCodeResponse\x12\x17\n\rquestion_json\x18\x01 \x01(\tH\x00\x12<\n\x06result\x18\x02 \x01(\x0b\x32*.strata.api.tool_runner.v1.RunCodeResponseH\x00\x42\t\n\x07message\"\xa0\x02\n\x0fRunCodeResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nvalue_json\x18\x02 \x01(\t\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32).strata.api.tool_runner.v1.SandboxFailure\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0e\n\x06stdout\x18\x05 \x01(\t\x12\x0e\n\x06stderr\x18\x06 \x01(\t\x12>\n\tisolation\x18\x07 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\x12\x14\n\x0cwall_seconds\x18\x08 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\t \x01(\x01\x12\x12\n\npeak_bytes\x18\n \x01(\x03\"B\n\x0eSandboxFailure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t*\xb4\x01\n\x10SandboxIsolation\x12!\n\x1dSANDBOX_ISOLATION_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSANDBOX_ISOLATION_LANDLOCK\x10\x01\x12 \n\x1cSANDBOX_ISOLATION_NAMESPACES\x10\x02\x12\x1c\n\x18SANDBOX_ISOLATION_GVISOR\x10\x03\x12\x1d\n\x19SANDBOX_ISOLATION_MICROVM\x10\x04\x32\xe2\x02\n\x0eSandboxService\x12t\n\x0cGetIsolation\x12..strata.api.tool_runner.v1.GetIsolationRequest\x1a/.strata.api.tool_runner.v1.GetIsolationResponse\"\x03\x90\x02\x01\x12\x62\n\x07RunCode\x12).strata.api.tool_runner.v1.RunCodeRequest\x1a*.strata.api.tool_runner.v1.RunCodeResponse0\x01\x12v\n\rRunAskingCode\x12/.strata.api.tool_runner.v1.RunAskingCodeRequest\x1a\x30.strata.api.tool_runner.v1.RunAskingCodeResponse(\x01\x30\x01\x42i\n\x19strata.api.tool_runner.v1P\x01Z/strata.internal/api/tool_runner/v1;toolrunnerv1\xaa\x02\x18Strata.Api.ToolRunner.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_runner/v1/sandbox_service.proto\x12\x19strata.api.tool_runner.v1\"+\n\x13GetIsolationRequest\x12\x14\n\x0crunning_only\x18\x01 \x01(\x08\"V\n\x14GetIsolationResponse\x12>\n\tisolation\x18\x01 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\"\xc6\x01\n\rSandboxLimits\x12\x14\n\x0cwall_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x03\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x12\n\ntree_bytes\x18\x04 \x01(\x03\x12\x11\n\tprocesses\x18\x05 \x01(\x03\x12\x12\n\ndisk_bytes\x18\x06 \x01(\x03\x12\r\n\x05\x66iles\x18\x07 \x01(\x03\x12\x14\n\x0coutput_bytes\x18\x08 \x01(\x03\x12\x14\n\x0cresult_bytes\x18\t \x01(\x03\"\xfa\x02\n\x0eRunCodeRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12O\n\x0b\x65nvironment\x18\x04 \x03(\x0b\x32:.strata.api.tool_runner.v1.RunCodeRequest.EnvironmentEntry\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x15\n\x08packages\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x38\n\x06limits\x18\x07 \x01(\x0b\x32(.strata.api.tool_runner.v1.SandboxLimits\x12<\n\x07minimum\x18\x08 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_packages\"r\n\x14RunAskingCodeRequest\x12\x38\n\x03run\x18\x01 \x01(\x0b\x32).strata.api.tool_runner.v1.RunCodeRequestH\x00\x12\x15\n\x0b\x61nswer_json\x18\x02 \x01(\tH\x00\x42\t\n\x07message\"y\n\x15RunAskingCodeResponse\x12\x17\n\rquestion_json\x18\x01 \x01(\tH\x00\x12<\n\x06result\x18\x02 \x01(\x0b\x32*.strata.api.tool_runner.v1.RunCodeResponseH\x00\x42\t\n\x07message\"\xa0\x02\n\x0fRunCodeResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x12\n\nvalue_json\x18\x02 \x01(\t\x12:\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32).strata.api.tool_runner.v1.SandboxFailure\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0e\n\x06stdout\x18\x05 \x01(\t\x12\x0e\n\x06stderr\x18\x06 \x01(\t\x12>\n\tisolation\x18\x07 \x01(\x0e\x32+.strata.api.tool_runner.v1.SandboxIsolation\x12\x14\n\x0cwall_seconds\x18\x08 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\t \x01(\x01\x12\x12\n\npeak_bytes\x18\n \x01(\x03\"B\n\x0eSandboxFailure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t*\xb4\x01\n\x10SandboxIsolation\x12!\n\x1dSANDBOX_ISOLATION_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSANDBOX_ISOLATION_LANDLOCK\x10\x01\x12 \n\x1cSANDBOX_ISOLATION_NAMESPACES\x10\x02\x12\x1c\n\x18SANDBOX_ISOLATION_GVISOR\x10\x03\x12\x1d\n\x19SANDBOX_ISOLATION_MICROVM\x10\x04\x32\xe2\x02\n\x0eSandboxService\x12t\n\x0cGetIsolation\x12..strata.api.tool_runner.v1.GetIsolationRequest\x1a/.strata.api.tool_runner.v1.GetIsolationResponse\"\x03\x90\x02\x01\x12\x62\n\x07RunCode\x12).strata.api.tool_runner.v1.RunCodeRequest\x1a*.strata.api.tool_runner.v1.RunCodeResponse0\x01\x12v\n\rRunAskingCode\x12/.strata.api.tool_runner.v1.RunAskingCodeRequest\x1a\x30.strata.api.tool_runner.v1.RunAskingCodeResponse(\x01\x30\x01\x42i\n\x19strata.api.tool_runner.v1P\x01Z/strata.internal/api/tool_runner/v1;toolrunnerv1\xaa\x02\x18Strata.Api.ToolRunner.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +36,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_options = b'8\001'
   _globals['_SANDBOXSERVICE'].methods_by_name['GetIsolation']._loaded_options = None
   _globals['_SANDBOXSERVICE'].methods_by_name['GetIsolation']._serialized_options = b'\220\002\001'
-  _globals['_SANDBOXISOLATION']._serialized_start=1370
-  _globals['_SANDBOXISOLATION']._serialized_end=1550
+  _globals['_SANDBOXISOLATION']._serialized_start=1392
+  _globals['_SANDBOXISOLATION']._serialized_end=1572
   _globals['_GETISOLATIONREQUEST']._serialized_start=78
-  _globals['_GETISOLATIONREQUEST']._serialized_end=99
-  _globals['_GETISOLATIONRESPONSE']._serialized_start=101
-  _globals['_GETISOLATIONRESPONSE']._serialized_end=187
-  _globals['_SANDBOXLIMITS']._serialized_start=190
-  _globals['_SANDBOXLIMITS']._serialized_end=388
-  _globals['_RUNCODEREQUEST']._serialized_start=391
-  _globals['_RUNCODEREQUEST']._serialized_end=769
-  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_start=706
-  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_end=756
-  _globals['_RUNASKINGCODEREQUEST']._serialized_start=771
-  _globals['_RUNASKINGCODEREQUEST']._serialized_end=885
-  _globals['_RUNASKINGCODERESPONSE']._serialized_start=887
-  _globals['_RUNASKINGCODERESPONSE']._serialized_end=1008
-  _globals['_RUNCODERESPONSE']._serialized_start=1011
-  _globals['_RUNCODERESPONSE']._serialized_end=1299
-  _globals['_SANDBOXFAILURE']._serialized_start=1301
-  _globals['_SANDBOXFAILURE']._serialized_end=1367
-  _globals['_SANDBOXSERVICE']._serialized_start=1553
-  _globals['_SANDBOXSERVICE']._serialized_end=1907
+  _globals['_GETISOLATIONREQUEST']._serialized_end=121
+  _globals['_GETISOLATIONRESPONSE']._serialized_start=123
+  _globals['_GETISOLATIONRESPONSE']._serialized_end=209
+  _globals['_SANDBOXLIMITS']._serialized_start=212
+  _globals['_SANDBOXLIMITS']._serialized_end=410
+  _globals['_RUNCODEREQUEST']._serialized_start=413
+  _globals['_RUNCODEREQUEST']._serialized_end=791
+  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_start=728
+  _globals['_RUNCODEREQUEST_ENVIRONMENTENTRY']._serialized_end=778
+  _globals['_RUNASKINGCODEREQUEST']._serialized_start=793
+  _globals['_RUNASKINGCODEREQUEST']._serialized_end=907
+  _globals['_RUNASKINGCODERESPONSE']._serialized_start=909
+  _globals['_RUNASKINGCODERESPONSE']._serialized_end=1030
+  _globals['_RUNCODERESPONSE']._serialized_start=1033
+  _globals['_RUNCODERESPONSE']._serialized_end=1321
+  _globals['_SANDBOXFAILURE']._serialized_start=1323
+  _globals['_SANDBOXFAILURE']._serialized_end=1389
+  _globals['_SANDBOXSERVICE']._serialized_start=1575
+  _globals['_SANDBOXSERVICE']._serialized_end=1929
 # @@protoc_insertion_point(module_scope)

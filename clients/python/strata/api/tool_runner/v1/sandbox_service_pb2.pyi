@@ -57,12 +57,17 @@ class GetIsolationRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUNNING_ONLY_FIELD_NUMBER: _builtins.int
+    running_only: _builtins.bool
+    """True to leave a sandbox that has not started as it is; the isolation is then UNSPECIFIED."""
     def __init__(
         self,
+        *,
+        running_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["running_only", b"running_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
