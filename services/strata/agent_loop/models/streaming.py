@@ -1,20 +1,33 @@
-"""Time limits and retries of streamed calls, for all providers."""
+"""Chat models with streamed replies: attempts, time limits and retries, for all providers."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from strata.agent_loop.domain.model.chat import ModelEvent, Timeouts
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReplyPart,
+    Timeouts,
+    ToolCall,
+    UsageEvent,
+)
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.shared.redaction import Redactor
 from strata.shared.settings import MIB
+from strata.shared.usage import Usage
 
 T = TypeVar("T")
+EventT = TypeVar("EventT")
 
 MAX_REPLY_BYTES = MIB
 """Most UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
@@ -166,3 +179,125 @@ class StreamLimits:
         if self._started:
             return f"The model did not finish its reply within {self._timeouts.total:g} s."
         return f"The model sent nothing within {self._timeouts.first_event:g} s."
+
+
+class EventStream(Protocol):
+    """The events of a reply, as the SDK of a provider returns them."""
+
+    async def __anext__(self) -> Any:
+        """Returns the next event."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the connection of the reply."""
+        ...
+
+
+class ReplyBuilder(ABC, Generic[EventT]):
+    """Assembles a reply from its events.
+
+    Pieces are joined only at the end, so that the time is linear in the length of the reply.
+
+    Attributes:
+        model: The model that the server named; empty if it named none.
+        size: Bounds the size of the reply.
+        ended: Whether the reply is complete, so that the rest of the stream is not read.
+    """
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.size = ReplySize()
+        self.ended = False
+
+    @abstractmethod
+    def take(self, event: EventT) -> list[ModelEvent]:
+        """Adds an event; returns the events for the caller.
+
+        Raises:
+            ModelError: The event is an error.
+        """
+
+    @abstractmethod
+    def content(self) -> tuple[ReplyPart, ...]:
+        """Reasoning and text, in order."""
+
+    @abstractmethod
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls, in order."""
+
+    @abstractmethod
+    def everything(self) -> str:
+        """All text of the reply, to estimate its tokens."""
+
+    @abstractmethod
+    def finish_reason(self) -> FinishReason:
+        """Why the model stopped.
+
+        Raises:
+            ModelError: CUT_OFF if the stream has no proper end, REFUSED for a refusal.
+        """
+
+    @abstractmethod
+    def usage(self) -> Usage | None:
+        """The tokens that the server reported; None if it reported none."""
+
+
+class StreamedModel(ABC, Generic[EventT]):
+    """One model of one endpoint, whose replies are streamed. Implements `ChatModel`.
+
+    Args:
+        settings: The model and its settings.
+        retry: When a failed request is repeated.
+        redactor: Removes keys from errors.
+    """
+
+    def __init__(self, settings: ModelSettings, retry: RetryPolicy, redactor: Redactor) -> None:
+        self._settings = settings
+        self._retry = retry
+        self._redactor = redactor
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """See `ChatModel.stream`."""
+        attempts = retrying(lambda: self._attempt(request), self._retry)
+        return redacting(attempts, self._redactor)
+
+    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        limits = StreamLimits(self._settings.timeouts)
+        raw = await self._open(request, limits)
+        reply = self._new_reply()
+        try:
+            while (event := await self._next(raw, limits)) is not None:
+                limits.mark_started()
+                for model_event in reply.take(event):
+                    yield model_event
+                if reply.size.full or reply.ended:
+                    break
+        finally:
+            await raw.close()
+        final = self._finish(reply, request)
+        yield UsageEvent(final.usage)
+        yield final
+
+    @abstractmethod
+    async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
+        """Sends a request, and sends it again without what the model refused."""
+
+    @abstractmethod
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> EventT | None:
+        """Returns the next event of a stream; None at its end.
+
+        Raises:
+            ModelError: The stream broke off, had an error in it, or took too long.
+        """
+
+    @abstractmethod
+    def _new_reply(self) -> ReplyBuilder[EventT]:
+        """Returns the builder of a reply."""
+
+    @abstractmethod
+    def _finish(self, reply: ReplyBuilder[EventT], request: ModelRequest) -> ModelReply:
+        """Returns the reply after the end of its stream.
+
+        Raises:
+            ModelError: See `ReplyBuilder.finish_reason`.
+        """

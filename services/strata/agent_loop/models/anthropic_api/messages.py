@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -34,7 +34,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import (
     ModelError,
@@ -48,11 +47,11 @@ from strata.agent_loop.models.ids import usable_call_id
 from strata.agent_loop.models.refused_parameters import RefusalMemory, Refusals, log_refusal
 from strata.agent_loop.models.reply_forms import ReplyForms
 from strata.agent_loop.models.streaming import (
-    ReplySize,
+    EventStream,
+    ReplyBuilder,
     RetryPolicy,
+    StreamedModel,
     StreamLimits,
-    redacting,
-    retrying,
 )
 from strata.agent_loop.models.tokens import estimate_usage
 from strata.shared.redaction import Redactor, key_redactor
@@ -163,7 +162,7 @@ def _older_key(client: AsyncAnthropic) -> dict[str, str]:
     return {"x-api-key": client.api_key or _NO_KEY}
 
 
-class AnthropicChatModel:
+class AnthropicChatModel(StreamedModel[RawMessageStreamEvent]):
     """One model of one endpoint.
 
     Args:
@@ -188,35 +187,24 @@ class AnthropicChatModel:
         refusals: RefusalMemory[Refusals] | None = None,
         reply_forms: RefusalMemory[ReplyForms] | None = None,
     ) -> None:
+        redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
+        super().__init__(settings, retry or RetryPolicy(), redactor)
         self._client = client
-        self._settings = settings
-        self._retry = retry or RetryPolicy()
-        self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
         self._headers = _older_key(client) if headers is None else dict(headers)
         self._refusals = refusals or RefusalMemory()
         self._reply_forms = reply_forms or RefusalMemory()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `ChatModel.stream`."""
-        attempts = retrying(lambda: self._attempt(request), self._retry)
-        return redacting(attempts, self._redactor)
+    def _new_reply(self) -> ReplyBuilder[RawMessageStreamEvent]:
+        return _ReplyBuilder()
 
-    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        limits = StreamLimits(self._settings.timeouts)
-        raw = await self._open(request, limits)
-        reply = _ReplyBuilder()
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> RawMessageStreamEvent | None:
         try:
-            while (event := await _next(raw, limits)) is not None:
-                limits.mark_started()
-                if (seen := reply.take(event)) is not None:
-                    yield seen
-                if reply.size.full:
-                    break
-        finally:
-            await raw.close()
-        final = self._finish(reply, request)
-        yield UsageEvent(final.usage)
-        yield final
+            event: RawMessageStreamEvent = await limits.wait(raw.__anext__())
+        except StopAsyncIteration:
+            return None
+        except (AnthropicError, httpx2.HTTPError, ValueError, RecursionError) as error:
+            raise to_model_error(error, streaming=True) from error
+        return event
 
     async def _open(
         self, request: ModelRequest, limits: StreamLimits
@@ -270,7 +258,9 @@ class AnthropicChatModel:
         )
         return cast("AsyncStream[RawMessageStreamEvent]", response)
 
-    def _finish(self, reply: _ReplyBuilder, request: ModelRequest) -> ModelReply:
+    def _finish(
+        self, reply: ReplyBuilder[RawMessageStreamEvent], request: ModelRequest
+    ) -> ModelReply:
         reason = reply.finish_reason()
         usage = reply.usage()
         if usage is None or reply.size.full:
@@ -285,17 +275,6 @@ class AnthropicChatModel:
             usage=usage,
             model=reply.model or self._settings.model,
         )
-
-
-async def _next(
-    raw: AsyncStream[RawMessageStreamEvent], limits: StreamLimits
-) -> RawMessageStreamEvent | None:
-    try:
-        return await limits.wait(raw.__anext__())
-    except StopAsyncIteration:
-        return None
-    except (AnthropicError, httpx2.HTTPError, ValueError, RecursionError) as error:
-        raise to_model_error(error, streaming=True) from error
 
 
 @dataclass(slots=True)
@@ -327,15 +306,11 @@ class _Block:
         return self.text or self.whole_input or "{}"
 
 
-class _ReplyBuilder:
-    """Assembles a reply from its events.
-
-    Pieces are joined only at the end, so that the time is linear in the length of the reply.
-    """
+class _ReplyBuilder(ReplyBuilder[RawMessageStreamEvent]):
+    """Assembles a reply from its events."""
 
     def __init__(self) -> None:
-        self.model = ""
-        self.size = ReplySize()
+        super().__init__()
         self._blocks: dict[int, _Block] = {}
         self._call_count = 0
         self._counts: dict[str, int] = {}
@@ -344,15 +319,15 @@ class _ReplyBuilder:
         self._refusal = ""
         self._stopped = False
 
-    def take(self, event: RawMessageStreamEvent) -> ModelEvent | None:
-        """Adds an event; returns the event for the caller, if any."""
+    def take(self, event: RawMessageStreamEvent) -> list[ModelEvent]:
+        model_event = None
         if event.type == "message_start":
             self.model = event.message.model
             self._count(event.message.usage)
         elif event.type == "content_block_start":
-            return self._start(event.index, event.content_block)
+            model_event = self._start(event.index, event.content_block)
         elif event.type == "content_block_delta":
-            return self._extend(event.index, event.delta)
+            model_event = self._extend(event.index, event.delta)
         elif event.type == "message_delta":
             self._stop_reason = event.delta.stop_reason or self._stop_reason
             details = event.delta.stop_details
@@ -360,7 +335,7 @@ class _ReplyBuilder:
             self._count(event.usage)
         elif event.type == "message_stop":
             self._stopped = True
-        return None
+        return [] if model_event is None else [model_event]
 
     def _start(self, index: int, content: Any) -> ModelEvent | None:
         replaced = self._blocks.get(index)
@@ -433,7 +408,6 @@ class _ReplyBuilder:
         return [block for block in self._ordered() if block.type == "tool_use"]
 
     def content(self) -> tuple[ReplyPart, ...]:
-        """Reasoning and text, in order."""
         parts: list[ReplyPart] = []
         for block in self._ordered():
             if block.type == "text" and block.text:
@@ -443,19 +417,12 @@ class _ReplyBuilder:
         return tuple(parts)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls, in order."""
         return tuple(ToolCall(b.id, b.name, b.arguments) for b in self._calls())
 
     def everything(self) -> str:
-        """All text of the reply, to estimate its tokens."""
         return "".join(block.name + block.text for block in self._ordered())
 
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped.
-
-        Raises:
-            ModelError: CUT_OFF if the stream has no proper end, REFUSED for a refusal.
-        """
         if self.size.full:
             return FinishReason.LENGTH
         if not self._stopped or self._stop_reason is None:
@@ -469,7 +436,6 @@ class _ReplyBuilder:
         return FinishReason.TOOL_CALLS if self._calls() else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """The tokens that the server reported; None if it reported none."""
         if not self._counts.get("input_tokens") and not self._counts.get("output_tokens"):
             return None
         cached = self._counts.get("cache_read_input_tokens", 0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard, cast
+from typing import Any, ClassVar, TypeGuard, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -31,7 +30,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import (
     ModelError,
@@ -49,11 +47,11 @@ from strata.agent_loop.models.openai_api import chat_completions_wire as openai_
 from strata.agent_loop.models.openai_api.errors import to_model_error
 from strata.agent_loop.models.refused_parameters import RefusalMemory, log_refusal
 from strata.agent_loop.models.streaming import (
-    ReplySize,
+    EventStream,
+    ReplyBuilder,
     RetryPolicy,
+    StreamedModel,
     StreamLimits,
-    redacting,
-    retrying,
 )
 from strata.agent_loop.models.strict_schema import drop_invented_nulls
 from strata.agent_loop.models.tokens import estimate_usage
@@ -61,7 +59,6 @@ from strata.shared.redaction import key_redactor
 from strata.shared.usage import Usage
 
 OFFICIAL_BASE_URL = "https://api.openai.com/v1"
-_PATH = "/chat/completions"
 OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
 # Local servers need no key, but the SDK requires one.
 NO_KEY = "none"
@@ -151,8 +148,65 @@ def connect(base_url: str) -> OpenAiConnection:
     return OpenAiConnection(base_url)
 
 
-class OpenAiChatModel:
-    """One model of one endpoint.
+class OpenAiModel(StreamedModel[JsonFields]):
+    """One model of one endpoint; common part of OpenAI's two APIs.
+
+    Args:
+        client: Client of the endpoint.
+        settings: The model and its settings.
+        retry: When a failed request is repeated.
+    """
+
+    _path: ClassVar[str]
+
+    def __init__(
+        self, client: AsyncOpenAI, settings: ModelSettings, retry: RetryPolicy | None = None
+    ) -> None:
+        redactor = key_redactor(client.api_key or "", str(client.base_url))
+        super().__init__(settings, retry or RetryPolicy(), redactor)
+        self._client = client
+        self._official = is_official(str(client.base_url))
+
+    async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
+        timeouts = self._settings.timeouts
+        # Not `chat.completions.create` or `responses.create`, which validate the request and each
+        # chunk of the reply against their types: 0.3 ms of CPU each. Both are plain JSON here.
+        return await self._client.post(
+            self._path,
+            cast_to=object,
+            body=body,
+            options={"timeout": httpx2.Timeout(timeouts.total, connect=timeouts.connect)},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> JsonFields | None:
+        try:
+            return object_in(await limits.wait(raw.__anext__()))
+        except StopAsyncIteration:
+            return None
+        except (OpenAIError, httpx2.HTTPError, ValueError, RecursionError) as error:
+            raise to_model_error(error, streaming=True) from error
+
+    def _finish(self, reply: ReplyBuilder[JsonFields], request: ModelRequest) -> ModelReply:
+        reason = reply.finish_reason()
+        strict = openai_wire.strict_tools(request, official=self._official)
+        calls = tuple(
+            ToolCall(call.id, call.name, drop_invented_nulls(call.arguments, tool.parameters))
+            if (tool := strict.get(call.name)) is not None
+            else call
+            for call in reply.tool_calls()
+        )
+        usage = reply.usage()
+        if usage is None:
+            usage = estimate_usage(request, reply.everything(), self._settings.endpoint_type)
+        return ModelReply(
+            reply.content(), calls, reason, usage, reply.model or self._settings.model
+        )
+
+
+class OpenAiChatModel(OpenAiModel):
+    """A model with the chat completions API.
 
     Optional parameters that the model refuses (such as the temperature of a reasoning model) are
     left out for an hour, and the output limit is sent under the name that the model accepts.
@@ -164,6 +218,8 @@ class OpenAiChatModel:
         adaptations: Adaptations learnt for the models at this address.
     """
 
+    _path = "/chat/completions"
+
     def __init__(
         self,
         client: AsyncOpenAI,
@@ -171,34 +227,11 @@ class OpenAiChatModel:
         retry: RetryPolicy | None = None,
         adaptations: RefusalMemory[openai_wire.Adaptation] | None = None,
     ) -> None:
-        self._client = client
-        self._settings = settings
-        self._retry = retry or RetryPolicy()
-        self._redactor = key_redactor(client.api_key or "", str(client.base_url))
-        self._official = is_official(str(client.base_url))
+        super().__init__(client, settings, retry)
         self._adaptations = adaptations or RefusalMemory()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `ChatModel.stream`."""
-        attempts = retrying(lambda: self._attempt(request), self._retry)
-        return redacting(attempts, self._redactor)
-
-    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        limits = StreamLimits(self._settings.timeouts)
-        raw = await self._open(request, limits)
-        reply = _ReplyBuilder()
-        try:
-            while (chunk := await next_event(raw, limits)) is not None:
-                limits.mark_started()
-                for event in reply.take(chunk):
-                    yield event
-                if reply.size.full:
-                    break
-        finally:
-            await raw.close()
-        final = self._finish(reply, request)
-        yield UsageEvent(final.usage)
-        yield final
+    def _new_reply(self) -> ReplyBuilder[JsonFields]:
+        return _ReplyBuilder()
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
         adaptation, renamed = self._adaptations.learnt(self._settings, self._assumed), None
@@ -241,38 +274,6 @@ class OpenAiChatModel:
             self._settings.model, official=self._official, quirks=self._settings.quirks
         )
 
-    async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
-        timeouts = self._settings.timeouts
-        # Not `chat.completions.create`, which validates the request and each chunk of the reply
-        # against its types: 0.3 ms of CPU each. Both are plain JSON here.
-        return await self._client.post(
-            _PATH,
-            cast_to=object,
-            body=body,
-            options={"timeout": httpx2.Timeout(timeouts.total, connect=timeouts.connect)},
-            stream=True,
-            stream_cls=AsyncStream[object],
-        )
-
-    def _finish(self, reply: _ReplyBuilder, request: ModelRequest) -> ModelReply:
-        strict = openai_wire.strict_tools(request, official=self._official)
-        calls = tuple(
-            ToolCall(call.id, call.name, drop_invented_nulls(call.arguments, tool.parameters))
-            if (tool := strict.get(call.name)) is not None
-            else call
-            for call in reply.tool_calls()
-        )
-        return ModelReply(
-            content=reply.content(),
-            tool_calls=calls,
-            finish_reason=reply.finish_reason(),
-            usage=reply.usage() or self._estimate(request, reply),
-            model=reply.model or self._settings.model,
-        )
-
-    def _estimate(self, request: ModelRequest, reply: _ReplyBuilder) -> Usage:
-        return estimate_usage(request, reply.everything(), self._settings.endpoint_type)
-
 
 def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatusError]:
     """Says whether an error may be about an optional parameter."""
@@ -281,20 +282,6 @@ def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatu
         and error.status_code in (400, 422)
         and known.kind is ModelErrorKind.BAD_REQUEST
     )
-
-
-async def next_event(raw: AsyncStream[object], limits: StreamLimits) -> JsonFields | None:
-    """Returns the next event of a stream as raw JSON; None at its end.
-
-    Raises:
-        ModelError: The stream broke off, had an error in it, or took too long.
-    """
-    try:
-        return object_in(await limits.wait(raw.__anext__()))
-    except StopAsyncIteration:
-        return None
-    except (OpenAIError, httpx2.HTTPError, ValueError, RecursionError) as error:
-        raise to_model_error(error, streaming=True) from error
 
 
 @dataclass(slots=True)
@@ -315,15 +302,11 @@ class _Slot:
         return "".join(self.pieces)
 
 
-class _ReplyBuilder:
-    """Assembles a reply from its chunks, and tolerates deviations of compatible servers.
-
-    Pieces are joined only at the end, so that the time is linear in the length of the reply.
-    """
+class _ReplyBuilder(ReplyBuilder[JsonFields]):
+    """Assembles a reply from its chunks, and tolerates deviations of compatible servers."""
 
     def __init__(self) -> None:
-        self.model = ""
-        self.size = ReplySize()
+        super().__init__()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -336,7 +319,6 @@ class _ReplyBuilder:
         self._usage: JsonFields = {}
 
     def take(self, chunk: JsonFields) -> list[ModelEvent]:
-        """Adds a chunk; returns the events for the caller."""
         self.model = text_of(chunk, "model") or self.model
         self._usage = object_in(chunk.get("usage")) or self._usage
         choices = objects_in(chunk.get("choices"))
@@ -405,7 +387,6 @@ class _ReplyBuilder:
         return slot
 
     def content(self) -> tuple[ReplyPart, ...]:
-        """Reasoning, then text."""
         parts: list[ReplyPart] = []
         if self._reasoning:
             parts.append(ReasoningPart("".join(self._reasoning)))
@@ -419,21 +400,14 @@ class _ReplyBuilder:
         return tuple(parts)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls, in order of appearance."""
         return tuple(ToolCall(s.id, s.name, s.arguments or "{}") for s in self._slots)
 
     def everything(self) -> str:
-        """All text of the reply, to estimate its tokens."""
         return "".join(
             [*self._reasoning, *self._text, *(s.name + s.arguments for s in self._slots)]
         )
 
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped.
-
-        Raises:
-            ModelError: CUT_OFF without a reason, REFUSED for a refusal.
-        """
         if self._refusal or self._finish == "content_filter":
             message = "".join(self._refusal) or "The provider's content filter stopped the reply."
             raise ModelError(ModelErrorKind.REFUSED, message)
@@ -447,7 +421,6 @@ class _ReplyBuilder:
         return FinishReason.TOOL_CALLS if self._slots else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """The tokens that the server reported; None if it reported none."""
         if not self._usage:
             return None
         prompt = object_in(self._usage.get("prompt_tokens_details"))

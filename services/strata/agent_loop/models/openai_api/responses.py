@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx2
 from openai import AsyncOpenAI, AsyncStream, OpenAIError
@@ -13,7 +11,6 @@ from strata.agent_loop.domain.model.chat import (
     ChatModel,
     FinishReason,
     ModelEvent,
-    ModelReply,
     ModelRequest,
     ModelSettings,
     ReasoningDelta,
@@ -22,7 +19,6 @@ from strata.agent_loop.domain.model.chat import (
     TextPart,
     ToolCall,
     ToolCallDelta,
-    UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, classify
 from strata.agent_loop.models.ids import usable_call_id
@@ -37,25 +33,14 @@ from strata.agent_loop.models.openai_api import chat_completions_wire as openai_
 from strata.agent_loop.models.openai_api import responses_wire
 from strata.agent_loop.models.openai_api.chat_completions import (
     OpenAiConnection,
-    is_official,
-    next_event,
+    OpenAiModel,
     refuses_parameter,
 )
 from strata.agent_loop.models.openai_api.errors import to_model_error
 from strata.agent_loop.models.refused_parameters import RefusalMemory, log_refusal
-from strata.agent_loop.models.streaming import (
-    ReplySize,
-    RetryPolicy,
-    StreamLimits,
-    redacting,
-    retrying,
-)
-from strata.agent_loop.models.strict_schema import drop_invented_nulls
-from strata.agent_loop.models.tokens import estimate_usage
-from strata.shared.redaction import key_redactor
+from strata.agent_loop.models.streaming import ReplyBuilder, RetryPolicy, StreamLimits
 from strata.shared.usage import Usage
 
-_PATH = "/responses"
 _BETWEEN_SUMMARIES = "\n\n"
 
 
@@ -76,8 +61,8 @@ def connect(base_url: str) -> ResponsesConnection:
     return ResponsesConnection(base_url)
 
 
-class ResponsesModel:
-    """One model of one endpoint.
+class ResponsesModel(OpenAiModel):
+    """A model with the Responses API.
 
     Optional parameters that the model refuses are left out for an hour, and so
     is encrypted reasoning that the provider cannot read.
@@ -89,6 +74,8 @@ class ResponsesModel:
         learnt: What was learnt about the models at this address.
     """
 
+    _path = "/responses"
+
     def __init__(
         self,
         client: AsyncOpenAI,
@@ -96,34 +83,11 @@ class ResponsesModel:
         retry: RetryPolicy,
         learnt: RefusalMemory[responses_wire.Learnt],
     ) -> None:
-        self._client = client
-        self._settings = settings
-        self._retry = retry
+        super().__init__(client, settings, retry)
         self._learnt = learnt
-        self._redactor = key_redactor(client.api_key or "", str(client.base_url))
-        self._official = is_official(str(client.base_url))
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `ChatModel.stream`."""
-        attempts = retrying(lambda: self._attempt(request), self._retry)
-        return redacting(attempts, self._redactor)
-
-    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        limits = StreamLimits(self._settings.timeouts)
-        raw = await self._open(request, limits)
-        reply = _ReplyBuilder()
-        try:
-            while (event := await next_event(raw, limits)) is not None:
-                limits.mark_started()
-                for seen in reply.take(event):
-                    yield seen
-                if reply.size.full or reply.ended:
-                    break
-        finally:
-            await raw.close()
-        final = self._finish(reply, request)
-        yield UsageEvent(final.usage)
-        yield final
+    def _new_reply(self) -> ReplyBuilder[JsonFields]:
+        return _ReplyBuilder()
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
         learnt = self._learnt.learnt(self._settings, responses_wire.Learnt)
@@ -152,34 +116,6 @@ class ResponsesModel:
                     if learnt.forget_reasoning(error.code, known.message, body):
                         continue
                 raise known from error
-
-    async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
-        timeouts = self._settings.timeouts
-        # Not `responses.create`, see `models.openai_api.chat_completions` for the reason.
-        return await self._client.post(
-            _PATH,
-            cast_to=object,
-            body=body,
-            options={"timeout": httpx2.Timeout(timeouts.total, connect=timeouts.connect)},
-            stream=True,
-            stream_cls=AsyncStream[object],
-        )
-
-    def _finish(self, reply: _ReplyBuilder, request: ModelRequest) -> ModelReply:
-        reason = reply.finish_reason()
-        strict = openai_wire.strict_tools(request, official=self._official)
-        calls = tuple(
-            ToolCall(call.id, call.name, drop_invented_nulls(call.arguments, tool.parameters))
-            if (tool := strict.get(call.name)) is not None
-            else call
-            for call in reply.tool_calls()
-        )
-        usage = reply.usage()
-        if usage is None:
-            usage = estimate_usage(request, reply.everything(), self._settings.endpoint_type)
-        return ModelReply(
-            reply.content(), calls, reason, usage, reply.model or self._settings.model
-        )
 
 
 @dataclass(slots=True)
@@ -210,16 +146,11 @@ class _Item:
         return "".join(self.pieces)
 
 
-class _ReplyBuilder:
-    """Assembles a reply from its events.
-
-    Pieces are joined only at the end, so that the time is linear in the length of the reply.
-    """
+class _ReplyBuilder(ReplyBuilder[JsonFields]):
+    """Assembles a reply from its events."""
 
     def __init__(self) -> None:
-        self.model = ""
-        self.size = ReplySize()
-        self.ended = False
+        super().__init__()
         self._items: dict[int, _Item] = {}
         self._calls = 0
         self._refusal: list[str] = []
@@ -228,11 +159,6 @@ class _ReplyBuilder:
         self._usage: JsonFields = {}
 
     def take(self, event: JsonFields) -> list[ModelEvent]:
-        """Adds an event; returns the events for the caller.
-
-        Raises:
-            ModelError: The event is an error.
-        """
         kind = text_of(event, "type")
         if kind == "error":
             raise _error_of(event)
@@ -318,7 +244,6 @@ class _ReplyBuilder:
         return [self._items[index] for index in sorted(self._items)]
 
     def content(self) -> tuple[ReplyPart, ...]:
-        """Reasoning and text, in order."""
         parts: list[ReplyPart] = []
         for item in self._ordered():
             if item.type == "reasoning" and (item.text or item.encrypted):
@@ -330,7 +255,6 @@ class _ReplyBuilder:
         return tuple(parts)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls, in order."""
         calls = sorted(
             (item for item in self._items.values() if item.type == "function_call"),
             key=lambda item: item.call_index,
@@ -338,15 +262,9 @@ class _ReplyBuilder:
         return tuple(ToolCall(item.call_id, item.name, item.text or "{}") for item in calls)
 
     def everything(self) -> str:
-        """All text of the reply, to estimate its tokens."""
         return "".join(item.name + item.text for item in self._ordered())
 
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped.
-
-        Raises:
-            ModelError: CUT_OFF if the stream has no proper end, REFUSED for a refusal.
-        """
         refusal = "".join(self._refusal)
         if refusal or self._reason == "content_filter":
             message = refusal or "The provider's content filter stopped the reply."
@@ -363,7 +281,6 @@ class _ReplyBuilder:
         return FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        """The tokens that the server reported; None if it reported none."""
         if not self._usage:
             return None
         read = object_in(self._usage.get("input_tokens_details"))
