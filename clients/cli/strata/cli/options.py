@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ResultT = TypeVar("ResultT")
+GroupT = TypeVar("GroupT", bound="DataclassInstance")
 
 _PANEL = "Connection"
 
@@ -123,18 +124,9 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
     }
 
     @functools.wraps(command)
-    def run(
-        *,
-        address: str,
-        api_key: str,
-        data: Path | None,
-        tls: bool,
-        ca_file: Path | None,
-        **values: Any,
-    ) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        command(Connection(Choice(address, api_key, data, tls, ca_file)), **values)
+    def run(**values: Any) -> None:
+        options = {name: _take(group, values) for name, group in groups.items()}
+        command(Connection(_take(Choice, values)), **options, **values)
 
     parameters = []
     for parameter in own:
@@ -145,10 +137,15 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(
                 parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
             )
-    parameters += _connection_parameters()
+    parameters += _CONNECTION_PARAMETERS
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _take(group: type[GroupT], values: dict[str, Any]) -> GroupT:
+    """Returns a group of options, which are removed from the values of a command."""
+    return group(**{field.name: values.pop(field.name) for field in fields(group)})
 
 
 def _group_parameters(group: type[DataclassInstance]) -> list[inspect.Parameter]:
@@ -164,82 +161,51 @@ def _group_parameters(group: type[DataclassInstance]) -> list[inspect.Parameter]
     ]
 
 
-def _connection_parameters() -> list[inspect.Parameter]:
-    declared: list[tuple[str, object, object]] = [
-        (
-            "address",
-            Annotated[
-                str,
-                typer.Option(
-                    "--address",
-                    metavar="HOST:PORT|https://HOST",
-                    help="The gateway; else STRATA_ADDRESS, else the one of the data folder.",
-                    rich_help_panel=_PANEL,
-                    show_default=False,
-                ),
-            ],
-            "",
+def _connection_option(flag: str, text: str, **settings: Any) -> Any:
+    return typer.Option(flag, help=text, rich_help_panel=_PANEL, show_default=False, **settings)
+
+
+@dataclass(frozen=True)
+class _ConnectionOptions:
+    """The options of every command that calls a gateway; the fields of `Choice`."""
+
+    address: Annotated[
+        str,
+        _connection_option(
+            "--address",
+            "The gateway; else STRATA_ADDRESS, else the one of the data folder.",
+            metavar="HOST:PORT|https://HOST",
         ),
-        (
-            "api_key",
-            Annotated[
-                str,
-                typer.Option(
-                    "--api-key",
-                    metavar="KEY",
-                    help="The key; else STRATA_API_KEY, else the one of the data folder.",
-                    rich_help_panel=_PANEL,
-                    show_default=False,
-                ),
-            ],
-            "",
+    ] = ""
+    api_key: Annotated[
+        str,
+        _connection_option(
+            "--api-key",
+            "The key; else STRATA_API_KEY, else the one of the data folder.",
+            metavar="KEY",
         ),
-        (
-            "data",
-            Annotated[
-                Path | None,
-                typer.Option(
-                    "--data",
-                    metavar="FOLDER",
-                    help="The data folder; else STRATA_DATA, else the default one.",
-                    parser=folder_of_option,
-                    rich_help_panel=_PANEL,
-                    show_default=False,
-                ),
-            ],
-            None,
+    ] = ""
+    data: Annotated[
+        Path | None,
+        _connection_option(
+            "--data",
+            "The data folder; else STRATA_DATA, else the default one.",
+            metavar="FOLDER",
+            parser=folder_of_option,
         ),
-        (
-            "tls",
-            Annotated[
-                bool,
-                typer.Option(
-                    "--tls",
-                    help="Speak TLS, as with an https:// address; else STRATA_TLS.",
-                    rich_help_panel=_PANEL,
-                    show_default=False,
-                ),
-            ],
-            False,
+    ] = None
+    tls: Annotated[
+        bool,
+        _connection_option("--tls", "Speak TLS, as with an https:// address; else STRATA_TLS."),
+    ] = False
+    ca_file: Annotated[
+        Path | None,
+        _connection_option(
+            "--ca-file",
+            "PEM file of trusted certificate authorities; else STRATA_TLS_CA_FILE.",
+            metavar="FILE",
         ),
-        (
-            "ca_file",
-            Annotated[
-                Path | None,
-                typer.Option(
-                    "--ca-file",
-                    metavar="FILE",
-                    help="PEM file of trusted certificate authorities; else STRATA_TLS_CA_FILE.",
-                    rich_help_panel=_PANEL,
-                    show_default=False,
-                ),
-            ],
-            None,
-        ),
-    ]
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-        for name, annotation, default in declared
-    ]
+    ] = None
+
+
+_CONNECTION_PARAMETERS = _group_parameters(_ConnectionOptions)

@@ -1,4 +1,4 @@
-"""Builds the MCP server with the tools and resources of one agent, for any transport."""
+"""The MCP server with the tools and resources of one agent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mcp.server import Server
+from mcp.server.stdio import stdio_server
 
 from strata.cli.mcp_server.memory import AgentMemory
 from strata.cli.mcp_server.resources import Resources
@@ -37,6 +38,15 @@ def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, An
         on_list_resource_templates=resources.list_templates,
         on_read_resource=resources.read_resource,
     )
+
+
+async def serve_stdio(server: Server[dict[str, Any]]) -> None:
+    """Serves MCP over standard input and output, until standard input ends.
+
+    Meanwhile, other output to standard output is redirected to standard error.
+    """
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
 
 
 def _instructions(name: str, *, read_only: bool) -> str:
