@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from importlib.metadata import PackageNotFoundError, version
 
-from strata.api.gateway.v1 import (
-    admin_service_pb2_grpc,
-    run_follow_service_pb2_grpc,
-    run_service_pb2_grpc,
-    schedule_service_pb2_grpc,
-    webhook_service_pb2_grpc,
-)
 from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
@@ -23,12 +15,7 @@ from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.registry import (
-    ADMIN_SERVICE,
     PROXIED_SERVICES,
-    RUN_FOLLOW_SERVICE,
-    RUN_SERVICE,
-    SCHEDULE_SERVICE,
-    WEBHOOK_SERVICE,
     public_services,
 )
 from strata.gateway.retention.messages import MessageRetention
@@ -68,8 +55,9 @@ from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.auth import TokenSigner
-from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.ids import new_id
+from strata.shared.release import release
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
 from strata.shared.web.fetcher import Fetcher, FetchLimits
@@ -99,20 +87,8 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     signer = TokenSigner(settings.private_key(), clock=wiring.clock)
     hasher = Hasher(settings.pepper())
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-gateway",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
-    worker = Database(
-        settings.worker_database_url,
-        pool_size=settings.worker_pool_size,
-        application_name="strata-gateway-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(worker.close)
+    database = open_database(settings, NAME, stack)
+    worker = open_worker_database(settings, NAME, stack, pool_size=settings.worker_pool_size)
 
     owner = new_id("gateway")
     store = PostgresRunStore(
@@ -258,30 +234,11 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     return Service(
         NAME,
         services=(
-            GrpcService(
-                RUN_SERVICE.full_name, run_service_pb2_grpc.add_RunServiceServicer_to_server, runs
-            ),
-            GrpcService(
-                RUN_FOLLOW_SERVICE.full_name,
-                run_follow_service_pb2_grpc.add_RunFollowServiceServicer_to_server,
-                RunFollowServicer(follower),
-                listed=False,
-            ),
-            GrpcService(
-                ADMIN_SERVICE.full_name,
-                admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
-                admin,
-            ),
-            GrpcService(
-                SCHEDULE_SERVICE.full_name,
-                schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server,
-                schedules,
-            ),
-            GrpcService(
-                WEBHOOK_SERVICE.full_name,
-                webhook_service_pb2_grpc.add_WebhookServiceServicer_to_server,
-                webhooks,
-            ),
+            GrpcService.of(runs),
+            GrpcService.of(RunFollowServicer(follower), listed=False),
+            GrpcService.of(admin),
+            GrpcService.of(schedules),
+            GrpcService.of(webhooks),
             *(
                 proxied_service(
                     descriptor,
@@ -309,14 +266,6 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         ),
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
     )
-
-
-def release() -> str:
-    """Returns the release of the server."""
-    try:
-        return version("strata-agents")
-    except PackageNotFoundError:
-        return "unreleased"
 
 
 def main() -> None:

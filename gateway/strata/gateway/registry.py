@@ -32,23 +32,15 @@ from strata.api.gateway.v1 import (
 from strata.api.recall.v1 import message_index_service_pb2, message_service_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2, tool_service_pb2
 
-RUN_SERVICE: ServiceDescriptor = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
-ADMIN_SERVICE: ServiceDescriptor = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
-SCHEDULE_SERVICE: ServiceDescriptor = schedule_service_pb2.DESCRIPTOR.services_by_name[
-    "ScheduleService"
-]
-WEBHOOK_SERVICE: ServiceDescriptor = webhook_service_pb2.DESCRIPTOR.services_by_name[
-    "WebhookService"
-]
 RUN_FOLLOW_SERVICE: ServiceDescriptor = run_follow_service_pb2.DESCRIPTOR.services_by_name[
     "RunFollowService"
 ]
 """Internal: gateways follow runs for each other."""
 OWN_SERVICES: Sequence[ServiceDescriptor] = (
-    RUN_SERVICE,
-    SCHEDULE_SERVICE,
-    WEBHOOK_SERVICE,
-    ADMIN_SERVICE,
+    run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
+    schedule_service_pb2.DESCRIPTOR.services_by_name["ScheduleService"],
+    webhook_service_pb2.DESCRIPTOR.services_by_name["WebhookService"],
+    admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"],
 )
 
 PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {

@@ -204,7 +204,6 @@ class GatewaySettings(ServiceSettings):
     master_keys_file: Path | None = Field(
         default=None, description="File to read those keys from instead, one per line."
     )
-    pool_size: int = Field(default=10, gt=0, description="Connections of the service role.")
     worker_pool_size: int = Field(default=3, gt=0, description="Connections of the worker role.")
 
     @field_validator("webhook_private_networks")

@@ -35,17 +35,7 @@ from strata.agent_loop.store import (
     PostgresModelKeys,
 )
 from strata.agent_loop.store.groups import PostgresGroupStore
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
-from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
-from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
-from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
-from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
-from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb
-from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
-from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
-from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
@@ -66,13 +56,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         ValueError: A model endpoint or a master key is configured wrongly.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-agent-loop",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
+    database = open_database(settings, NAME, stack)
     factory = await stack.enter_async_context(ModelFactory())
     keyring = Keyring(settings.envelope())
     provider = ModelProvider(settings.registry(), factory, keyring)
@@ -117,63 +101,24 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     prompts = PromptLibrary(settings.prompts_path)
     return Service(
         name=NAME,
-        services=_services(
-            AgentServicer(lifecycle, next_requests, store, tokens, manual_compaction, prompts),
-            ModelServicer(provider, keyring, keys),
-            PromptServicer(prompts),
-            GroupServicer(GroupLifecycle(groups, memory), groups),
-            turns,
-        ),
+        services=[
+            GrpcService.of(servicer)
+            for servicer in (
+                AgentServicer(lifecycle, next_requests, store, tokens, manual_compaction, prompts),
+                GroupServicer(GroupLifecycle(groups, memory), groups),
+                ModelServicer(provider, keyring, keys),
+                PromptServicer(prompts),
+                turns,
+            )
+        ],
         background=[provider.preload, *_background(settings, stack)],
     )
-
-
-def _services(
-    agents: AgentServicer,
-    models: ModelServicer,
-    prompts: PromptServicer,
-    groups: GroupServicer,
-    turns: TurnServicer,
-) -> list[GrpcService]:
-    return [
-        GrpcService(
-            agent_pb.DESCRIPTOR.services_by_name["AgentService"].full_name,
-            agent_grpc.add_AgentServiceServicer_to_server,
-            agents,
-        ),
-        GrpcService(
-            group_pb.DESCRIPTOR.services_by_name["GroupService"].full_name,
-            group_grpc.add_GroupServiceServicer_to_server,
-            groups,
-        ),
-        GrpcService(
-            model_pb.DESCRIPTOR.services_by_name["ModelService"].full_name,
-            model_grpc.add_ModelServiceServicer_to_server,
-            models,
-        ),
-        GrpcService(
-            prompt_pb.DESCRIPTOR.services_by_name["PromptService"].full_name,
-            prompt_grpc.add_PromptServiceServicer_to_server,
-            prompts,
-        ),
-        GrpcService(
-            turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name,
-            turn_grpc.add_TurnServiceServicer_to_server,
-            turns,
-        ),
-    ]
 
 
 def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
     if not settings.worker_database_url:
         return []
-    database = Database(
-        settings.worker_database_url,
-        pool_size=1,
-        application_name="strata-agent-loop-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
+    database = open_worker_database(settings, NAME, stack, pool_size=1)
     keeping = Housekeeping(
         database,
         journals=timedelta(days=settings.journal_days),

@@ -111,7 +111,6 @@ class AgentLoopSettings(_PresetSettings):
     model_config = settings_config("agent_loop")
 
     port: int = Field(default=7601, ge=0, le=65535, description="Port; 0 lets the system choose.")
-    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
     journal_days: int = Field(
         default=2, gt=0, description="Days for which the journal of a run is kept."
     )

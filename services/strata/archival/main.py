@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
-from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
-from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
-from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import file_index_service_pb2 as file_pb
-from strata.api.archival.v1 import file_index_service_pb2_grpc as file_grpc
-from strata.api.archival.v1 import passage_index_service_pb2 as index_pb
-from strata.api.archival.v1 import passage_index_service_pb2_grpc as index_grpc
-from strata.api.archival.v1 import passage_service_pb2 as passage_pb
-from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.archival.convert.passages import MAX_PASSAGE_TOKENS
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search.chunk_search import FileChunkSearch
@@ -39,7 +30,7 @@ from strata.archival.store import (
     PostgresPassageStore,
 )
 from strata.shared.auth import TokenVerifier
-from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
@@ -74,20 +65,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         UnavailableError: The database cannot be reached.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-archival",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
-    worker = Database(
-        settings.worker_database_url,
-        pool_size=_WORKER_POOL,
-        application_name="strata-archival-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(worker.close)
+    database = open_database(settings, NAME, stack)
+    worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_POOL)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
     reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     embedder, indexer = indexes.embedder, indexes.indexer
@@ -104,9 +83,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     return Service(
         name=NAME,
         services=[
-            GrpcService(
-                archive_pb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
-                archive_grpc.add_ArchiveServiceServicer_to_server,
+            GrpcService.of(
                 ArchiveServicer(
                     archives,
                     indexes.models,
@@ -120,14 +97,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     indexer.wake,
                 ),
             ),
-            GrpcService(
-                index_pb.DESCRIPTOR.services_by_name["PassageIndexService"].full_name,
-                index_grpc.add_PassageIndexServiceServicer_to_server,
-                PassageIndexServicer(indexes.admin),
-            ),
-            GrpcService(
-                passage_pb.DESCRIPTOR.services_by_name["PassageService"].full_name,
-                passage_grpc.add_PassageServiceServicer_to_server,
+            GrpcService.of(PassageIndexServicer(indexes.admin)),
+            GrpcService.of(
                 PassageServicer(
                     passages,
                     PostgresPassageHistory(database),
@@ -139,14 +110,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     wake=indexer.wake,
                 ),
             ),
-            GrpcService(
-                agent_pb.DESCRIPTOR.services_by_name["AgentArchiveService"].full_name,
-                agent_grpc.add_AgentArchiveServiceServicer_to_server,
-                AgentArchiveServicer(archives, indexer.wake),
-            ),
-            GrpcService(
-                _FILE_INDEX.full_name,
-                file_grpc.add_FileIndexServiceServicer_to_server,
+            GrpcService.of(AgentArchiveServicer(archives, indexer.wake)),
+            GrpcService.of(
                 FileIndexServicer(
                     chunks,
                     FileChunkSearch(chunks, indexes.chunks),

@@ -25,7 +25,6 @@ class ArchivalSettings(RerankingServiceSettings):
     file_worker_public_keys_file: Path | None = Field(
         default=None, description="File to read those keys from instead."
     )
-    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
 
     def worker_keys(self) -> str:
         """Returns the PEM texts of the keys of core memory's worker; empty if there are none."""

@@ -5,12 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from functools import partial
 
-from strata.api.core_memory.v1 import block_service_pb2 as block_pb
-from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
-from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
-from strata.api.core_memory.v1 import file_service_pb2 as file_pb
-from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory.domain.core_memory import CoreMemory
 from strata.core_memory.files.archival_client import ArchivalFileIndex
 from strata.core_memory.files.domain.lines import LineReader
@@ -43,6 +37,7 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
@@ -64,54 +59,25 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
         UnavailableError: The database cannot be reached.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-core-memory",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
+    database = open_database(settings, NAME, stack)
     store = PostgresBlockStore(database)
     memory = CoreMemory(store, wiring.clock)
     blocks = BlockServicer(store, memory)
-    worker = _worker_database(settings, stack)
+    worker = None
+    if settings.worker_database_url:
+        worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_CONNECTIONS)
     index = _file_index(settings, wiring)
     ingest = None if worker is None else _ingest(settings, database, worker, index)
     parts = _file_parts(settings, wiring, database, index, ingest)
     return Service(
         name=NAME,
         services=[
-            GrpcService(
-                block_pb.DESCRIPTOR.services_by_name["BlockService"].full_name,
-                block_grpc.add_BlockServiceServicer_to_server,
-                blocks,
-            ),
-            GrpcService(
-                context_pb.DESCRIPTOR.services_by_name["ContextService"].full_name,
-                context_grpc.add_ContextServiceServicer_to_server,
-                ContextServicer(store, memory, parts.windows),
-            ),
-            GrpcService(
-                file_pb.DESCRIPTOR.services_by_name["FileService"].full_name,
-                file_grpc.add_FileServiceServicer_to_server,
-                FileServicer(parts),
-            ),
+            GrpcService.of(blocks),
+            GrpcService.of(ContextServicer(store, memory, parts.windows)),
+            GrpcService.of(FileServicer(parts)),
         ],
         background=_background(worker, ingest),
     )
-
-
-def _worker_database(settings: CoreMemorySettings, stack: AsyncExitStack) -> Database | None:
-    if not settings.worker_database_url:
-        return None
-    database = Database(
-        settings.worker_database_url,
-        pool_size=_WORKER_CONNECTIONS,
-        application_name="strata-core-memory-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
-    return database
 
 
 def _background(worker: Database | None, ingest: Ingest | None) -> list[BackgroundTask]:

@@ -15,7 +15,6 @@ class CoreMemorySettings(ServiceSettings):
     model_config = settings_config("core_memory")
 
     port: int = Field(default=7602, ge=0, le=65535, description="Port; 0 lets the system choose.")
-    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
     worker_token_key: SecretStr = Field(
         default=SecretStr(""),
         description="PEM private key that signs the worker's calls to the archival service; "

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from strata.api.recall.v1 import message_index_service_pb2 as index_pb
-from strata.api.recall.v1 import message_index_service_pb2_grpc as index_grpc
-from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
-from strata.api.recall.v1 import window_service_pb2 as window_pb
-from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.recall.domain.retention_worker import RetentionWorker
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search.indexes import open_indexes
@@ -28,7 +22,7 @@ from strata.recall.store import (
     PostgresSearchStore,
     PostgresWindowStore,
 )
-from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
@@ -57,14 +51,10 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         ValueError: Indexing is enabled without a worker role.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-recall",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
-    worker = _open_worker(settings, stack)
+    database = open_database(settings, NAME, stack)
+    worker = None
+    if settings.worker_database_url:
+        worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_POOL)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
     reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     background = indexes.background
@@ -93,37 +83,12 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     return Service(
         name=NAME,
         services=[
-            GrpcService(
-                message_pb.DESCRIPTOR.services_by_name["MessageService"].full_name,
-                message_grpc.add_MessageServiceServicer_to_server,
-                messages,
-            ),
-            GrpcService(
-                window_pb.DESCRIPTOR.services_by_name["WindowService"].full_name,
-                window_grpc.add_WindowServiceServicer_to_server,
-                windows,
-            ),
-            GrpcService(
-                index_pb.DESCRIPTOR.services_by_name["MessageIndexService"].full_name,
-                index_grpc.add_MessageIndexServiceServicer_to_server,
-                MessageIndexServicer(indexes.admin),
-            ),
+            GrpcService.of(messages),
+            GrpcService.of(windows),
+            GrpcService.of(MessageIndexServicer(indexes.admin)),
         ],
         background=background,
     )
-
-
-def _open_worker(settings: RecallSettings, stack: AsyncExitStack) -> Database | None:
-    if not settings.worker_database_url:
-        return None
-    worker = Database(
-        settings.worker_database_url,
-        pool_size=_WORKER_POOL,
-        application_name="strata-recall-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(worker.close)
-    return worker
 
 
 def main() -> None:

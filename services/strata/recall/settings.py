@@ -14,7 +14,6 @@ class RecallSettings(RerankingServiceSettings):
     model_config = settings_config("recall")
 
     port: int = Field(default=7603, ge=0, le=65535, description="Port; 0 lets the system choose.")
-    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
     search_language: str = Field(
         default="english",
         pattern=r"^[a-z_]{1,63}$",

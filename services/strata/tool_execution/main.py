@@ -11,14 +11,8 @@ from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
-from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
-from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
-from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
-from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
-from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
-from strata.shared.db import Database
+from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.search.embedding import CachingEmbedder, Embedder
 from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.server import run_service
@@ -75,13 +69,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             be used.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = Database(
-        settings.database_url,
-        pool_size=settings.pool_size,
-        application_name="strata-tool-execution",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
+    database = open_database(settings, NAME, stack)
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
@@ -146,14 +134,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     return Service(
         name=NAME,
         services=[
-            GrpcService(
-                tool_pb.DESCRIPTOR.services_by_name["ToolService"].full_name,
-                tool_grpc.add_ToolServiceServicer_to_server,
-                tools,
-            ),
-            GrpcService(
-                execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
-                execution_grpc.add_ExecutionServiceServicer_to_server,
+            GrpcService.of(tools),
+            GrpcService.of(
                 ExecutionServicer(
                     BUILTIN_TOOLS,
                     engine,
@@ -165,11 +147,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
                     code_with_tools(sandbox, settings.tool_timeout_s),
                 ),
             ),
-            GrpcService(
-                mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
-                mcp_grpc.add_McpServiceServicer_to_server,
-                McpServicer(servers, mcp, transports, sign_ins),
-            ),
+            GrpcService.of(McpServicer(servers, mcp, transports, sign_ins)),
         ],
         background=[mcp.close_idle_sessions_regularly, *_background(settings, stack)],
     )
@@ -196,13 +174,7 @@ async def _open_embedder(
 def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
     if not settings.worker_database_url:
         return []
-    database = Database(
-        settings.worker_database_url,
-        pool_size=1,
-        application_name="strata-tool-execution-worker",
-        prepared_statements=settings.prepared_statements,
-    )
-    stack.push_async_callback(database.close)
+    database = open_worker_database(settings, NAME, stack, pool_size=1)
     return [partial(REQUESTS.delete_expired_hourly, database)]
 
 

@@ -159,7 +159,6 @@ class ToolExecutionSettings(ServiceSettings):
         default=64, gt=0, description="Maximum number of MCP sessions of this process."
     )
 
-    pool_size: int = Field(default=10, gt=0, description="Maximum number of database connections.")
     embedding_model_path: Path | None = Field(
         default=None,
         description="File of the local embedding model for tool search; unset means the packaged"

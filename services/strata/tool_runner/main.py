@@ -12,7 +12,6 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
-from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.logs import get_logger
 from strata.shared.sandbox import Sandbox
 from strata.shared.server import run_service
@@ -83,13 +82,7 @@ def _open_sandbox(settings: ToolRunnerSettings, stack: AsyncExitStack) -> Sandbo
 
 
 def _service(sandbox: SandboxOnDemand) -> Service:
-    servicer = SandboxServicer(sandbox)
-    return Service(
-        name=NAME,
-        services=[
-            GrpcService(_SERVICE, sandbox_grpc.add_SandboxServiceServicer_to_server, servicer)
-        ],
-    )
+    return Service(name=NAME, services=[GrpcService.of(SandboxServicer(sandbox))])
 
 
 async def is_serving(address: str) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -49,6 +51,22 @@ class GrpcService:
     add: Callable[[Any, Any], None]
     servicer: object
     listed: bool = True
+
+    @classmethod
+    def of(cls, servicer: object, *, listed: bool = True) -> Self:
+        """Returns the service that a servicer implements, by its generated base class.
+
+        Raises:
+            TypeError: The servicer has no generated base class.
+        """
+        for base in type(servicer).__mro__:
+            if base.__module__.endswith("_pb2_grpc"):
+                messages = import_module(base.__module__.removesuffix("_grpc"))
+                name = base.__name__.removesuffix("Servicer")
+                descriptor = messages.DESCRIPTOR.services_by_name[name]
+                add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
+                return cls(descriptor.full_name, add, servicer, listed)
+        raise TypeError(f"{type(servicer).__name__} implements no generated servicer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,9 @@ class ServiceSettings(EnvironmentSettings):
     worker_database_url: str = Field(
         default="", repr=False, description="PostgreSQL URL of the service's worker role."
     )
+    pool_size: int = Field(
+        default=10, gt=0, description="Most connections to PostgreSQL with the service role."
+    )
     prepared_statements: int = Field(
         default=200,
         ge=0,

@@ -136,13 +136,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - start-up
+        from strata.shared.release import release  # noqa: PLC0415 - start-up
 
-        try:
-            release = version("strata-agents")
-        except PackageNotFoundError:
-            release = "unreleased"
-        typer.echo(f"strata {release}")
+        typer.echo(f"strata {release()}")
         raise typer.Exit
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 
 from strata.agent_loop.domain.agent.agents import Agent, ModelConfig, merge_tools
 from strata.agent_loop.domain.agent.response_formats import (
@@ -41,6 +40,7 @@ from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, taint_of
+from strata.shared.release import release
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, GROUP_TOOLS
 from strata.shared.usage import Usage
@@ -119,7 +119,7 @@ class Recorder:
             archival=archival,
             steps=tuple(steps),
             end=evidence.end,
-            build=build(),
+            build=release(),
             record_time=self._ports.clock.now(),
         )
         return await _verified(await _with_response_format(recording))
@@ -234,14 +234,6 @@ class Recorder:
                     settings = replace(settings, context_window=config.context_window)
             models.append(replace(settings, handle=handle or settings.handle))
         return tuple(models)
-
-
-def build() -> str:
-    """Returns the version of this build."""
-    try:
-        return version("strata-agents")
-    except PackageNotFoundError:
-        return "unreleased"
 
 
 def not_recordable(run_id: str, why: str) -> FailedPreconditionError:

@@ -72,8 +72,8 @@ def replay_file(
     from strata.agent_loop.convert.recordings import (  # noqa: PLC0415 - start-up
         recording_from_json,
     )
-    from strata.agent_loop.replay.recorder import build  # noqa: PLC0415 - start-up
     from strata.agent_loop.replay.replay import replay  # noqa: PLC0415 - start-up
+    from strata.shared.release import release  # noqa: PLC0415 - start-up
 
     try:
         recording = recording_from_json(_read(file))
@@ -85,7 +85,7 @@ def replay_file(
         shown: dict[str, object] = {
             "run_id": recording.turn.run_id,
             "recorded_by": recording.build,
-            "replayed_by": build(),
+            "replayed_by": release(),
             "same": difference is None,
             "steps": len(recording.steps),
             "steps_replayed": replayed.steps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mcp.server import Server
@@ -12,6 +11,7 @@ from strata.cli.mcp_server.memory import AgentMemory
 from strata.cli.mcp_server.resources import Resources
 from strata.cli.mcp_server.tools import Tools
 from strata.cli.output import clipped, safe
+from strata.shared.release import release
 
 _NAME_CHARS = 100
 
@@ -28,7 +28,7 @@ def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, An
     resources = Resources(memory)
     return Server(
         "strata",
-        version=_release(),
+        version=release(),
         title=f"Memory of {name}",
         instructions=_instructions(name, read_only=read_only),
         get_tool_input_schema=tools.schema,
@@ -62,10 +62,3 @@ def _instructions(name: str, *, read_only: bool) -> str:
         f"{description} The agent reads what you write, from its next step on, and your edits are"
         " in the history of its memory under your name. Read a memory block before you edit it."
     )
-
-
-def _release() -> str:
-    try:
-        return version("strata-agents")
-    except PackageNotFoundError:
-        return "unreleased"
