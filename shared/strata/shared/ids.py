@@ -12,7 +12,6 @@ import re
 import secrets
 import threading
 import time
-from datetime import UTC, datetime
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 
@@ -94,20 +93,6 @@ def check_id(value: str, prefix: str, *, field: str) -> str:
         metadata={"id": shown, "expected_prefix": prefix},
         violations=[FieldViolation(field, description)],
     )
-
-
-def id_time(value: str) -> datetime:
-    """Returns when the id was made, in UTC, to the millisecond.
-
-    Raises:
-        InvalidArgumentError: Not an id with a time in it (``INVALID_ID``).
-    """
-    uuid = value[-_UUID_LENGTH:]
-    if _UUID.fullmatch(uuid) is None or uuid[14] != "7":
-        raise InvalidArgumentError(
-            "The id carries no time.", reason=Reason.INVALID_ID, metadata={"id": value[:80]}
-        )
-    return datetime.fromtimestamp(int(uuid[:8] + uuid[9:13], 16) / 1000, tz=UTC)
 
 
 def default_conversation_id(agent_id: str) -> str:

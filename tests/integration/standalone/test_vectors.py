@@ -238,8 +238,6 @@ async def test_points_are_replaced_changed_and_deleted(points: AsyncQdrantClient
     await points.set_payload(
         STEM, {"size": 60}, points=where(field("size", match=models.MatchValue(value=3)))
     )
-    await points.overwrite_payload(STEM, {"only": 1}, points=[str(UUID(int=4))])
-    await points.delete_payload(STEM, ["tags"], points=[str(UUID(int=5))])
     await points.delete(STEM, [str(UUID(int=6)), str(UUID(int=66))])
     gone = where(field("size", range=models.Range(gte=7, lte=8)))
     await points.delete(STEM, models.FilterSelector(filter=gone))
@@ -249,14 +247,6 @@ async def test_points_are_replaced_changed_and_deleted(points: AsyncQdrantClient
     assert sorted(payloads) == [0, 1, 2, 3, 4, 5, 9]
     assert payloads[1] == {"project_id": "project-1"}
     assert (payloads[2]["size"], payloads[3]["size"]) == (50, 60)
-    assert payloads[4] == {"only": 1}
-    assert "tags" not in payloads[5]
-
-
-async def test_values_of_a_field_are_counted(points: AsyncQdrantClient) -> None:
-    only = where(field("project_id", match=models.MatchValue(value="project-1")))
-    response = await points.facet(STEM, "tags", facet_filter=only, limit=1, exact=True)
-    assert [(hit.value, hit.count) for hit in response.hits] == [("all", 5)]
 
 
 async def test_collections_are_listed_and_described(points: AsyncQdrantClient) -> None:

@@ -169,4 +169,3 @@ def test_conditions_that_are_not_met_are_named(
     assert exclusions(search.left_out_by, matches, lambda match: match.id) == tuple(
         Exclusion(name, 2, one.id) for name in search.left_out_by(one)
     )
-    assert search.has_conditions or not expected

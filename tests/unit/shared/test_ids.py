@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.protocol.errors import InvalidArgumentError, Reason
-from strata.shared.ids import check_id, id_time, is_id, new_id, new_uuid7
+from strata.shared.ids import check_id, is_id, new_id, new_uuid7
 
 
 def test_an_id_is_its_prefix_and_a_version_7_uuid() -> None:
@@ -48,15 +47,6 @@ def test_threads_never_make_the_same_id() -> None:
     for thread in threads:
         thread.join()
     assert len({value for values in made for value in values}) == 12_000
-
-
-def test_the_time_is_in_the_id() -> None:
-    made = id_time(new_id("run"))
-    assert abs(datetime.now(UTC) - made) < timedelta(seconds=5)
-    fixed = "run-0198c1f2-7b1e-7c3a-9f00-3f6d1c2b4a59"
-    assert id_time(fixed) == datetime.fromtimestamp(0x0198C1F27B1E / 1000, tz=UTC)
-    with pytest.raises(InvalidArgumentError):
-        id_time("run-0198c1f2-7b1e-4c3a-9f00-3f6d1c2b4a59")
 
 
 @given(st.from_regex(r"[a-z][a-z-]{0,15}", fullmatch=True))

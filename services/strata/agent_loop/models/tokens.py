@@ -65,10 +65,6 @@ class TokenEstimator:
         """Returns the tokens of `size` bytes, rounded up."""
         return -int(-size // self.ratio(key))
 
-    def estimate_next(self, key: TokenKey, last_total: int, added: int) -> int:
-        """Returns the tokens of a prompt that had `last_total` tokens and grew by `added` bytes."""
-        return last_total + self.estimate(key, added)
-
     def observe(self, key: TokenKey, size: int, usage: Usage) -> None:
         """Learns from an exact count of a prompt of `size` bytes; ignores estimated counts."""
         sample = sample_ratio(size, usage)

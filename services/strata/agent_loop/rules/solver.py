@@ -74,11 +74,6 @@ class ToolRulesSolver:
         """Whether a rule depends on the order of calls, so that calls must run in turn."""
         return any(rule.type in _ORDERING for rule in self._rules)
 
-    @property
-    def needs_outputs(self) -> bool:
-        """Whether a rule depends on the output of a tool."""
-        return bool(self._of(ToolRuleType.CONDITIONAL))
-
     def allowed(self, history: Sequence[Called], available: Sequence[str]) -> Allowance:
         """Returns the tools that may be called next.
 

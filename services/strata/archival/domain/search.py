@@ -31,11 +31,6 @@ class Search:
     timezone: str = ""
     reference_time: datetime | None = None
 
-    @property
-    def has_conditions(self) -> bool:
-        """Whether it has conditions beside the archives."""
-        return bool(self.tags or self.start_time or self.end_time)
-
     def within(self, archive_ids: Sequence[str]) -> Filter:
         """Returns the conditions of the search as a filter on some archives."""
         return Filter(tuple(archive_ids), self.tags, self.tag_match, self.start_time, self.end_time)

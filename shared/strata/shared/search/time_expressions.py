@@ -162,7 +162,6 @@ _NUMBERS = {
 }  # fmt: skip
 _MONTH = r"(?P<month>" + "|".join(sorted(_MONTHS, key=len, reverse=True)) + r")\b\.?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
-_AND_YEAR = r"(?:(?:\s*,\s*|\s+)" + _YEAR + r")?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?\b"
 _NUMBER = r"(?:a\s+)?(?P<number>\d{1,4}|couple\s+of|few|" + "|".join(_NUMBERS) + r")"
 _UNIT = r"(?P<unit>day|week|month|year)s?"

@@ -215,15 +215,3 @@ def retrieved_points(records: Iterable[edge.Record]) -> list[wire.points.Retriev
         )
         for record in records
     ]
-
-
-def facet_hit(hit: edge.FacetHit) -> wire.points.FacetHit:
-    """Returns the message for a value of a field and its number of points."""
-    match hit.value:
-        case bool():
-            facet = wire.points.FacetValue(bool_value=hit.value)
-        case int():
-            facet = wire.points.FacetValue(integer_value=hit.value)
-        case _:
-            facet = wire.points.FacetValue(string_value=str(hit.value))
-    return wire.points.FacetHit(value=facet, count=hit.count)

@@ -19,10 +19,6 @@ def test_first_calls_use_the_measured_ratio_of_the_protocol() -> None:
     assert estimator.estimate(CLAUDE, 1800) == 1000
 
 
-def test_only_added_messages_are_estimated() -> None:
-    assert TokenEstimator().estimate_next(KEY, 5000, 32) == 5010
-
-
 @given(st.floats(1.0, 8.0), st.integers(1000, 100_000))
 def test_a_steady_ratio_is_learnt(ratio: float, size: int) -> None:
     estimator = TokenEstimator()

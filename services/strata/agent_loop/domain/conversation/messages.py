@@ -12,9 +12,6 @@ from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.usage import Usage
 
-SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
-"""Id of a message that is shown to the model and never stored."""
-
 
 @dataclass(frozen=True, slots=True)
 class NestedCall:

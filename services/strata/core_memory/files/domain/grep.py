@@ -59,15 +59,6 @@ class GrepFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PageText:
-    """Consecutive whole lines of a file, separated by line feeds."""
-
-    file_index: int
-    first_line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class LineRange:
     """A range of lines of a content; first and last line count from 1."""
 

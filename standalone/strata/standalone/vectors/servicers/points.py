@@ -10,14 +10,12 @@ import qdrant_edge as edge
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_filters import filter_of, optional_filter
 from strata.standalone.vectors.convert_points import (
-    facet_hit,
     payload,
     point,
     point_id,
     point_id_message,
     put_scored,
     retrieved_points,
-    vectors,
 )
 from strata.standalone.vectors.convert_queries import scroll_request, with_payload, with_vectors
 from strata.standalone.vectors.convert_schema import field_index
@@ -73,64 +71,20 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
             lambda: _selected(request.points, make.delete_points, make.delete_points_by_filter),
         )
 
-    async def UpdateVectors(self, request: wire.points.UpdatePointVectors, context: Context) -> Any:
-        """Replaces vectors of points that exist."""
-
-        def build() -> list[edge.UpdateOperation]:
-            changed = [
-                edge.PointVectors(point_id(item.id), vectors(item.vectors))
-                for item in request.points
-            ]
-            condition = optional_filter(request, "update_filter")
-            return [edge.UpdateOperation.update_vectors(changed, condition)]
-
-        return await self.write(request.collection_name, build)
-
     async def SetPayload(self, request: wire.points.SetPayloadPoints, context: Context) -> Any:
         """Adds fields to payloads."""
-        return await self._put_payload(
-            request,
-            edge.UpdateOperation.set_payload,
-            edge.UpdateOperation.set_payload_by_filter,
-        )
+        make = edge.UpdateOperation
 
-    async def OverwritePayload(
-        self, request: wire.points.SetPayloadPoints, context: Context
-    ) -> Any:
-        """Replaces payloads."""
-        return await self._put_payload(
-            request,
-            edge.UpdateOperation.overwrite_payload,
-            edge.UpdateOperation.overwrite_payload_by_filter,
-        )
-
-    async def _put_payload(
-        self, request: wire.points.SetPayloadPoints, by_ids: Any, by_filter: Any
-    ) -> Any:
         def build() -> list[edge.UpdateOperation]:
             fields = payload(request.payload)
             key = request.key if request.HasField("key") else None
             return _selected(
                 request.points_selector,
-                lambda ids: by_ids(ids, fields, key),
-                lambda condition: by_filter(condition, fields, key),
+                lambda ids: make.set_payload(ids, fields, key),
+                lambda condition: make.set_payload_by_filter(condition, fields, key),
             )
 
         return await self.write(request.collection_name, build)
-
-    async def DeletePayload(
-        self, request: wire.points.DeletePayloadPoints, context: Context
-    ) -> Any:
-        """Removes fields from payloads."""
-        make, keys = edge.UpdateOperation, list(request.keys)
-        return await self.write(
-            request.collection_name,
-            lambda: _selected(
-                request.points_selector,
-                lambda ids: make.delete_payload(ids, keys),
-                lambda condition: make.delete_payload_by_filter(condition, keys),
-            ),
-        )
 
     async def CreateFieldIndex(
         self, request: wire.points.CreateFieldIndexCollection, context: Context
@@ -142,15 +96,6 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
             return [edge.UpdateOperation.create_field_index(request.field_name, schema)]
 
         return await self.write(request.collection_name, build)
-
-    async def DeleteFieldIndex(
-        self, request: wire.points.DeleteFieldIndexCollection, context: Context
-    ) -> Any:
-        """Removes the index of a payload field."""
-        return await self.write(
-            request.collection_name,
-            lambda: [edge.UpdateOperation.delete_field_index(request.field_name)],
-        )
 
     async def Get(self, request: wire.points.GetPoints, context: Context) -> Any:
         """Reads points by id."""
@@ -213,14 +158,3 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
 
         count, seconds = await self.read(request.collection_name, work)
         return wire.points.CountResponse(result=wire.points.CountResult(count=count), time=seconds)
-
-    async def Facet(self, request: wire.points.FacetCounts, context: Context) -> Any:
-        """Counts points by the values of a field."""
-
-        def work(shard: edge.EdgeShard) -> list[wire.points.FacetHit]:
-            limit = request.limit if request.HasField("limit") else 10
-            asked = edge.FacetRequest(request.key, limit, request.exact, optional_filter(request))
-            return [facet_hit(hit) for hit in shard.facet(asked).hits]
-
-        hits, seconds = await self.read(request.collection_name, work)
-        return wire.points.FacetResponse(hits=hits, time=seconds)
