@@ -234,10 +234,6 @@ async def test_points_are_replaced_changed_and_deleted(points: AsyncQdrantClient
     changed = point(1)
     changed.payload = {"project_id": "project-1"}
     await points.upsert(STEM, [changed])
-    await points.set_payload(STEM, {"size": 50}, points=[str(UUID(int=2))])
-    await points.set_payload(
-        STEM, {"size": 60}, points=where(field("size", match=models.MatchValue(value=3)))
-    )
     await points.delete(STEM, [str(UUID(int=6)), str(UUID(int=66))])
     gone = where(field("size", range=models.Range(gte=7, lte=8)))
     await points.delete(STEM, models.FilterSelector(filter=gone))
@@ -246,7 +242,6 @@ async def test_points_are_replaced_changed_and_deleted(points: AsyncQdrantClient
     payloads = {UUID(str(record.id)).int: record.payload or {} for record in records}
     assert sorted(payloads) == [0, 1, 2, 3, 4, 5, 9]
     assert payloads[1] == {"project_id": "project-1"}
-    assert (payloads[2]["size"], payloads[3]["size"]) == (50, 60)
 
 
 async def test_collections_are_listed_and_described(points: AsyncQdrantClient) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from strata.gateway.auth.domain import key_id_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.registry import RUN_FOLLOW_SERVICE
@@ -39,20 +37,12 @@ class RunTokenAuthenticator:
         keys: Authenticates callers by API key.
         verifier: Verifies internal tokens.
         limiter: Limits the rate of calls per key, including the calls of its runs.
-        methods: Paths of the methods.
     """
 
-    def __init__(
-        self,
-        keys: Authenticator,
-        verifier: TokenVerifier,
-        limiter: RateLimiter,
-        methods: Collection[str] = FOR_RUNS,
-    ) -> None:
+    def __init__(self, keys: Authenticator, verifier: TokenVerifier, limiter: RateLimiter) -> None:
         self._keys = keys
         self._verifier = verifier
         self._limiter = limiter
-        self._methods = methods
 
     async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
         """Returns the caller.
@@ -64,7 +54,7 @@ class RunTokenAuthenticator:
         """
         if method.service == RUN_FOLLOW_SERVICE.full_name:
             return await self._gateway(method, metadata)
-        if method.path not in self._methods or not _is_token(metadata):
+        if method.path not in FOR_RUNS or not _is_token(metadata):
             return await self._keys.authenticate(method, metadata)
         caller = self._verifier.verify(bearer(metadata))
         if caller.run_id is None:

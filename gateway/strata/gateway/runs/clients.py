@@ -25,6 +25,8 @@ from strata.shared.clock import Clock
 from strata.shared.ids import default_conversation_id
 from strata.shared.request_stream import RequestStream
 
+_CACHED_AGENTS = 10_000
+
 
 class GrpcTurnClient:
     """`TurnClient` over a channel to agent_loop."""
@@ -123,7 +125,6 @@ class AgentDirectory:
     Args:
         channel: Channel to agent_loop.
         clock: The time.
-        size: Most entries.
         ttl_s: Seconds to keep an entry.
     """
 
@@ -132,12 +133,10 @@ class AgentDirectory:
         channel: grpc.aio.Channel,
         clock: Clock,
         *,
-        size: int = 10_000,
         ttl_s: float = AGENT_CACHE_S,
     ) -> None:
         self._stub = agent_grpc.AgentServiceStub(channel)
         self._clock = clock
-        self._size = size
         self._ttl_s = ttl_s
         self._known: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
@@ -162,7 +161,7 @@ class AgentDirectory:
             )
         self._known[key] = now + self._ttl_s
         self._known.move_to_end(key)
-        if len(self._known) > self._size:
+        if len(self._known) > _CACHED_AGENTS:
             self._known.popitem(last=False)
 
     def forget(self, project_id: str, agent_id: str | None = None) -> None:

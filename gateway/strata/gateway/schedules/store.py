@@ -85,8 +85,7 @@ RETURNING {_COLUMNS}
 """)
 _SET_STATE = text(f"""
 UPDATE gateway.schedules
-   SET state = :state, state_reason = :reason, next_time = CAST(:next_time AS timestamptz),
-       update_time = now()
+   SET state = :state, state_reason = :reason, next_time = NULL, update_time = now()
  WHERE {_ONE}
 RETURNING {_COLUMNS}
 """)
@@ -460,7 +459,6 @@ class PostgresScheduleStore:
         schedule: Schedule,
         state: ScheduleState,
         *,
-        next_time: datetime | None = None,
         reason: str = "",
     ) -> Schedule:
         values = {
@@ -468,7 +466,6 @@ class PostgresScheduleStore:
             "schedule_id": schedule.id,
             "state": state.value,
             "reason": reason,
-            "next_time": next_time,
         }
         return _schedule((await connection.execute(_SET_STATE, values)).mappings().one())
 

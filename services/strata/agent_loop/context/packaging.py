@@ -113,9 +113,9 @@ def pack_user_message(
     return json.dumps(body, ensure_ascii=False)
 
 
-def pack_login(now: datetime, zone: str, last_login: str = FIRST_LOGIN) -> str:
+def pack_login(now: datetime, zone: str) -> str:
     """Returns a login event as JSON text."""
-    body = {"type": "login", "last_login": last_login, **_time(now, zone)}
+    body = {"type": "login", "last_login": FIRST_LOGIN, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False)
 
 

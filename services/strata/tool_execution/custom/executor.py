@@ -80,7 +80,6 @@ class SandboxRunner:
     Args:
         sandbox: The sandbox.
         secrets: Decrypts the secrets of the tool.
-        limits: Limits of one call.
         packages: Provides the packages of tools; None if they are switched off.
         network: The operator's network policy for tools.
     """
@@ -89,7 +88,6 @@ class SandboxRunner:
         self,
         sandbox: Sandbox,
         secrets: SecretBox,
-        limits: Limits | None = None,
         packages: Packages | None = None,
         network: NetworkPolicy | None = None,
     ) -> None:
@@ -97,7 +95,6 @@ class SandboxRunner:
         self._packages = packages
         self._sandbox = sandbox
         self._secrets = secrets
-        self._limits = limits or Limits()
 
     @property
     def isolation(self) -> str:
@@ -171,7 +168,7 @@ class SandboxRunner:
                 environment=environment,
                 hosts=hosts,
                 packages=await self._folder(tool),
-                limits=self._limits,
+                limits=Limits(),
             )
         )
         redactor = Redactor(environment)

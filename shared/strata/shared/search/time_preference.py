@@ -16,9 +16,9 @@ seven chats.
 """
 
 
-def time_preferences(spoken: Sequence[TimeRange], field: str = "create_time") -> list[Preference]:
+def time_preferences(spoken: Sequence[TimeRange]) -> list[Preference]:
     """Returns the preferences for texts of the time ranges that a query names."""
     return [
-        Preference(WHEN_WEIGHT, field, since=time_range.start, until=time_range.end)
+        Preference(WHEN_WEIGHT, "create_time", since=time_range.start, until=time_range.end)
         for time_range in spoken
     ]

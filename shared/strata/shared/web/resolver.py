@@ -31,13 +31,12 @@ class SystemResolver:
     caller no longer waits. The project is that of the current call.
 
     Args:
-        threads: Most look-ups at the same time; threads are started when needed.
         timeout_s: Seconds after which a look-up fails, including the wait for a thread.
     """
 
-    def __init__(self, threads: int = _THREADS, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="resolver")
-        self._slots = FairSlots(threads, "name resolutions", share=_SHARE, queue=_QUEUE)
+    def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolver")
+        self._slots = FairSlots(_THREADS, "name resolutions", share=_SHARE, queue=_QUEUE)
         self._timeout_s = timeout_s
         self._tasks: set[asyncio.Task[list[_Entry]]] = set()
 

@@ -64,17 +64,19 @@ async def discover(
     return [server for server in servers if server is not None]
 
 
-async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> tuple[str, ...]:
+_LIST_S = 5.0
+
+
+async def models_of(base_url: str, api_key: str = "") -> tuple[str, ...]:
     """Returns the models of an OpenAI-compatible server that can chat; empty if it has none.
 
     Args:
         base_url: Root of its API.
         api_key: Sent as a bearer token; empty for a server without keys.
-        seconds: Time limit.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        async with asyncio.timeout(seconds), httpx2.AsyncClient(headers=headers) as client:
+        async with asyncio.timeout(_LIST_S), httpx2.AsyncClient(headers=headers) as client:
             return chat_models(await _read(client, f"{base_url.rstrip('/')}/models"))
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError):
         return ()

@@ -49,21 +49,14 @@ class RuntimeInstaller:
         cpu: The processor to build for.
         clients: Package clients, tried in order.
         python_tag: The interpreter that the environment is made from, such as `cp311`.
-        requirement: The bindings' package and version.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        cpu: Cpu,
-        clients: Sequence[PackageClient],
-        python_tag: str,
-        requirement: str = REQUIREMENT,
+        self, folder: Path, cpu: Cpu, clients: Sequence[PackageClient], python_tag: str
     ) -> None:
         self._cpu = cpu
         self._clients = clients
-        self._requirement = requirement
-        version = requirement.replace("==", "-")
+        version = REQUIREMENT.replace("==", "-")
         self.environment = folder / f"{version}-{python_tag}-{cpu.machine}-{cpu.fingerprint()}"
         self._seal = self.environment / "strata-ready.json"
 
@@ -98,10 +91,10 @@ class RuntimeInstaller:
             except CommandError as error:
                 troubles.append(f"{client.name}: {error.last_words()}")
                 continue
-            self._seal.write_text(json.dumps({"requirement": self._requirement}))
+            self._seal.write_text(json.dumps({"requirement": REQUIREMENT}))
             return self.python
         self.discard()
-        raise LocalModelError(f"{self._requirement} could not be built ({'; '.join(troubles)})")
+        raise LocalModelError(f"{REQUIREMENT} could not be built ({'; '.join(troubles)})")
 
     def _require_machine(self) -> None:
         if self._cpu.too_old:
@@ -123,11 +116,11 @@ class RuntimeInstaller:
     def _build(
         self, client: PackageClient, report: ProgressCallback, cancellation: Cancellation
     ) -> None:
-        message = f"Building {self._requirement} with {client.name}, once, {_MINUTES}"
+        message = f"Building {REQUIREMENT} with {client.name}, once, {_MINUTES}"
         report(Progress(Phase.RUNTIME, message))
         client.create_environment(self.environment, cancellation)
         client.install(
-            self._requirement,
+            REQUIREMENT,
             self.environment,
             self._build_settings(),
             cancellation,

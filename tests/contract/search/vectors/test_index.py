@@ -254,17 +254,6 @@ async def test_many_documents_are_written_in_batches(
     assert await index.count(collection, PROJECT) == 100
 
 
-async def test_set_payload_keeps_vectors_and_other_fields(
-    index: QdrantIndex, collection: Collection
-) -> None:
-    one = document("a", (1,), "word", more=[((1, 1), "more")], tags=["old"], kind=7)
-    await index.upsert(collection, PROJECT, [one, document("b", tags=["old"])])
-    await index.set_payload(collection, PROJECT, ["a"], {"tags": ["new"]})
-    both = Where(eq={"kind": 7}, any_of={"tags": ["new"]})
-    assert names(await index.query(collection, PROJECT, dense=EAST, where=both)) == ["a"]
-    assert await index.count(collection, PROJECT, Where(any_of={"tags": ["old"]})) == 1
-
-
 async def test_equal_scores_are_ordered_by_id(index: QdrantIndex, collection: Collection) -> None:
     documents = [document(f"d{number}", text="same") for number in (3, 1, 2, 0)]
     await index.upsert(collection, PROJECT, documents)

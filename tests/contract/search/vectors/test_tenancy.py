@@ -109,7 +109,6 @@ async def test_every_request_carries_the_tenant(
     sparse = SparseVector((1, 2), (1.0, 1.0)) if both else None
     await index.ensure(collection, MODEL, DIM)
     await index.upsert(collection, project, [document("a", tags=["x"])], replace=replace)
-    await index.set_payload(collection, project, ids, {"tags": ["y"]})
     await index.query(collection, project, dense=EAST, sparse=sparse, where=where)
     await index.count(collection, project, where)
     await index.delete(collection, project, ids)
@@ -128,7 +127,6 @@ async def test_without_a_project_nothing_is_sent(
         index.query(collection, project, dense=EAST),
         index.upsert(collection, project, [document("a")]),
         index.upsert(collection, project, []),
-        index.set_payload(collection, project, ["a"], {"tags": ["x"]}),
         index.delete(collection, project, ["a"]),
         index.delete_where(collection, project, Where()),
         index.count(collection, project),
@@ -156,8 +154,6 @@ async def test_equal_document_ids_of_projects_are_separate(
     assert await seen("one") == (2, 2, 2)
     assert await seen("two") == (2, 2, 0)
     assert await seen("three") == (0, 0, 0)
-    await index.set_payload(collection, "two", ["a"], {"tags": ["mine"]})
-    assert await seen("one") == (2, 2, 2)
     await index.delete(collection, "two", ["a"])
     assert await seen("one") == (2, 2, 2)
     await index.upsert(collection, "two", [document("b")], replace=True)

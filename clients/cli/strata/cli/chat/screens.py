@@ -173,13 +173,13 @@ class TerminalScreen:
 class PlainScreen:
     """No terminal: writes each text when it is complete.
 
-    The agent's replies go to `reply`, everything else to `activity`, so that a pipe receives only
-    the replies.
+    The agent's replies go to standard output, everything else to standard error, so that a pipe
+    receives only the replies.
     """
 
-    def __init__(self, reply: TextIO | None = None, activity: TextIO | None = None) -> None:
-        self._reply = reply or sys.stdout
-        self._activity = activity or sys.stderr
+    def __init__(self) -> None:
+        self._reply: TextIO = sys.stdout
+        self._activity: TextIO = sys.stderr
         self._pieces: list[tuple[bool, str]] = []
         self._retractable = True
 

@@ -16,6 +16,8 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.channels import ChannelFactory
 
 _MAX_PEERS = 64
+# Most seconds until a peer accepts a stream.
+_ACCEPT_S = 1.0
 
 
 class Peers:
@@ -23,12 +25,10 @@ class Peers:
 
     Args:
         own_address: Address of this gateway, which is no peer.
-        accept_timeout_s: Most seconds until a peer accepts a stream.
     """
 
-    def __init__(self, own_address: str, *, accept_timeout_s: float = 1.0) -> None:
+    def __init__(self, own_address: str) -> None:
         self._own = own_address
-        self._answer_s = accept_timeout_s
         self._channels: OrderedDict[str, tuple[ChannelFactory, grpc.aio.Channel]] = OrderedDict()
 
     def knows(self, address: str) -> bool:
@@ -48,7 +48,7 @@ class Peers:
         call: Any = stub.FollowRun(request)
         try:
             try:
-                async with asyncio.timeout(self._answer_s):
+                async with asyncio.timeout(_ACCEPT_S):
                     await call.initial_metadata()
             except TimeoutError:
                 raise UnavailableError("The gateway of the run does not answer.") from None

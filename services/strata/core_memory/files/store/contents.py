@@ -23,7 +23,7 @@ _PAGE = text(
     """
     SELECT page, first_line, line_count, text FROM core_memory.content_pages
     WHERE project_id = :project AND content_hash = :content AND page > :after
-    ORDER BY page LIMIT :count
+    ORDER BY page LIMIT 1
     """
 )
 _PUT_PAGES = text(
@@ -144,26 +144,17 @@ class ContentStore:
             yield data
             part += 1
 
-    async def pages(
-        self, project_id: str, content: str, *, after: int = -1, count: int = 1
-    ) -> AsyncIterator[TextPage]:
-        """Yields the text page by page.
-
-        Args:
-            project_id: The project.
-            content: The content.
-            after: Start after this page.
-            count: Pages per statement.
-        """
+    async def pages(self, project_id: str, content: str) -> AsyncIterator[TextPage]:
+        """Yields the text of a content page by page."""
+        bound: dict[str, Any] = {"project": project_id, "content": content}
+        page = -1
         while True:
-            bound = {"project": project_id, "content": content, "after": after, "count": count}
             async with self._transaction(project_id, read_only=True) as connection:
-                rows = (await connection.execute(_PAGE, bound)).all()
-            for row in rows:
-                yield TextPage(row.page, row.first_line, row.line_count, row.text)
-            if len(rows) < count:
+                row = (await connection.execute(_PAGE, {**bound, "after": page})).one_or_none()
+            if row is None:
                 return
-            after = rows[-1].page
+            page = row.page
+            yield TextPage(page, row.first_line, row.line_count, row.text)
 
     async def put_pages(
         self, project_id: str, content: str, pages: Sequence[TextPage], *, attempt: int

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from strata.shared.search.embedding.base import Embedder, Kind
+from strata.shared.search.embedding.base import Embedder
 
 _PIECE = re.compile(r"\s*\S+\s*")
 _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]]*\s*$|\n\s*$")
@@ -58,18 +58,13 @@ def chunk_text(
 
 
 async def embed_chunked(
-    embedder: Embedder,
-    texts: Sequence[str],
-    kind: Kind = "document",
-    *,
-    chunk_tokens: int | None = None,
+    embedder: Embedder, texts: Sequence[str], *, chunk_tokens: int | None = None
 ) -> list[list[Chunk]]:
-    """Embeds texts of any length; returns the chunks of each text, at least one, in order.
+    """Embeds documents of any length; returns the chunks of each text, at least one, in order.
 
     Args:
         embedder: The model.
         texts: Any number.
-        kind: Whether the texts are queries or documents.
         chunk_tokens: Most tokens of a chunk; None, or more than the model reads, means the
             model's own limit.
     """
@@ -82,7 +77,7 @@ async def embed_chunked(
     chunks = [chunk for chunks in parts for chunk in chunks]
     vectors: list[list[float]] = []
     for start in range(0, len(chunks), _AT_ONCE):
-        vectors += await embedder.embed(chunks[start : start + _AT_ONCE], kind)
+        vectors += await embedder.embed(chunks[start : start + _AT_ONCE], "document")
     remaining = iter(vectors)
     return [[Chunk(chunk, next(remaining)) for chunk in chunks] for chunks in parts]
 

@@ -75,7 +75,7 @@ class EmbeddingModels:
         """Ids of all known models, sorted."""
         return sorted(self._infos)
 
-    def known(self, model_id: str, *, field: str = "embedding_model") -> ModelInfo:
+    def known(self, model_id: str) -> ModelInfo:
         """Returns the model that a request names; the default one for an empty name.
 
         Raises:
@@ -84,10 +84,10 @@ class EmbeddingModels:
         info = self._infos.get(model_id or self.default.id)
         if info is None:
             there = ", ".join(self.ids)
-            violation = FieldViolation(field, f"is no embedding model of this server: {there}")
+            problem = f"is no embedding model of this server: {there}"
             raise InvalidArgumentError(
                 f"There is no embedding model {model_id!r} here; there are {there}.",
-                violations=[violation],
+                violations=[FieldViolation("embedding_model", problem)],
             )
         return info
 

@@ -56,6 +56,9 @@ class OpenAiEmbeddingModel:
     model_id: str = ""
 
 
+_MAX_CONCURRENCY = 4
+
+
 class OpenAiEmbedder:
     """An `Embedder` over HTTP. The caller passes the client and closes it.
 
@@ -63,12 +66,10 @@ class OpenAiEmbedder:
     set its `max_retries` and `timeout`.
     """
 
-    def __init__(
-        self, client: AsyncOpenAI, model: OpenAiEmbeddingModel, *, max_concurrency: int = 4
-    ) -> None:
+    def __init__(self, client: AsyncOpenAI, model: OpenAiEmbeddingModel) -> None:
         self._client = client
         self._model = model
-        self._slots = asyncio.Semaphore(max_concurrency)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENCY)
         self._redactor = key_redactor(client.api_key, str(client.base_url))
 
     @property

@@ -246,17 +246,6 @@ class VectorIndex(Protocol):
                 new documents do not need.
         """
 
-    async def set_payload(
-        self,
-        collection: Collection,
-        project_id: str,
-        document_ids: Sequence[str],
-        payload: Mapping[str, PayloadValue],
-        *,
-        generation: str | None = None,
-    ) -> None:
-        """Overwrites some fields of documents and keeps their vectors."""
-
     async def query(
         self,
         collection: Collection,

@@ -6,7 +6,7 @@ The same gRPC client reaches all of them.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -30,7 +30,6 @@ from strata.shared.search.vectors.index import (
     DOCUMENT_FIELD,
     Collection,
     Document,
-    PayloadValue,
     Preference,
     SparseVector,
     StartGate,
@@ -43,7 +42,6 @@ from strata.shared.search.vectors.points import (
     candidates_of,
     engine_sparse,
     payload_indexes,
-    payload_of,
     points_of,
 )
 from strata.shared.search.vectors.qdrant_errors import (
@@ -206,25 +204,6 @@ class QdrantIndex:
             await self._write("upsert", partial(self._client.upsert, target, batch, wait=True))
         if replace:
             await self._delete_surplus_chunks(target, project_id, documents)
-
-    async def set_payload(
-        self,
-        collection: Collection,
-        project_id: str,
-        document_ids: Sequence[str],
-        payload: Mapping[str, PayloadValue],
-        *,
-        generation: str | None = None,
-    ) -> None:
-        """See `VectorIndex.set_payload`."""
-        target = _target(collection, generation)
-        stored = payload_of(collection, payload)
-        for ids in _slices(document_ids):
-            points = documents_filter(project_id, ids)
-            await self._write(
-                "set_payload",
-                partial(self._client.set_payload, target, payload=stored, points=points, wait=True),
-            )
 
     async def query(
         self,

@@ -10,7 +10,6 @@ import qdrant_edge as edge
 from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_filters import filter_of, optional_filter
 from strata.standalone.vectors.convert_points import (
-    payload,
     point,
     point_id,
     point_id_message,
@@ -70,21 +69,6 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
             request.collection_name,
             lambda: _selected(request.points, make.delete_points, make.delete_points_by_filter),
         )
-
-    async def SetPayload(self, request: wire.points.SetPayloadPoints, context: Context) -> Any:
-        """Adds fields to payloads."""
-        make = edge.UpdateOperation
-
-        def build() -> list[edge.UpdateOperation]:
-            fields = payload(request.payload)
-            key = request.key if request.HasField("key") else None
-            return _selected(
-                request.points_selector,
-                lambda ids: make.set_payload(ids, fields, key),
-                lambda condition: make.set_payload_by_filter(condition, fields, key),
-            )
-
-        return await self.write(request.collection_name, build)
 
     async def CreateFieldIndex(
         self, request: wire.points.CreateFieldIndexCollection, context: Context
