@@ -217,6 +217,6 @@ async def test_files_are_no_archive_and_no_passage(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "a passage", tags=("t",))
     await stores.index_file(new_id("folder"), new_id("file"), "a chunk", "a chunk more")
-    assert len((await stores.archives.page("", 10, None)).archives) == 1
+    assert len(await stores.archives.page("", 10, None)) == 1
     assert (await stores.archives.stats(agent)).passage_count == 1
     assert await stores.archives.tags("", agent) == {"t": 1}

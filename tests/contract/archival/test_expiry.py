@@ -71,9 +71,7 @@ async def test_expired_passages_disappear_at_once(stores: Stores) -> None:
         with pytest.raises(NotFoundError):
             await missing
     within = Filter((young.archive_id,), show_deleted=True)
-    assert [passage.id for passage in (await stores.passages.page(within, 5, None)).passages] == [
-        young.id
-    ]
+    assert [passage.id for passage in await stores.passages.page(within, 5, None)] == [young.id]
     async with stores.passages.open_snapshot("boat", within, 5) as snapshot:
         assert set(await snapshot.by_ids([old.id, young.id])) == {young.id}
         waiting = await snapshot.waiting()
@@ -84,7 +82,7 @@ async def test_expired_passages_disappear_at_once(stores: Stores) -> None:
     assert await stores.archives.tags("", agent) == {"both": 1}
     assert await stores.archives.tags(young.archive_id, "") == {"both": 1}
     assert (await stores.archives.get(young.archive_id)).passage_count == 1
-    (listed,) = (await stores.archives.page(agent, 5, None)).archives
+    (listed,) = await stores.archives.page(agent, 5, None)
     assert listed.passage_count == 1
 
 

@@ -32,7 +32,7 @@ async def stored(stores: Stores, words: str, tags: tuple[str, ...] = ()) -> Pass
 
 async def words_of(stores: Stores, passage: Passage) -> list[tuple[int, str, str]]:
     page = await stores.history.versions(passage.id, 50, None)
-    return [(version.revision, version.operation.value, version.text) for version in page.versions]
+    return [(version.revision, version.operation.value, version.text) for version in page]
 
 
 async def rows_of(stores: Stores, table: str, passage_id: str) -> int:
@@ -51,7 +51,7 @@ async def test_every_change_is_a_version_with_its_author(stores: Stores) -> None
     change = PassageChange(author, text=new_text("two"), tags=("b",), metadata={"k": "v"})
     await stores.history.update(first.id, change, LATER)
     await stores.history.delete(first.id, Author("another"), LATER + timedelta(hours=1))
-    last, second, made = (await stores.history.versions(first.id, 50, None)).versions
+    last, second, made = await stores.history.versions(first.id, 50, None)
     assert (made.operation, made.text, made.tags, dict(made.metadata)) == (
         Operation.INSERT,
         "one",
@@ -77,9 +77,10 @@ async def test_versions_come_in_pages_newest_first(stores: Stores) -> None:
     cursor = None
     while True:
         page = await stores.history.versions(passage.id, 2, cursor)
-        seen += [version.text for version in page.versions]
-        if (cursor := page.next_cursor) is None:
+        if not page:
             break
+        seen += [version.text for version in page]
+        cursor = (page[-1].revision,)
     assert seen == ["4", "3", "2", "1", "0"]
 
 
@@ -92,9 +93,9 @@ async def test_deleted_passages_are_hidden_and_can_be_restored(stores: Stores) -
     with pytest.raises(NotFoundError):
         await stores.history.update(passage.id, PassageChange(tags=()), LATER)
     assert (await stores.passages.get(passage.id, show_deleted=True)).deleted
-    assert (await stores.passages.page(Filter((archive,)), 5, None)).passages == []
+    assert await stores.passages.page(Filter((archive,)), 5, None) == []
     shown = await stores.passages.page(Filter((archive,), show_deleted=True), 5, None)
-    assert [passage.id for passage in shown.passages] == [passage.id]
+    assert [passage.id for passage in shown] == [passage.id]
     assert (await stores.archives.get(archive)).passage_count == 0
     assert await stores.archives.tags(archive, "") == {}
     back = await stores.history.restore(passage.id, 0, PassageChange(), LATER)

@@ -291,14 +291,14 @@ class Machine(RuleBasedStateMachine):
             }
             within = Filter((home,))
             page = await self.passages.page(within, 500, None)
-            assert {passage.id for passage in page.passages} == alive & here
+            assert {passage.id for passage in page} == alive & here
             shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
-            assert {passage.id for passage in shown.passages} == kept & here
+            assert {passage.id for passage in shown} == kept & here
             async with self.passages.open_snapshot("boat", within, 500) as snapshot:
                 assert set(await snapshot.by_ids(everything)) == alive & here
             by_words = await self.passages.by_words("boat", within, 500)
             assert {match.id for match, _ in by_words} == alive & here
-            for passage in page.passages:
+            for passage in page:
                 assert (passage.text, passage.tags) == self.known[passage.id].versions[-1]
                 assert set(passage.near_duplicate_ids) <= alive & here - {passage.id}
             used = Counter(

@@ -133,7 +133,7 @@ async def test_the_model_is_changed_during_searches(indexing: RebuiltIndexes) ->
     assert await indexing.generations() == [new]
     assert await indexing.vectors.serving(PASSAGES) == new
     # An archive that follows the default says which model that is now.
-    [archive] = (await indexing.stores.archives.page(indexing.agent, 5, None)).archives
+    [archive] = await indexing.stores.archives.page(indexing.agent, 5, None)
     assert (archive.embedding_model, archive.embedding_dim) == (WORDS, 256)
 
 
@@ -399,7 +399,7 @@ async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndex
     other = new_id("agent")
     await indexing.stores.insert(other, "This one stays where it is.")
     await indexing.index_all()
-    [archive] = (await indexing.stores.archives.page(indexing.agent, 5, None)).archives
+    [archive] = await indexing.stores.archives.page(indexing.agent, 5, None)
     default = PASSAGES.generation(LOCAL_MODEL)
     own = indexing.indexes.passages.generation_of(WORDS).generation
     with pytest.raises(NotFoundError):
@@ -437,7 +437,7 @@ async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndex
 async def test_the_vectors_of_an_archive_are_rebuilt(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
-    [archive] = (await indexing.stores.archives.page(indexing.agent, 5, None)).archives
+    [archive] = await indexing.stores.archives.page(indexing.agent, 5, None)
     [generation] = await indexing.generations()
     await indexing.vectors.delete_where(PASSAGES, indexing.project, Where())
     job = await indexing.archives.start(archive.id, "", "")

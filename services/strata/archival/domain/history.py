@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from strata.archival.domain.passages import Cursor, InsertedPassage, NewText, Origin
+from strata.archival.domain.passages import InsertedPassage, NewText, Origin
 from strata.shared.idempotency.keys import RequestKey
 
 
@@ -63,14 +63,6 @@ class PassageVersion:
     token_count: int
     author: Author
     create_time: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class VersionPage:
-    """A page of versions, and the cursor of the next page (None at the end)."""
-
-    versions: Sequence[PassageVersion]
-    next_cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)

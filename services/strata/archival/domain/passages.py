@@ -231,22 +231,6 @@ class AgentStats:
     more_tags: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PassagePage:
-    """A page of passages, and the cursor of the next page (None at the end)."""
-
-    passages: Sequence[Passage]
-    next_cursor: Cursor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivePage:
-    """A page of archives, and the cursor of the next page (None at the end)."""
-
-    archives: Sequence[Archive]
-    next_cursor: Cursor | None = None
-
-
 def hash_of(text: str) -> str:
     """Returns the SHA-256 of a text, in hex; it is equal for duplicates."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -7,19 +7,17 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
-from strata.archival.domain.history import Author, PassageChange, UploadProgress, VersionPage
+from strata.archival.domain.history import Author, PassageChange, PassageVersion, UploadProgress
 from strata.archival.domain.passages import (
     AgentStats,
     Archive,
     ArchiveChange,
-    ArchivePage,
     ArchiveRef,
     Cursor,
     Filter,
     InsertedPassage,
     NewPassage,
     Passage,
-    PassagePage,
 )
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.search.result_merge import DatabaseSnapshot
@@ -47,8 +45,8 @@ class ArchiveStore(Protocol):
         """
         ...
 
-    async def page(self, agent_id: str, limit: int, cursor: Cursor | None) -> ArchivePage:
-        """Returns a page by id, of one agent or of all."""
+    async def page(self, agent_id: str, count: int, cursor: Cursor | None) -> list[Archive]:
+        """Returns archives by id, of one agent or of all, after a cursor."""
         ...
 
     async def update(
@@ -188,8 +186,8 @@ class PassageStore(Protocol):
         """
         ...
 
-    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> PassagePage:
-        """Returns a page, oldest first."""
+    async def page(self, within: Filter, count: int, cursor: Cursor | None) -> list[Passage]:
+        """Returns passages after a cursor, oldest first."""
         ...
 
     async def archive_ids(self, agent_id: str) -> list[str]:
@@ -263,8 +261,10 @@ class PassageHistory(Protocol):
         """
         ...
 
-    async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
-        """Returns a page of versions, newest first, also of deleted passages.
+    async def versions(
+        self, passage_id: str, count: int, cursor: Cursor | None
+    ) -> list[PassageVersion]:
+        """Returns versions after a cursor, newest first, also of deleted passages.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.

@@ -13,7 +13,7 @@ from strata.archival.convert import archives as convert
 from strata.archival.domain.store import ArchiveStore
 from strata.archival.search.rebuilds import ArchiveModels
 from strata.shared.clock import Clock
-from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import EmbeddingModels
@@ -63,14 +63,13 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         if request.agent_id:
             check_id(request.agent_id, "agent", field="agent_id")
         scope = f"ListArchives {request.agent_id}"
-        page = await self._store.page(
-            request.agent_id,
-            page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
-            decode_page_token(scope, request.page_token, (str,)),
-        )
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        cursor = decode_page_token(scope, request.page_token, (str,))
+        archives = await self._store.page(request.agent_id, limit + 1, cursor)
+        page = Page.cut(archives, limit, scope, lambda archive: (archive.id,))
         return pb.ListArchivesResponse(
-            archives=[convert.archive_to_proto(archive) for archive in page.archives],
-            next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
+            archives=[convert.archive_to_proto(archive) for archive in page.rows],
+            next_page_token=page.next_page_token,
         )
 
     async def UpdateArchive(

@@ -20,7 +20,7 @@ from strata.archival.search.passage_search import PassageSearch
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
-from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import Embedder
@@ -142,14 +142,13 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         """Lists versions, newest first."""
         check_id(request.passage_id, "passage", field="passage_id")
         scope = f"ListPassageVersions {request.passage_id}"
-        page = await self._history.versions(
-            request.passage_id,
-            page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
-            decode_page_token(scope, request.page_token, (int,)),
-        )
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        cursor = decode_page_token(scope, request.page_token, (int,))
+        versions = await self._history.versions(request.passage_id, limit + 1, cursor)
+        page = Page.cut(versions, limit, scope, lambda version: (version.revision,))
         return pb.ListPassageVersionsResponse(
-            versions=[convert_passages.version_to_proto(version) for version in page.versions],
-            next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
+            versions=[convert_passages.version_to_proto(version) for version in page.rows],
+            next_page_token=page.next_page_token,
         )
 
     async def ListPassages(
@@ -162,17 +161,14 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         archives = [place.archive_id]
         if place.agent_id:
             archives = await self._passages.archive_ids(place.agent_id)
-        page = await self._passages.page(
-            replace(within, archive_ids=tuple(archives)),
-            page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
-            cursor,
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        listed = await self._passages.page(
+            replace(within, archive_ids=tuple(archives)), limit + 1, cursor
         )
+        page = Page.cut(listed, limit, scope, lambda passage: (passage.create_time, passage.id))
         # In a thread, since converting a page of 500 passages would block the event loop.
-        passages = await asyncio.to_thread(convert.passages_to_proto, page.passages)
-        return pb.ListPassagesResponse(
-            passages=passages,
-            next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
-        )
+        passages = await asyncio.to_thread(convert.passages_to_proto, page.rows)
+        return pb.ListPassagesResponse(passages=passages, next_page_token=page.next_page_token)
 
     async def SearchPassages(
         self, request: pb.SearchPassagesRequest, context: Context

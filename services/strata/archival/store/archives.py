@@ -16,7 +16,6 @@ from strata.archival.domain.passages import (
     AgentStats,
     Archive,
     ArchiveChange,
-    ArchivePage,
     Cursor,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
@@ -32,7 +31,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, rows_that_fit
+from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey
 
@@ -189,10 +188,10 @@ class PostgresArchiveStore:
         async with self._database.transaction(read_only=True) as connection:
             return await self._read(connection, archive_id)
 
-    async def page(self, agent_id: str, limit: int, cursor: Cursor | None) -> ArchivePage:
-        """Returns a page by id."""
+    async def page(self, agent_id: str, count: int, cursor: Cursor | None) -> list[Archive]:
+        """Returns archives by id, after a cursor."""
         statement = ARCHIVE
-        values: dict[str, Any] = {"project": current_project(), "limit": limit + 1}
+        values: dict[str, Any] = {"project": current_project(), "count": count}
         if agent_id:
             statement += """ AND EXISTS (SELECT 1 FROM archival.agent_archives x
                 WHERE x.project_id = a.project_id AND x.archive_id = a.id AND x.agent_id = :agent)
@@ -202,13 +201,8 @@ class PostgresArchiveStore:
             statement += " AND a.id > :after"
             values["after"] = cursor[0]
         async with self._database.transaction(read_only=True) as connection:
-            rows = (
-                await connection.execute(text(f"{statement} ORDER BY a.id LIMIT :limit"), values)
-            ).all()
-        archives = [to_archive(row) for row in rows[:limit]]
-        archives = archives[: rows_that_fit(archives)]
-        more = len(rows) > len(archives)
-        return ArchivePage(archives, (archives[-1].id,) if more else None)
+            rows = await connection.execute(text(f"{statement} ORDER BY a.id LIMIT :count"), values)
+            return [to_archive(row) for row in rows]
 
     async def update(
         self,

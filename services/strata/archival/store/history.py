@@ -17,7 +17,6 @@ from strata.archival.domain.history import (
     Operation,
     PassageChange,
     PassageVersion,
-    VersionPage,
 )
 from strata.archival.domain.near_duplicates import signature_of
 from strata.archival.domain.passages import Cursor, NewPassage, NewText, Passage, hash_of
@@ -43,7 +42,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, rows_that_fit
+from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 _LOCK = text(
@@ -133,7 +132,7 @@ _VERSIONS = text(
         FROM archival.passage_versions v
         JOIN archival.passages p ON p.project_id = v.project_id AND p.id = v.passage_id
         WHERE v.project_id = :project AND v.passage_id = :id AND v.revision < :before) every
-    ORDER BY revision DESC LIMIT :limit
+    ORDER BY revision DESC LIMIT :count
     """
 )
 _BEFORE_ALL = 2**62
@@ -204,22 +203,21 @@ class PostgresPassageHistory:
             await RECEIPTS.answer(connection, request, versions)
             return versions
 
-    async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
-        """Returns a page of versions, including the current one."""
+    async def versions(
+        self, passage_id: str, count: int, cursor: Cursor | None
+    ) -> list[PassageVersion]:
+        """Returns versions after a cursor, including the current one."""
         values = {
             "project": current_project(),
             "id": passage_id,
             "before": cursor[0] if cursor else _BEFORE_ALL,
-            "limit": limit + 1,
+            "count": count,
         }
         async with self._database.transaction(read_only=True) as connection:
             if (await connection.execute(_IS_THERE, values)).one_or_none() is None:
                 raise missing_passage(passage_id)
             rows = (await connection.execute(_VERSIONS, values)).all()
-        versions = [_to_version(passage_id, row) for row in rows[:limit]]
-        versions = versions[: rows_that_fit(versions)]
-        more = len(rows) > len(versions)
-        return VersionPage(versions, (versions[-1].revision,) if more else None)
+        return [_to_version(passage_id, row) for row in rows]
 
 
 async def _lock(connection: AsyncConnection, passage_id: str) -> Row[Any]:

@@ -21,7 +21,6 @@ from strata.archival.domain.passages import (
     InsertedPassage,
     NewPassage,
     Passage,
-    PassagePage,
     TagMatch,
 )
 from strata.archival.store.insertion import insert_passages
@@ -42,7 +41,7 @@ from strata.archival.store.words import (
 )
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.db import Database, rows_that_fit
+from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words
@@ -133,25 +132,21 @@ class PostgresPassageStore:
             raise missing_passage(passage_id)
         return to_passage(row)
 
-    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> PassagePage:
-        """Returns a page by time."""
+    async def page(self, within: Filter, count: int, cursor: Cursor | None) -> list[Passage]:
+        """Returns passages by time, after a cursor."""
         conditions = _conditions(within)
-        values: dict[str, Any] = {**_filter_values(within), "limit": limit + 1}
+        values: dict[str, Any] = {**_filter_values(within), "count": count}
         if cursor is not None:
             conditions.append("(p.create_time, p.id) > (:after_time, :after_id)")
             values["after_time"], values["after_id"] = cursor
         statement = text(
             f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
-            f" WHERE {' AND '.join(conditions)} ORDER BY p.create_time, p.id LIMIT :limit"
+            f" WHERE {' AND '.join(conditions)} ORDER BY p.create_time, p.id LIMIT :count"
         )
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(statement, values)).all()
         # In a thread, since converting a page of 500 passages would block the event loop.
-        passages = await asyncio.to_thread(lambda: [to_passage(row) for row in rows[:limit]])
-        passages = passages[: rows_that_fit(passages)]
-        if len(passages) == len(rows):
-            return PassagePage(passages)
-        return PassagePage(passages, (passages[-1].create_time, passages[-1].id))
+        return await asyncio.to_thread(lambda: [to_passage(row) for row in rows])
 
     async def archive_ids(self, agent_id: str) -> list[str]:
         """Returns the ids of an agent's archives."""

@@ -8,7 +8,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import invalid_field
 from strata.shared.context import require_caller
-from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
+from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.scopes import Scope
 from strata.tool_execution.convert import mcp as convert_mcp
@@ -66,14 +66,13 @@ class McpServicer(pb_grpc.McpServiceServicer):
         scope = "ListMcpServers"
         cursor = decode_page_token(scope, request.page_token, (str,))
         servers = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(servers, limit)
-        more = len(servers) > limit
+        page = Page.cut(servers, limit, scope, lambda server: (server.name,))
         return pb.ListMcpServersResponse(
             servers=[
                 convert_mcp.server_to_proto(server, with_credentials=_may_see_credentials())
-                for server in servers[:limit]
+                for server in page.rows
             ],
-            next_page_token=encode_page_token(scope, [servers[limit - 1].name]) if more else "",
+            next_page_token=page.next_page_token,
         )
 
     async def UpdateMcpServer(
@@ -118,11 +117,10 @@ class McpServicer(pb_grpc.McpServiceServicer):
         scope = f"ListMcpTools {server_id}"
         cursor = decode_page_token(scope, request.page_token, (str,))
         tools = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
-        limit = rows_that_fit(tools, limit)
-        more = len(tools) > limit
+        page = Page.cut(tools, limit, scope, lambda tool: (tool.name,))
         return pb.ListMcpToolsResponse(
-            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in tools[:limit]],
-            next_page_token=encode_page_token(scope, [tools[limit - 1].name]) if more else "",
+            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in page.rows],
+            next_page_token=page.next_page_token,
         )
 
     async def ApproveMcpTool(

@@ -13,7 +13,7 @@ from strata.shared.checks import Checks
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.convert.messages import STATUSES
-from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
+from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import Isolation, RunStatus
@@ -126,12 +126,11 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         for name, tool in self._builtin.items():
             if name > after and (not request.types or tool.type in types):
                 tools[name] = tool
-        names = sorted(tools)
-        limit = rows_that_fit((tools[name] for name in names), limit)
-        more = len(names) > limit
+        listed = [tools[name] for name in sorted(tools)]
+        cut = Page.cut(listed[: limit + 1], limit, scope, lambda tool: (tool.name,))
         return pb.ListToolsResponse(
-            tools=[convert.tool_to_proto(tools[name]) for name in names[:limit]],
-            next_page_token=encode_page_token(scope, [names[limit - 1]]) if more else "",
+            tools=[convert.tool_to_proto(tool) for tool in cut.rows],
+            next_page_token=cut.next_page_token,
         )
 
     async def DeleteTool(
