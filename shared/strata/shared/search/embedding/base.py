@@ -67,3 +67,17 @@ class Embedder(Protocol):
 
         Exact where the tokenizer is local, otherwise an estimate that errs on the high side.
         """
+
+
+class WrappedEmbedder:
+    """Common part of embedders that embed with another one, and are equal to it in all else."""
+
+    def __init__(self, inner: Embedder) -> None:
+        self._inner = inner
+        self.model_id = inner.model_id
+        self.dim = inner.dim
+        self.max_tokens = inner.max_tokens
+        self.normalized = inner.normalized
+        self.known_share = inner.known_share
+        self.limit_tokens = inner.limit_tokens
+        self.count_tokens = inner.count_tokens

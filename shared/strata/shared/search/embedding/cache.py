@@ -5,12 +5,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from strata.shared.search.embedding.base import Embedder, Kind
+from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
 
 _Key = bytes
 
 
-class CachingEmbedder:
+class CachingEmbedder(WrappedEmbedder):
     """An embedder that caches the vectors of the most recently used texts of another embedder.
 
     Vectors are cached in single precision, that of the vector engine. They are returned in it
@@ -21,43 +21,11 @@ class CachingEmbedder:
     def __init__(self, inner: Embedder, max_entries: int = 4096) -> None:
         if max_entries < 1:
             raise ValueError("the cache needs space for at least one vector")
-        self._inner = inner
+        super().__init__(inner)
         self._max_entries = max_entries
         self._vectors: OrderedDict[_Key, array[float]] = OrderedDict()
         self.hits = 0
         self.misses = 0
-
-    @property
-    def model_id(self) -> str:
-        """See `Embedder.model_id`."""
-        return self._inner.model_id
-
-    @property
-    def dim(self) -> int:
-        """See `Embedder.dim`."""
-        return self._inner.dim
-
-    @property
-    def max_tokens(self) -> int:
-        """See `Embedder.max_tokens`."""
-        return self._inner.max_tokens
-
-    @property
-    def normalized(self) -> bool:
-        """See `Embedder.normalized`."""
-        return self._inner.normalized
-
-    def known_share(self, text: str) -> float:
-        """See `Embedder.known_share`."""
-        return self._inner.known_share(text)
-
-    def limit_tokens(self, text: str) -> int:
-        """See `Embedder.limit_tokens`."""
-        return self._inner.limit_tokens(text)
-
-    def count_tokens(self, text: str) -> int:
-        """See `Embedder.count_tokens`."""
-        return self._inner.count_tokens(text)
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         """See `Embedder.embed`. A text that stands twice in `texts` is embedded once."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from strata.shared.fair_slots import FairSlots
-from strata.shared.search.embedding.base import Embedder, Kind
+from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
 
 # How long documents pause after a query: the rest of a search takes as long and needs the same
 # processors.
@@ -16,7 +16,7 @@ _GIVE_WAY_S = 0.03
 _LONGEST_S = 0.2
 
 
-class QueriesFirst:
+class QueriesFirst(WrappedEmbedder):
     """An embedder that holds back documents while queries arrive for the wrapped embedder.
 
     A local model processes one text at a time, and many documents take minutes. A query waits for
@@ -25,45 +25,13 @@ class QueriesFirst:
     """
 
     def __init__(self, inner: Embedder) -> None:
-        self._inner = inner
+        super().__init__(inner)
         # No limit of waiters: load was shed where the call was accepted.
         self._documents = FairSlots(1, "texts to embed", queue=sys.maxsize)
         self._asking = 0
         self._quiet_from = 0.0
         self._answered = asyncio.Event()
         self._answered.set()
-
-    @property
-    def model_id(self) -> str:
-        """See `Embedder.model_id`."""
-        return self._inner.model_id
-
-    @property
-    def dim(self) -> int:
-        """See `Embedder.dim`."""
-        return self._inner.dim
-
-    @property
-    def max_tokens(self) -> int:
-        """See `Embedder.max_tokens`."""
-        return self._inner.max_tokens
-
-    @property
-    def normalized(self) -> bool:
-        """See `Embedder.normalized`."""
-        return self._inner.normalized
-
-    def known_share(self, text: str) -> float:
-        """See `Embedder.known_share`."""
-        return self._inner.known_share(text)
-
-    def limit_tokens(self, text: str) -> int:
-        """See `Embedder.limit_tokens`."""
-        return self._inner.limit_tokens(text)
-
-    def count_tokens(self, text: str) -> int:
-        """See `Embedder.count_tokens`."""
-        return self._inner.count_tokens(text)
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         """See `Embedder.embed`."""
