@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from strata.gateway.retention.store import PostgresRetention, RetainedKind
 from strata.protocol.errors import DeadlineExceededError, StrataError
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
 
 _PROJECTS = 100
 # A backlog grows with each finished run, so it is checked more often.
@@ -66,17 +66,15 @@ class RetentionWorker:
     async def keep_deleting(self) -> None:
         """Deletes old rows until it is cancelled."""
         next_round = self._clock.monotonic()
-        while True:
-            try:
-                await self.drop_backlogs()
-                if self._clock.monotonic() >= next_round:
-                    await self.delete_old()
-                    next_round = self._clock.monotonic() + self._terms.every_s
-            except StrataError as error:
-                _log.warning("retention waits", error=repr(error))
-            # Random pauses, so that gateways do not work at the same moment.
-            pause = min(_BACKLOG_EVERY_S, self._terms.every_s)
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+
+        async def poll() -> None:
+            nonlocal next_round
+            await self.drop_backlogs()
+            if self._clock.monotonic() >= next_round:
+                await self.delete_old()
+                next_round = self._clock.monotonic() + self._terms.every_s
+
+        await keep_polling(poll, min(_BACKLOG_EVERY_S, self._terms.every_s), "retention waits")
 
     async def delete_old(self) -> int:
         """Deletes old rows of all projects; returns their number."""

@@ -7,13 +7,12 @@ meanwhile the tick stays due.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 
 from strata.gateway.schedules.domain import DueSchedule, ScheduleStore
 from strata.protocol.errors import ResourceExhaustedError, StrataError
 from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
 
 _BATCH = 50
 
@@ -38,13 +37,7 @@ class ScheduleRunner:
 
     async def keep_starting(self) -> None:
         """Starts due runs until it is cancelled."""
-        while True:
-            try:
-                await self.start_due()
-            except StrataError as error:
-                _log.warning("schedules not polled", error=repr(error))
-            # Random pauses, so that gateways do not poll at the same moment.
-            await asyncio.sleep(self._poll_s * random.uniform(0.8, 1.2))  # noqa: S311
+        await keep_polling(self.start_due, self._poll_s, "schedules not polled")
 
     async def start_due(self) -> int:
         """Processes the schedules that are due now; returns how many runs were queued here."""

@@ -18,6 +18,7 @@ from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import DataLossError, StrataError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
 
@@ -74,14 +75,9 @@ class WebhookSender:
     async def keep_sending(self) -> None:
         """Sends due deliveries until it is cancelled, which also cancels active deliveries."""
         try:
-            while True:
-                try:
-                    await self.send_due()
-                except StrataError as error:
-                    _log.warning("deliveries of webhooks not polled", error=repr(error))
-                # Random pauses, so that gateways do not poll at the same moment.
-                spread = random.uniform(0.8, 1.2)  # noqa: S311
-                await asyncio.sleep(self._terms.poll_s * spread)
+            await keep_polling(
+                self.send_due, self._terms.poll_s, "deliveries of webhooks not polled"
+            )
         finally:
             for task in self._tasks.values():
                 task.cancel()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from strata.protocol.errors import StrataError
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
 
 _PROJECTS = 100
 _AGENTS = 100
@@ -39,14 +38,7 @@ class RetentionWorker:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        while True:
-            try:
-                await self.round()
-            except StrataError as error:
-                _log.warning(
-                    "retention is paused", reason=error.reason.value, message=error.message
-                )
-            await asyncio.sleep(self._every)
+        await keep_polling(self.round, self._every, "retention is paused")
 
     async def round(self) -> int:
         """Processes all projects once; returns the number of deleted messages.

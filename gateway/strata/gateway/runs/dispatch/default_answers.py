@@ -7,8 +7,6 @@ another one takes over the run, as with any other.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 
 from strata.gateway.runs.convert.approvals import default_run
@@ -16,6 +14,7 @@ from strata.gateway.runs.domain.approvals import DueApproval
 from strata.gateway.runs.domain.runs import Accepted, NewRun, RunStore
 from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
 
 _BATCH = 50
 
@@ -40,13 +39,7 @@ class DefaultAnswers:
 
     async def keep_answering(self) -> None:
         """Answers due requests until it is cancelled."""
-        while True:
-            try:
-                await self.answer_due()
-            except StrataError as error:
-                _log.warning("deadlines of approvals not checked", error=repr(error))
-            # Random pauses, so that gateways do not poll at the same moment.
-            await asyncio.sleep(self._poll_s * random.uniform(0.8, 1.2))  # noqa: S311
+        await keep_polling(self.answer_due, self._poll_s, "deadlines of approvals not checked")
 
     async def answer_due(self) -> int:
         """Answers requests that are due now; returns how many this gateway has answered."""
