@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.auth import public_key_of
-from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import MIB, ServerLimits, ServiceSettings, settings_config
+from strata.shared.secrets import MasterKeySettings
+from strata.shared.settings import MIB, ServerLimits, settings_config
 from strata.shared.tls import ServerTls
 from strata.shared.web.addresses import read_networks
 
@@ -28,7 +28,7 @@ class EdgeLimits(ServerLimits):
     )
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(MasterKeySettings):
     """Settings of the gateway; times in seconds.
 
     By default it listens on 127.0.0.1:7600.
@@ -196,14 +196,6 @@ class GatewaySettings(ServiceSettings):
         description="JSON: private networks that receivers of webhooks may be in, such as"
         ' ["10.1.0.0/16"]; metadata services of clouds are never reached.',
     )
-    master_keys: tuple[SecretStr, ...] = Field(
-        default=(),
-        description="Keys that the secrets of webhooks are encrypted with, as a JSON list, each 32"
-        " bytes in Base64; the first one encrypts, all of them decrypt.",
-    )
-    master_keys_file: Path | None = Field(
-        default=None, description="File to read those keys from instead, one per line."
-    )
     worker_pool_size: int = Field(default=3, gt=0, description="Connections of the worker role.")
 
     @field_validator("webhook_private_networks")
@@ -211,16 +203,6 @@ class GatewaySettings(ServiceSettings):
     def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         read_networks(networks)
         return networks
-
-    def envelope(self) -> Envelope | None:
-        """Returns the envelope for secrets of webhooks; None if there is no master key.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: A master key is invalid.
-        """
-        keys = [key.get_secret_value() for key in self.master_keys]
-        return open_envelope(keys, self.master_keys_file)
 
     @property
     def advertised_address(self) -> str:

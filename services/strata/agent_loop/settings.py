@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from strata.agent_loop.domain.model.chat import (
     DEFAULT_ENDPOINT_TYPE,
@@ -17,7 +17,7 @@ from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS, preset_of
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.shared.secrets import Envelope, open_envelope
+from strata.shared.secrets import MasterKeySettings
 from strata.shared.settings import MIB, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 
@@ -105,7 +105,7 @@ class EndpointSettings(BaseModel):
         )
 
 
-class AgentLoopSettings(_PresetSettings):
+class AgentLoopSettings(MasterKeySettings, _PresetSettings):
     """Settings of the agent loop."""
 
     model_config = settings_config("agent_loop")
@@ -153,30 +153,11 @@ class AgentLoopSettings(_PresetSettings):
         " new file needs no restart.",
     )
 
-    master_keys: tuple[SecretStr, ...] = Field(
-        default=(),
-        description="Keys that stored model keys are encrypted with, as a JSON list, each 32 bytes"
-        " in Base64; the first one encrypts, all of them decrypt.",
-    )
-    master_keys_file: Path | None = Field(
-        default=None, description="File to read those keys from instead, one per line."
-    )
-
     @field_validator("image_private_networks")
     @classmethod
     def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         read_networks(networks)
         return networks
-
-    def envelope(self) -> Envelope | None:
-        """Returns the envelope that encrypts model keys; None if there is no master key.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: A master key is malformed.
-        """
-        keys = [key.get_secret_value() for key in self.master_keys]
-        return open_envelope(keys, self.master_keys_file)
 
     def registry(self) -> ModelRegistry:
         """Returns the endpoints: the listed ones, then the known services with settings.

@@ -13,8 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.db.opening import open_database, open_worker_database
-from strata.shared.search.embedding import CachingEmbedder, Embedder
-from strata.shared.search.embedding.query_priority import QueriesFirst
+from strata.shared.search.engines import open_local_embedder
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
@@ -126,7 +125,13 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         box,
         runner,
         memory,
-        ToolSearch(store, BUILTIN_TOOLS, partial(_open_embedder, settings, wiring, stack)),
+        ToolSearch(
+            store,
+            BUILTIN_TOOLS,
+            partial(
+                open_local_embedder, settings.embedding_model_path, wiring.shared_resources, stack
+            ),
+        ),
         wiring.clock,
         mcp,
         sandbox.check,
@@ -150,24 +155,6 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             GrpcService.of(McpServicer(servers, mcp, transports, sign_ins)),
         ],
         background=[mcp.close_idle_sessions_regularly, *_background(settings, stack)],
-    )
-
-
-async def _open_embedder(
-    settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
-) -> Embedder:
-    async def make(closing: AsyncExitStack) -> Embedder:
-        from strata.shared.search.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
-            MiniLmEmbedder,
-        )
-
-        local = await MiniLmEmbedder.load(settings.embedding_model_path)
-        closing.push_async_callback(local.close)
-        return CachingEmbedder(QueriesFirst(local))
-
-    # The same key as in recall and archival memory: services in one process share the model.
-    return await wiring.shared_resources.share(
-        ("embedder", settings.embedding_model_path), make, stack
     )
 
 

@@ -9,8 +9,8 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from strata.shared.sandbox import JAIL_UID
-from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import MIB, ServiceSettings, settings_config
+from strata.shared.secrets import MasterKeySettings
+from strata.shared.settings import MIB, settings_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.host_patterns import problem_of
@@ -23,7 +23,7 @@ PROGRAM_UID = 64_178
 PROGRAM_UIDS = 1_000
 
 
-class ToolExecutionSettings(ServiceSettings):
+class ToolExecutionSettings(MasterKeySettings):
     """Settings of the tool-execution service."""
 
     model_config = settings_config("tool_execution")
@@ -164,24 +164,6 @@ class ToolExecutionSettings(ServiceSettings):
         description="File of the local embedding model for tool search; unset means the packaged"
         " model.",
     )
-    master_keys: tuple[SecretStr, ...] = Field(
-        default=(),
-        description="Keys that encrypt the secrets of tools, as a JSON list, each 32 bytes in"
-        " Base64. The first one encrypts, all of them decrypt.",
-    )
-    master_keys_file: Path | None = Field(
-        default=None, description="File to read these keys from instead, one per line."
-    )
-
-    def envelope(self) -> Envelope | None:
-        """Returns the encryption with the master keys; None if there are none.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: A master key is invalid.
-        """
-        keys = [key.get_secret_value() for key in self.master_keys]
-        return open_envelope(keys, self.master_keys_file)
 
     @property
     def mcp_starts_programs(self) -> bool:

@@ -21,8 +21,10 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import Field, SecretStr
 
 from strata.protocol.errors import DataLossError
+from strata.shared.settings import ServiceSettings
 
 KEY_BYTES = 32
 _VERSION = 1
@@ -147,3 +149,26 @@ def open_envelope(keys: Iterable[str], file: Path | None) -> Envelope | None:
     texts = keys if file is None else file.read_text(encoding="ascii").splitlines()
     master_keys = read_master_keys(texts)
     return Envelope(master_keys) if master_keys else None
+
+
+class MasterKeySettings(ServiceSettings):
+    """Fields of the services that store secrets."""
+
+    master_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Keys that stored secrets are encrypted with, as a JSON list, each 32 bytes in"
+        " Base64; the first one encrypts, all of them decrypt.",
+    )
+    master_keys_file: Path | None = Field(
+        default=None, description="File to read these keys from instead, one per line."
+    )
+
+    def envelope(self) -> Envelope | None:
+        """Returns the encryption of stored secrets; None if there is no master key.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: A master key is invalid.
+        """
+        keys = [key.get_secret_value() for key in self.master_keys]
+        return open_envelope(keys, self.master_keys_file)

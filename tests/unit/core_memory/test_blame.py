@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Authorship, Origin, Version
-from strata.core_memory.domain.versions.blame import Blame, split_lines
+from strata.core_memory.domain.text_edits.three_way_merge import lines_of
+from strata.core_memory.domain.versions.blame import Blame
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -84,10 +85,10 @@ def test_the_named_version_has_the_line_and_the_one_before_may_not(
 ) -> None:
     versions = chain(*values)
     lines = blamed(versions, page)
-    assert [text for text, _ in lines] == split_lines(values[-1])
+    assert [text for text, _ in lines] == lines_of(values[-1])
     assert lines == blamed(versions, len(versions))
     for text, revision in lines:
-        assert text in split_lines(values[revision - 1])
+        assert text in lines_of(values[revision - 1])
 
 
 @given(st.lists(st.text("xyz", min_size=1, max_size=3), min_size=1, max_size=8, unique=True))

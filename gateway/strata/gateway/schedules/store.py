@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -180,7 +179,7 @@ class PostgresScheduleStore:
     async def create(self, project_id: str, new: NewSchedule) -> Schedule:
         """See `ScheduleStore.create`."""
         digest = _digest(new)
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(_LOCK, {"project_id": project_id})
             if new.request_id is not None:
                 request = {"project_id": project_id, "request_id": new.request_id}
@@ -217,7 +216,7 @@ class PostgresScheduleStore:
     async def get(self, project_id: str, schedule_id: str) -> Schedule:
         """See `ScheduleStore.get`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(_GET, values)).mappings().one_or_none()
         return _schedule_or_not_found(row, schedule_id)
 
@@ -234,7 +233,7 @@ class PostgresScheduleStore:
             f" WHERE project_id = :project_id{conditions} ORDER BY id DESC LIMIT :limit"
         )
         values = {**filters, "project_id": project_id, "limit": limit}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = (await connection.execute(statement, values)).mappings()
             return [_schedule(row) for row in rows]
 
@@ -242,7 +241,7 @@ class PostgresScheduleStore:
         self, project_id: str, schedule_id: str, *, name: str, plan: RunPlan, timing: Timing
     ) -> Schedule:
         """See `ScheduleStore.update`."""
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             locked = await self._lock(connection, project_id, schedule_id)
             state, next_time = locked.state, locked.next_time
             if timing != locked.timing:
@@ -266,7 +265,7 @@ class PostgresScheduleStore:
 
     async def pause(self, project_id: str, schedule_id: str) -> Schedule:
         """See `ScheduleStore.pause`."""
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             locked = await self._lock(connection, project_id, schedule_id)
             if locked.state is not ScheduleState.ACTIVE:
                 return locked
@@ -274,7 +273,7 @@ class PostgresScheduleStore:
 
     async def resume(self, project_id: str, schedule_id: str, principal: Principal) -> Schedule:
         """See `ScheduleStore.resume`."""
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             locked = await self._lock(connection, project_id, schedule_id)
             if locked.state is ScheduleState.ACTIVE:
                 return locked
@@ -298,7 +297,7 @@ class PostgresScheduleStore:
     async def delete(self, project_id: str, schedule_id: str) -> None:
         """See `ScheduleStore.delete`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             deleted = (await connection.execute(_DELETE, values)).scalar_one_or_none()
         if deleted is None:
             raise _not_found(schedule_id)
@@ -306,20 +305,20 @@ class PostgresScheduleStore:
     async def disable_of_agent(self, project_id: str, agent_id: str, reason: str) -> None:
         """See `ScheduleStore.disable_of_agent`."""
         values = {"project_id": project_id, "agent_id": agent_id, "reason": reason}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(_DISABLE, values)
 
     async def count_of_principal(self, project_id: str, principal: str) -> int:
         """See `ScheduleStore.count_of_principal`."""
         values = {"project_id": project_id, "principal": principal}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             counted = await connection.execute(_COUNT_OF_PRINCIPAL, values)
             return int(counted.scalar_one())
 
     async def pause_of_principal(self, project_id: str, principal: str, reason: str) -> int:
         """See `ScheduleStore.pause_of_principal`."""
         values = {"project_id": project_id, "principal": principal, "reason": reason}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             return (await connection.execute(_PAUSE_OF_PRINCIPAL, values)).rowcount
 
     async def ticks(
@@ -327,7 +326,7 @@ class PostgresScheduleStore:
     ) -> Sequence[Tick]:
         """See `ScheduleStore.ticks`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(_GET, values)).mappings().one_or_none()
             _schedule_or_not_found(row, schedule_id)
             rows = await connection.execute(_TICKS, {**values, "before": before, "limit": limit})
@@ -355,7 +354,7 @@ class PostgresScheduleStore:
     async def fire(self, project_id: str, schedule_id: str) -> str | None:
         """See `ScheduleStore.fire`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
             if row is None:
                 return None
@@ -472,11 +471,6 @@ class PostgresScheduleStore:
     @property
     def _min_interval(self) -> timedelta:
         return timedelta(seconds=self._terms.min_interval_s)
-
-    def _transaction(
-        self, project_id: str, *, read_only: bool = False
-    ) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.transaction(project_id=project_id, read_only=read_only)
 
 
 def _principal_values(principal: Principal) -> dict[str, object]:

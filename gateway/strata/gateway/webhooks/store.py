@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
@@ -139,13 +138,13 @@ class PostgresWebhookStore:
             AlreadyExistsError: The request_id was used with another request.
             ResourceExhaustedError: The project has the maximum number of webhooks.
         """
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(_LOCK, {"project_id": project_id})
             known = await self._known(connection, project_id, new)
             webhook = known or await self._insert(connection, project_id, new)
         if webhook.run_id:
             values = {"project_id": project_id, "run_id": webhook.run_id, "webhook_id": webhook.id}
-            async with self._transaction(project_id) as connection:
+            async with self._database.transaction(project_id=project_id) as connection:
                 await connection.execute(_CATCH_UP, values)
         return webhook, known is None
 
@@ -161,7 +160,7 @@ class PostgresWebhookStore:
             "limit": limit,
             **({"before": before} if before else {}),
         }
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             return [
                 _webhook(row) for row in (await connection.execute(statement, values)).mappings()
             ]
@@ -173,7 +172,7 @@ class PostgresWebhookStore:
             NotFoundError: There is none (``WEBHOOK_NOT_FOUND``).
         """
         values = {"project_id": project_id, "webhook_id": webhook_id}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             deleted = (await connection.execute(_DELETE, values)).scalar_one_or_none()
         if deleted is None:
             raise NotFoundError(
@@ -206,7 +205,7 @@ class PostgresWebhookStore:
             " ORDER BY create_time DESC, id DESC LIMIT :limit"
         )
         values = {**filters, "project_id": project_id, "limit": limit}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = (await connection.execute(statement, values)).mappings()
             return [_delivery(row) for row in rows]
 
@@ -217,7 +216,7 @@ class PostgresWebhookStore:
             NotFoundError: There is none (``DELIVERY_NOT_FOUND``).
         """
         values = {"project_id": project_id, "delivery_id": delivery_id}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             row = (await connection.execute(_AGAIN, values)).mappings().one_or_none()
             if row is None:
                 raise NotFoundError(
@@ -236,7 +235,7 @@ class PostgresWebhookStore:
     async def take(self, project_id: str, delivery_id: str) -> Attempt | None:
         """Takes a delivery for one attempt; None if another gateway has it, or it is done."""
         values = {"project_id": project_id, "delivery_id": delivery_id, "lease_s": LEASE_S}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
             if row is None:
                 return None
@@ -272,7 +271,7 @@ class PostgresWebhookStore:
             "pause_s": pause_s,
             "attempts": delivery.attempts,
         }
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             noted = (await connection.execute(_NOTE, values)).scalar_one_or_none()
             if noted is not None and result.gone:
                 webhook = {"project_id": project_id, "webhook_id": delivery.webhook_id}
@@ -313,11 +312,6 @@ class PostgresWebhookStore:
             "sealed_secret": new.sealed_secret,
         }
         return _webhook((await connection.execute(_INSERT, values)).mappings().one())
-
-    def _transaction(
-        self, project_id: str, *, read_only: bool = False
-    ) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.transaction(project_id=project_id, read_only=read_only)
 
 
 def _webhook(row: Mapping[Any, Any]) -> Webhook:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import Row, TextClause
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Block, Version
@@ -90,26 +89,26 @@ class PostgresBlockStore:
 
     async def block(self, block_id: str) -> Block | None:
         """Returns a block, deleted or not."""
-        rows = await self._read(BLOCK_BY_ID, block=block_id)
+        rows = await self._database.query(BLOCK_BY_ID, block=block_id)
         return to_block(rows[0]) if rows else None
 
     async def knows_agent(self, agent_id: str) -> bool:
         """Says whether there is such an agent."""
-        return bool(await self._read(KNOWN_AGENT, agent=agent_id))
+        return bool(await self._database.query(KNOWN_AGENT, agent=agent_id))
 
     async def labelled(self, agent_id: str, label: str) -> LabelledBlock:
         """Returns the agent's block of a label."""
-        row = (await self._read(LABELLED, agent=agent_id, label=label))[0]
+        row = (await self._database.query(LABELLED, agent=agent_id, label=label))[0]
         return LabelledBlock(None if row.id is None else to_block(row), tuple(row.labels))
 
     async def last_labelled(self, agent_id: str, label: str) -> Block | None:
         """Returns the block that the agent had last under a label, deleted or not."""
-        rows = await self._read(LAST_LABELLED, agent=agent_id, label=label)
+        rows = await self._database.query(LAST_LABELLED, agent=agent_id, label=label)
         return to_block(rows[0]) if rows else None
 
     async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
         """Returns a block as it was; None if it was not there."""
-        rows = await self._read(AS_OF, block=block_id, time=time)
+        rows = await self._database.query(AS_OF, block=block_id, time=time)
         return to_block(rows[0]) if rows else None
 
     async def agent_blocks(
@@ -118,9 +117,9 @@ class PostgresBlockStore:
         """Returns blocks of an agent with their positions, in order, after a position."""
         page = {"agent": agent_id, "label": label, "after": after, "count": count}
         if time is None:
-            rows = await self._read(AGENT_BLOCKS, **page)
+            rows = await self._database.query(AGENT_BLOCKS, **page)
         else:
-            rows = await self._read(AGENT_BLOCKS_AS_OF, **page, time=time)
+            rows = await self._database.query(AGENT_BLOCKS_AS_OF, **page, time=time)
         return [(row.position, to_block(row)) for row in rows]
 
     async def project_blocks(
@@ -129,23 +128,18 @@ class PostgresBlockStore:
         """Returns blocks of the project in order of id, after an id; deleted ones if asked to."""
         filters = {"label": label} if label else {}
         statement = project_blocks_statement(labelled=bool(label), deleted=deleted)
-        rows = await self._read(statement, after=after, count=count, **filters)
+        rows = await self._database.query(statement, after=after, count=count, **filters)
         return [to_block(row) for row in rows]
 
     async def versions(self, block_id: str, before: int, count: int) -> list[Version]:
         """Returns versions of a block, newest first, before a revision."""
-        rows = await self._read(VERSIONS, block=block_id, before=before, count=count)
+        rows = await self._database.query(VERSIONS, block=block_id, before=before, count=count)
         return [to_version(row) for row in rows]
 
     async def values(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, str]:
         """Returns the values of those revisions that exist."""
-        rows = await self._read(VALUES, block=block_id, revisions=list(revisions))
+        rows = await self._database.query(VALUES, block=block_id, revisions=list(revisions))
         return {row.revision: row.value for row in rows}
-
-    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
-        bound = {"project": current_project(), **parameters}
-        async with self._database.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()
 
 
 class PostgresSnapshot:

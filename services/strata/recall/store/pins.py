@@ -8,9 +8,10 @@ from dataclasses import replace
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.protocol.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.recall.domain.messages import Message
 from strata.recall.domain.pins import with_added
+from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -51,7 +52,7 @@ class PostgresPinStore:
             )
             row = locked.one_or_none()
             if row is None:
-                raise _missing(message_id)
+                raise missing(message_id)
             # Read again: retention may have deleted it before the lock was taken.
             message = await self._pinnable(connection, project, message_id)
             ids = list(row.message_ids)
@@ -78,7 +79,7 @@ class PostgresPinStore:
         result = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
         row = result.one_or_none()
         if row is None:
-            raise _missing(message_id)
+            raise missing(message_id)
         message = to_message(row)
         if message.role in {MessageRole.SYSTEM, MessageRole.SUMMARY}:
             problem = "must not be a system message or a summary: these are in view by themselves"
@@ -107,11 +108,3 @@ class PostgresPinStore:
             window_message.id
             for window_message in with_added([to_message(row) for row in rows], of_step)
         ]
-
-
-def _missing(message_id: str) -> NotFoundError:
-    return NotFoundError(
-        f"Message {message_id} does not exist.",
-        reason=Reason.MESSAGE_NOT_FOUND,
-        metadata={"id": message_id},
-    )

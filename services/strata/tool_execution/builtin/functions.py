@@ -11,10 +11,10 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from strata.shared.clock import Clock
+from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_catalogue import SENT_MESSAGE
 from strata.shared.tool_returns import TIME_FORMAT
 from strata.tool_execution.builtin.schemas import builtin, parameters, text
-from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
@@ -92,7 +92,7 @@ def current_time(invocation: Invocation) -> Output:
     """
     name = invocation.arguments.get("timezone")
     try:
-        timezone = zone(invocation.caller.timezone) if name is None else ZoneInfo(name)
+        timezone = zone_of(invocation.caller.timezone) if name is None else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ToolError(
             f'There is no timezone {name!r}. Use an IANA name such as "Europe/Berlin" or'

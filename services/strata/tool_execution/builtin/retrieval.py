@@ -21,8 +21,9 @@ from strata.shared.convert.messages import (
     taint_of_messages,
 )
 from strata.shared.messages import MessageRole
+from strata.shared.search.time_expressions import zone_of
 from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters, text, texts
-from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
+from strata.tool_execution.domain.dates import end_of, start_of, time_ago
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 Arguments = dict[str, Any]
@@ -111,7 +112,7 @@ class ConversationSearch:
             ToolError: A date is not ISO 8601.
             StrataError: Recall refused the request.
         """
-        timezone = zone(caller.timezone)
+        timezone = zone_of(caller.timezone)
         request = message_pb.SearchMessagesRequest(
             agent_id=caller.agent_id,
             query=arguments["query"],
@@ -177,7 +178,7 @@ class ArchivalTools:
         return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:
-        timezone = zone(caller.timezone)
+        timezone = zone_of(caller.timezone)
         request = passage_pb.SearchPassagesRequest(
             agent_id=caller.agent_id,
             query=arguments["query"],
@@ -211,14 +212,15 @@ def _set_time(field: Timestamp, moment: Any) -> None:
         field.FromDatetime(moment)
 
 
-def _local(moment: Timestamp, timezone: Any) -> Any:
-    return moment.ToDatetime(tzinfo=zone("UTC")).astimezone(timezone)
+def local_time(moment: Timestamp, timezone: Any) -> Any:
+    """Returns a moment in a timezone."""
+    return moment.ToDatetime(tzinfo=zone_of("UTC")).astimezone(timezone)
 
 
 def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:
     """Returns a matching message as the model sees it."""
     message = hit.message
-    sent_at = _local(message.create_time, timezone)
+    sent_at = local_time(message.create_time, timezone)
     result: dict[str, Any] = {
         "timestamp": sent_at.isoformat(),
         "time_ago": time_ago(sent_at, now),
@@ -238,7 +240,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
 def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
     """Returns a matching passage as the model sees it."""
     return {
-        "timestamp": _local(hit.passage.create_time, timezone).isoformat(),
+        "timestamp": local_time(hit.passage.create_time, timezone).isoformat(),
         "content": hit.passage.text,
         "tags": list(hit.passage.tags),
         "relevance": _relevance(hit.relevance, mode=False),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
 from strata.shared.convert.messages import role_name, taint_of_messages
+from strata.shared.search.time_expressions import zone_of
+from strata.tool_execution.builtin.retrieval import local_time
 from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters
-from strata.tool_execution.domain.dates import start_of, zone
+from strata.tool_execution.domain.dates import start_of
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 PAGE_CHARS = 4_000
@@ -56,7 +56,7 @@ class ExpandSummary:
             ToolError: A date is not ISO 8601.
             StrataError: Recall refused the request.
         """
-        timezone = zone(caller.timezone)
+        timezone = zone_of(caller.timezone)
         request = message_pb.ExpandSummaryRequest(
             conversation_id=caller.conversation_id,
             from_sequence=arguments.get("first_number", 0),
@@ -100,7 +100,7 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
 def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "number": message.sequence,
-        "timestamp": _local(message.create_time, timezone).isoformat(timespec="seconds"),
+        "timestamp": local_time(message.create_time, timezone).isoformat(timespec="seconds"),
         "role": message.name or role_name(message.role),
     }
     pieces = [part.text.text or part.tool_return.content for part in message.parts]
@@ -121,7 +121,3 @@ def _cut(text: str, limit: int) -> str:
         kept = kept[: int(len(kept) * 0.9)]
     missing = len(text) - len(kept)
     return f"{kept}... [truncated {missing} chars]" if missing else text
-
-
-def _local(moment: Timestamp, timezone: Any) -> Any:
-    return moment.ToDatetime(tzinfo=zone("UTC")).astimezone(timezone)

@@ -20,9 +20,9 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
 from strata.shared.convert.messages import taint_from_proto
+from strata.shared.search.time_expressions import zone_of
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
 from strata.tool_execution.builtin.schemas import builtin, integer, parameters, texts
-from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 Arguments = dict[str, Any]
@@ -98,7 +98,7 @@ class SearchMemory:
         facts, hit_lists = await asyncio.gather(
             self._facts(first, caller, frame), asyncio.gather(*searches)
         )
-        timezone = zone(caller.timezone)
+        timezone = zone_of(caller.timezone)
         now = self._clock.now()
         hits = {hit.message.id: hit for hits in hit_lists for hit in hits}
         if not hits and not facts:

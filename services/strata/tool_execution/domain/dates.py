@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from strata.tool_execution.domain.tools import ToolError
 
@@ -13,14 +13,6 @@ _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SHOWN = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} [AP]M) \S*?([+-]\d{4})")
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-
-
-def zone(name: str) -> ZoneInfo:
-    """Returns the agent's timezone; UTC if none is set or the name is unknown."""
-    try:
-        return ZoneInfo(name or "UTC")
-    except (ZoneInfoNotFoundError, ValueError):
-        return ZoneInfo("UTC")
 
 
 def start_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:

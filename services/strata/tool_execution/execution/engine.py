@@ -13,10 +13,10 @@ from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.logs import get_logger
 from strata.shared.messages import ToolStatus
+from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import parse_arguments
-from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
@@ -183,7 +183,7 @@ class Engine:
         except ToolError as error:
             status, value = error.status, error.value
             output = Output(None, memory_edits=error.memory_edits)
-        now = self._clock.now().astimezone(zone(caller.timezone))
+        now = self._clock.now().astimezone(zone_of(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
         content, truncated = pack(status, value, now, limit)

@@ -177,6 +177,19 @@ class Database:
         async with self._run("BEGIN READ ONLY" if read_only else "BEGIN") as connection:
             yield connection
 
+    async def query(self, statement: Executable, **values: object) -> Sequence[Row[Any]]:
+        """Returns the rows of one SELECT of the calling project.
+
+        Args:
+            statement: The statement.
+            values: Its parameters, except ``project``, which is added.
+
+        Raises: as `transaction` does.
+        """
+        bound = {"project": context.current_project(), **values}
+        async with self.transaction(read_only=True) as connection:
+            return (await connection.execute(statement, bound)).all()
+
     async def system_query(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Row[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 from strata.shared.search.embedding import CachingEmbedder, Embedder, EmbeddingModels, ModelInfo
 from strata.shared.search.embedding.base import LOCAL_DIM, LOCAL_MODEL
@@ -39,9 +40,8 @@ async def open_models(
     for endpoint in _endpoints(settings):
         info = ModelInfo(endpoint.name, endpoint.dim, unrelated=endpoint.unrelated_cosine)
         entries.append((info, partial(_remote, endpoint, settings, shared_resources, stack)))
-    entries.append(
-        (ModelInfo(LOCAL_MODEL, LOCAL_DIM), partial(_local, settings, shared_resources, stack))
-    )
+    local = partial(open_local_embedder, settings.embedding_model_path, shared_resources, stack)
+    entries.append((ModelInfo(LOCAL_MODEL, LOCAL_DIM), local))
     models = EmbeddingModels(settings.default_embedding_model, entries)
     await models.get(models.default.id)
     return models
@@ -96,19 +96,27 @@ def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
     return endpoints
 
 
-async def _local(
-    settings: SearchingServiceSettings, shared_resources: SharedResources, stack: AsyncExitStack
+async def open_local_embedder(
+    path: Path | None, shared_resources: SharedResources, stack: AsyncExitStack
 ) -> Embedder:
+    """Returns the embedding model of this machine; the services of a process share it.
+
+    Args:
+        path: File of the model; None for the packaged one.
+        shared_resources: Resources of the process.
+        stack: Releases the model.
+    """
+
     async def make(closing: AsyncExitStack) -> Embedder:
         from strata.shared.search.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
             MiniLmEmbedder,
         )
 
-        local = await MiniLmEmbedder.load(settings.embedding_model_path)
+        local = await MiniLmEmbedder.load(path)
         closing.push_async_callback(local.close)
         return CachingEmbedder(QueriesFirst(local))
 
-    return await shared_resources.share(("embedder", settings.embedding_model_path), make, stack)
+    return await shared_resources.share(("embedder", path), make, stack)
 
 
 async def _remote(

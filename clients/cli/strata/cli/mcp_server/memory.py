@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.cli.client import Client, connected
 from strata.cli.connection import Target
+from strata.shared.search.time_expressions import zone_of
 
 _WRITE = "write"
 
@@ -62,13 +63,6 @@ async def open_memory(target: Callable[[], Target], agent: str) -> AgentMemory:
         target,
         looked_up.id,
         looked_up.name,
-        _zone(looked_up.timezone),
+        zone_of(looked_up.timezone),
         _WRITE in who.api_key.scopes,
     )
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name or "UTC")
-    except (ZoneInfoNotFoundError, ValueError):
-        return ZoneInfo("UTC")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -110,7 +109,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         """See `RunStore.accept`."""
         principal = new.principal
         for _ in range(_ACCEPT_ATTEMPTS):
-            async with self._transaction(principal.project_id) as connection:
+            async with self._database.transaction(project_id=principal.project_id) as connection:
                 row = await self._offer(connection, new, may_start=may_start)
             accepted = self._accepted(new, row)
             if accepted is not None:
@@ -194,13 +193,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
 
     async def get(self, project_id: str, run_id: str) -> Run:
         """See `RunStore.get`."""
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             return await _get(connection, project_id, run_id)
 
     async def find_request(self, project_id: str, request_id: str) -> Run | None:
         """See `RunStore.find_request`."""
         values = {"project_id": project_id, "request_id": request_id}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             result = await connection.execute(sql.FIND_REQUEST, values)
             row = result.mappings().one_or_none()
         return None if row is None else _run(row)
@@ -224,7 +223,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         }
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             result = await connection.execute(sql.list_statement(filters), values)
             return [_run(row) for row in result.mappings()]
 
@@ -237,7 +236,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "limit": limit,
             "max_bytes": PAGE_BYTES,
         }
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = (await connection.execute(sql.EVENTS, values)).mappings().all()
         if not rows:
             raise run_not_found(run_id)
@@ -258,7 +257,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     async def load(self, project_id: str, run_id: str) -> Dispatch:
         """See `RunStore.load`."""
         values = {"project_id": project_id, "run_id": run_id, "owner": self._terms.owner}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(sql.LOAD, values)).mappings().one_or_none()
         if row is None:
             raise LeaseLostError(run_id)
@@ -269,7 +268,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     ) -> None:
         """See `RunStore.append`."""
         values = {**_fence(fence), **_batch(events), "progressed": progressed}
-        async with self._transaction(fence.project_id) as connection:
+        async with self._database.transaction(project_id=fence.project_id) as connection:
             held = (await connection.execute(sql.APPEND, values)).scalar_one()
         if not held:
             raise LeaseLostError(fence.run_id)
@@ -277,7 +276,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     async def redispatch(self, fence: Fence) -> Fence:
         """See `RunStore.redispatch`."""
         values = {**_fence(fence), "lease_s": self._terms.lease_s}
-        async with self._transaction(fence.project_id) as connection:
+        async with self._database.transaction(project_id=fence.project_id) as connection:
             attempt = (await connection.execute(sql.REDISPATCH, values)).scalar_one_or_none()
         if attempt is None:
             raise LeaseLostError(fence.run_id)
@@ -309,7 +308,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
         }
-        async with self._transaction(fence.project_id) as connection:
+        async with self._database.transaction(project_id=fence.project_id) as connection:
             row = (await connection.execute(sql.FINISH, values)).mappings().one()
             if not row["held"]:
                 raise LeaseLostError(fence.run_id)
@@ -326,20 +325,20 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
         """See `RunStore.cancel`."""
         values = {"project_id": project_id, "run_id": run_id, "finished": finished}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(sql.CANCEL, values)
             return await _get(connection, project_id, run_id)
 
     async def close_approvals(self, project_id: str, agent_id: str) -> None:
         """See `ApprovalStore.close_approvals`."""
         values = {"project_id": project_id, "agent_id": agent_id}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(sql.CLOSE_APPROVALS, values)
 
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """See `RunStore.approval`."""
         values = {"project_id": project_id, "id": approval_id}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(sql.APPROVAL, values)).mappings().one_or_none()
         if row is None:
             raise NotFoundError(
@@ -361,13 +360,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
         values.pop("pending", None)
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             result = await connection.execute(sql.approvals_statement(filters), values)
             return [_approval(row) for row in result.mappings()]
 
     async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
         """See `RunStore.asked_by`."""
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             result = await connection.execute(
                 sql.ASKED_BY, {"project_id": project_id, "run_id": run_id}
             )
@@ -392,7 +391,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     ) -> UsageSum:
         """See `RunStore.usage`."""
         values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
-        async with self._transaction(project_id, read_only=True) as connection:
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(sql.USAGE, values)).mappings().one()
         return _usage_sum(row)
 
@@ -468,11 +467,6 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         async with self._worker.system_transaction() as connection:
             result = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
             return len(result.all())
-
-    def _transaction(
-        self, project_id: str, *, read_only: bool = False
-    ) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.transaction(project_id=project_id, read_only=read_only)
 
 
 def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:

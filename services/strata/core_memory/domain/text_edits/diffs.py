@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from strata.core_memory.domain.text_edits.three_way_merge import lines_of
+
 _CONTEXT = 3
 # Above this many line pairs the matcher may take seconds.
 _MATCHER_PAIRS = 400_000
@@ -18,14 +20,10 @@ def unified_diff(before: str, after: str) -> str:
     """
     if before == after:
         return ""
-    old, new = _lines(before), _lines(after)
+    old, new = lines_of(before), lines_of(after)
     if len(old) * len(new) > _MATCHER_PAIRS:
         return "\n".join(_one_hunk(old, new))
     return "\n".join(list(difflib.unified_diff(old, new, n=_CONTEXT, lineterm=""))[2:])
-
-
-def _lines(text: str) -> list[str]:
-    return text.split("\n") if text else []
 
 
 def _one_hunk(old: Sequence[str], new: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strata.core_memory.domain.blocks import Authorship, Version
+from strata.core_memory.domain.text_edits.three_way_merge import lines_of
 
 # Above this many pairs of lines a diff may take seconds: then all lines between the
 # first and the last difference count as new.
@@ -40,7 +41,7 @@ class Blame:
         """Reads older versions; returns True once every line has its writer."""
         for version in versions:
             if self._oldest is None:
-                self._lines = split_lines(version.value)
+                self._lines = lines_of(version.value)
                 self._writers = [None] * len(self._lines)
                 self._open = {place: place for place in range(len(self._lines))}
             elif self._open:
@@ -60,7 +61,7 @@ class Blame:
     def _step(self, newer: Version, older: Version) -> None:
         if newer.value == older.value:
             return
-        kept = dict(_kept(split_lines(older.value), split_lines(newer.value)))
+        kept = dict(_kept(lines_of(older.value), lines_of(newer.value)))
         still_open: dict[int, int] = {}
         for place, line in self._open.items():
             if place in kept:
@@ -68,11 +69,6 @@ class Blame:
             else:
                 self._writers[line] = newer
         self._open = still_open
-
-
-def split_lines(text: str) -> list[str]:
-    """Returns the lines of a text; an empty text has none."""
-    return text.split("\n") if text else []
 
 
 def _kept(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:

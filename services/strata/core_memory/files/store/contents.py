@@ -137,7 +137,9 @@ class ContentStore:
         part = 0
         while True:
             bound = {"project": project_id, "content": content, "part": part}
-            async with self._transaction(project_id, read_only=True) as connection:
+            async with self._database.transaction(
+                project_id=project_id, read_only=True
+            ) as connection:
                 data = (await connection.execute(_PART, bound)).scalar()
             if data is None:
                 return
@@ -149,7 +151,9 @@ class ContentStore:
         bound: dict[str, Any] = {"project": project_id, "content": content}
         page = -1
         while True:
-            async with self._transaction(project_id, read_only=True) as connection:
+            async with self._database.transaction(
+                project_id=project_id, read_only=True
+            ) as connection:
                 row = (await connection.execute(_PAGE, {**bound, "after": page})).one_or_none()
             if row is None:
                 return
@@ -173,7 +177,7 @@ class ContentStore:
             False if the content was deleted, or claimed by another worker.
         """
         bound = {"project": project_id, "content": content}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             if not await _is_claimed(connection, bound, attempt):
                 return False
             if pages[0].page == 0:
@@ -225,7 +229,7 @@ class ContentStore:
         files: dict[str, str],
     ) -> bool:
         bound = {"project": project_id, "content": content}
-        async with self._transaction(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(_LOCK_FOLDERS, bound)
             if not await _is_claimed(connection, bound, attempt):
                 return False
@@ -235,9 +239,6 @@ class ContentStore:
             await connection.execute(change[0], {**bound, **change[1]})
             await connection.execute(_FILES_FOLLOW, {**bound, **files})
         return True
-
-    def _transaction(self, project_id: str, *, read_only: bool = False) -> Any:
-        return self._database.transaction(project_id=project_id, read_only=read_only)
 
 
 async def _is_claimed(connection: AsyncConnection, content: dict[str, str], attempt: int) -> bool:

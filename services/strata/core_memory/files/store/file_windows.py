@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.core_memory import Receipt
@@ -186,7 +186,7 @@ class PostgresWindowStore:
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
         """Returns the stored limits of an agent's prompt; `NO_LIMIT` if there are none."""
-        rows = await self._read(_PROMPT_LIMIT, agent=agent_id)
+        rows = await self._database.query(_PROMPT_LIMIT, agent=agent_id)
         return to_prompt_limit(rows[0]) if rows else NO_LIMIT
 
     async def close_to_fit(
@@ -209,21 +209,23 @@ class PostgresWindowStore:
 
     async def names(self, agent_id: str) -> list[str]:
         """Returns the names of all files of the agent's folders."""
-        return [row[0] for row in await self._read(_NAMES, agent=agent_id)]
+        return [row[0] for row in await self._database.query(_NAMES, agent=agent_id)]
 
     async def first_names(self, agent_id: str, folder_id: str, count: int) -> list[str]:
         """Returns the first names, in order, of readable files of an attached folder."""
-        rows = await self._read(_FIRST_NAMES, agent=agent_id, folder=folder_id, count=count)
+        rows = await self._database.query(
+            _FIRST_NAMES, agent=agent_id, folder=folder_id, count=count
+        )
         return [row[0] for row in rows]
 
     async def scope(self, agent_id: str, count: int) -> Scope:
         """Returns an agent's first folders, in order of attachment."""
-        rows = await self._read(_SCOPE, agent=agent_id, count=count)
+        rows = await self._database.query(_SCOPE, agent=agent_id, count=count)
         return Scope(tuple(row.folder_id for row in rows), sum(row.unindexed for row in rows))
 
     async def names_of(self, agent_id: str, file_ids: Sequence[str]) -> Mapping[str, str]:
         """Returns ``FOLDER/FILE`` by id, for those files that are still attached."""
-        rows = await self._read(_NAMES_OF, agent=agent_id, files=list(file_ids))
+        rows = await self._database.query(_NAMES_OF, agent=agent_id, files=list(file_ids))
         return {row.id: row.name for row in rows}
 
     async def touch(self, agent_id: str, file_ids: Sequence[str], time: datetime) -> None:
@@ -236,11 +238,6 @@ class PostgresWindowStore:
         }
         async with self._database.transaction() as connection:
             await connection.execute(_TOUCH, bound)
-
-    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
-        bound = {"project": current_project(), **parameters}
-        async with self._database.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()
 
 
 async def _prompt_use(

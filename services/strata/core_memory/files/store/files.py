@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import text
 
 from strata.core_memory.files.domain.files import File, OpenFile, file_not_found
 from strata.core_memory.files.store.contents import drop_orphans
@@ -91,25 +88,25 @@ class PostgresFileStore:
 
     async def get(self, file_id: str) -> File | None:
         """Returns a file; None if it does not exist."""
-        rows = await self._read(_GET, file=file_id)
+        rows = await self._database.query(_GET, file=file_id)
         return to_file(rows[0]) if rows else None
 
     async def of_folder(self, folder_id: str, after: str, count: int) -> list[File]:
         """Returns files of a folder by name, after a name."""
-        rows = await self._read(_LIST, folder=folder_id, after=after, count=count)
+        rows = await self._database.query(_LIST, folder=folder_id, after=after, count=count)
         return [to_file(row) for row in rows]
 
     async def of_agent(self, agent_id: str, after: tuple[str, str], count: int) -> list[File]:
         """Returns files of an agent by folder and name, after a pair of these."""
         folder, name = after
-        rows = await self._read(
+        rows = await self._database.query(
             _LIST_OF_AGENT, agent=agent_id, after_folder=folder, after=name, count=count
         )
         return [to_file(row) for row in rows]
 
     async def open_of_agent(self, agent_id: str) -> list[OpenFile]:
         """Returns the windows that an agent has open, by name."""
-        rows = await self._read(_OPEN_OF_AGENT, agent=agent_id)
+        rows = await self._database.query(_OPEN_OF_AGENT, agent=agent_id)
         return [
             OpenFile(
                 file_id=row.file_id,
@@ -135,8 +132,3 @@ class PostgresFileStore:
             if content is None:
                 raise file_not_found(file_id)
             await drop_orphans(connection, project, [content])
-
-    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
-        bound = {"project": current_project(), **parameters}
-        async with self._database.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()

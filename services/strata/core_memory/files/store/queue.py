@@ -249,7 +249,9 @@ class FileQueue:
     async def format_of(self, claim: ClaimedContent) -> tuple[str, int] | None:
         """Returns the format of a content and its size in bytes; None if it was deleted."""
         bound = {"project": claim.project_id, "id": claim.content}
-        async with self._of(claim.project_id, read_only=True) as connection:
+        async with self._database.transaction(
+            project_id=claim.project_id, read_only=True
+        ) as connection:
             row = (await connection.execute(_FORMAT, bound)).first()
         return (row.format, row.size_bytes) if row else None
 
@@ -319,7 +321,7 @@ class FileQueue:
             projects = [row.project_id for row in await connection.execute(_UNINDEXABLE)]
         count = 0
         for project in projects:
-            async with self._of(project) as connection:
+            async with self._database.transaction(project_id=project) as connection:
                 bound = {"project": project, "error": error}
                 count += (await connection.execute(_EXPLAIN, bound)).rowcount
         return count
@@ -355,11 +357,8 @@ class FileQueue:
         return await turns.take(look)
 
     async def _change(self, project_id: str, statement: Any, **bound: Any) -> bool:
-        async with self._of(project_id) as connection:
+        async with self._database.transaction(project_id=project_id) as connection:
             return int((await connection.execute(statement, bound)).rowcount) > 0
-
-    def _of(self, project_id: str, *, read_only: bool = False) -> Any:
-        return self._database.transaction(project_id=project_id, read_only=read_only)
 
 
 def _key(claim: ClaimedContent) -> dict[str, Any]:

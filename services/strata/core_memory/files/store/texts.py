@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import text
 
 from strata.core_memory.files.domain.grep import GrepFile, LineRange
 from strata.core_memory.files.domain.lines import ReadableFile
-from strata.shared.context import current_project
 from strata.shared.db import Database
 
 # First selects the next files with the index, then looks up the rest for those only.
@@ -98,7 +96,7 @@ class PostgresTextStore:
     async def grep_files(self, agent_id: str, after: str, count: int) -> list[GrepFile]:
         """Returns files of an agent's folders by folder and name, after ``FOLDER/FILE``."""
         folder, _, file = after.partition("/")
-        rows = await self._read(
+        rows = await self._database.query(
             _FILES, agent=agent_id, after_folder=folder, after_file=file, count=count
         )
         return [
@@ -118,14 +116,14 @@ class PostgresTextStore:
     ) -> list[tuple[int, int, int, str]]:
         """Returns pages of contents in order: index of the content, page, first line, text."""
         index, page = after
-        rows = await self._read(
+        rows = await self._database.query(
             _PAGES, contents=list(content_keys), after=index + 1, after_page=page, count=count
         )
         return [(row.ordinal - 1, row.page, row.first_line, row.text) for row in rows]
 
     async def lines(self, ranges: Sequence[LineRange]) -> Mapping[tuple[str, int], str]:
         """Returns lines by content and number."""
-        rows = await self._read(
+        rows = await self._database.query(
             _LINES,
             contents=[range_.content_key for range_ in ranges],
             firsts=[range_.first for range_ in ranges],
@@ -139,20 +137,15 @@ class PostgresTextStore:
 
     async def readable_file(self, agent_id: str, file_id: str) -> ReadableFile | None:
         """Returns a file in a folder of an agent; None if it does not exist or has no text."""
-        rows = await self._read(_FILE, agent=agent_id, file=file_id)
+        rows = await self._database.query(_FILE, agent=agent_id, file=file_id)
         return (
             ReadableFile(rows[0].name, rows[0].content_hash, rows[0].line_count) if rows else None
         )
 
     async def page_from(self, content_key: str, first_line: int) -> list[str]:
         """Returns lines of a content from `first_line` (from 1) on; none after the end."""
-        rows = await self._read(_PAGE_FROM, content=content_key, first=first_line)
+        rows = await self._database.query(_PAGE_FROM, content=content_key, first=first_line)
         if not rows:
             return []
         lines: list[str] = rows[0].text.split("\n")
         return lines[max(first_line - rows[0].first_line, 0) :]
-
-    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
-        bound = {"project": current_project(), **parameters}
-        async with self._database.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()
