@@ -21,7 +21,7 @@ from strata.cli.options import (
     online,
 )
 from strata.cli.output import clipped, labels_line, note, print_json, print_listing, when
-from strata.cli.time_expressions import print_time_expressions
+from strata.cli.search_notes import print_search_notes
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 
@@ -101,7 +101,7 @@ def search_passages(
         as_json=as_json,
     )
     if explain and not as_json:
-        _note_exclusions(response)
+        print_search_notes(response)
 
 
 @app.command("list")
@@ -217,9 +217,3 @@ def _row(passage: pb.Passage) -> tuple[str, str, str, str]:
 def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
     row = (f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage))
     return (*row, hit.relevance.explanation) if explain else row
-
-
-def _note_exclusions(response: pb.SearchPassagesResponse) -> None:
-    for exclusion in response.exclusions:
-        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
-    print_time_expressions(response.spoken_times)

@@ -23,7 +23,6 @@ from strata.cli.options import (
 from strata.cli.output import (
     clipped,
     labels_line,
-    note,
     print_fields,
     print_json,
     print_listing,
@@ -32,7 +31,7 @@ from strata.cli.output import (
     safe,
     when,
 )
-from strata.cli.time_expressions import print_time_expressions
+from strata.cli.search_notes import print_search_notes
 
 app = typer.Typer(
     help="List, search, pin, expand and export messages.",
@@ -96,7 +95,7 @@ def search_messages(
     rows = [row for hit in response.hits for row in _hit_rows(hit, explain=explain)]
     print_table([*columns, "why"] if explain else columns, rows, empty="Nothing found.")
     if explain:
-        _note_exclusions(response)
+        print_search_notes(response)
 
 
 @app.command("list")
@@ -222,9 +221,3 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
         row = (time, who, text if is_hit else f"| {text}", message_id)
         rows.append((*row, hit.relevance.explanation if is_hit else "") if explain else row)
     return rows
-
-
-def _note_exclusions(response: pb.SearchMessagesResponse) -> None:
-    for exclusion in response.exclusions:
-        note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
-    print_time_expressions(response.spoken_times)
