@@ -26,7 +26,8 @@ from strata.shared.ids import check_id
 from strata.shared.member_labels import labels_of, position_of
 from strata.shared.replies import words_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from strata.tool_execution.builtin.schemas import builtin, parameters, text
+from strata.shared.tool_schemas import parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.peers import LostAnswerError, backoff
 from strata.tool_execution.domain.tools import (
     Call,

@@ -17,7 +17,8 @@ from strata.shared.sandbox import (
     RunStatus,
     Sandbox,
 )
-from strata.tool_execution.builtin.schemas import builtin, parameters, text
+from strata.shared.tool_schemas import parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 OUTPUT_CHARS = 16_000

@@ -6,7 +6,8 @@ from typing import Any
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
-from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
+from strata.shared.tool_schemas import integer, parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 Arguments = dict[str, Any]

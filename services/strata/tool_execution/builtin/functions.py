@@ -14,7 +14,8 @@ from strata.shared.clock import Clock
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_catalogue import SENT_MESSAGE
 from strata.shared.tool_returns import TIME_FORMAT
-from strata.tool_execution.builtin.schemas import builtin, parameters, text
+from strata.shared.tool_schemas import parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,

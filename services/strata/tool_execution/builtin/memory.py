@@ -8,10 +8,12 @@ from typing import Any
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import AbortedError, Reason, StrataError
+from strata.shared.convert import block_edits
 from strata.shared.convert.messages import labels_to_proto
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import FINISH_RETHINKING_MEMORY, RETHINK_USER_MEMORY
-from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
+from strata.shared.tool_schemas import integer, parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.editors import editor_kind
 from strata.tool_execution.domain.memory_command import COMMANDS, problem_of
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
@@ -166,10 +168,6 @@ MEMORY_TOOLS = (
 )
 
 
-def _append(arguments: Arguments) -> dict[str, Any]:
-    return {"append": pb.AppendEdit(content=arguments["content"])}
-
-
 def _replace(arguments: Arguments) -> dict[str, Any]:
     return {
         "replace": pb.ReplaceEdit(
@@ -178,40 +176,12 @@ def _replace(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _string_replace(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "string_replace": pb.StringReplaceEdit(
-            old_string=arguments["old_str"], new_string=arguments["new_str"]
-        )
-    }
-
-
-def _insert(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "insert": pb.InsertEdit(
-            new_string=arguments["new_str"], insert_line=arguments.get("insert_line")
-        )
-    }
-
-
-def _rethink(arguments: Arguments) -> dict[str, Any]:
-    return {"rethink": pb.RethinkEdit(new_memory=arguments["new_memory"])}
-
-
 def _patch(arguments: Arguments) -> dict[str, Any]:
     return {"patch": pb.PatchEdit(patch=arguments["patch"])}
 
 
-def _create(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "create": pb.CreateEdit(
-            description=arguments.get("description", ""), file_text=arguments.get("file_text", "")
-        )
-    }
-
-
 def _insert_text(arguments: Arguments) -> dict[str, Any]:
-    return _insert({**arguments, "new_str": arguments["insert_text"]})
+    return block_edits.insert({**arguments, "new_str": arguments["insert_text"]})
 
 
 def _delete(_: Arguments) -> dict[str, Any]:
@@ -235,18 +205,18 @@ _USER_LABEL = "human"
 """Label of the block that ``rethink_user_memory`` rewrites."""
 
 _EDITS: Mapping[str, _Edit] = {
-    "core_memory_append": _append,
+    "core_memory_append": block_edits.append,
     "core_memory_replace": _replace,
     "memory_apply_patch": _patch,
-    "memory_insert": _insert,
-    "memory_replace": _string_replace,
-    "memory_rethink": _rethink,
-    RETHINK_USER_MEMORY: _rethink,
+    "memory_insert": block_edits.insert,
+    "memory_replace": block_edits.string_replace,
+    "memory_rethink": block_edits.rethink,
+    RETHINK_USER_MEMORY: block_edits.rethink,
 }
 _FINISHING = frozenset({"memory_finish_edits", FINISH_RETHINKING_MEMORY})
 _COMMANDS: Mapping[str, _Edit] = {
-    "create": _create,
-    "str_replace": _string_replace,
+    "create": block_edits.create,
+    "str_replace": block_edits.string_replace,
     "insert": _insert_text,
     "delete": _delete,
     "rename": _rename,

@@ -22,7 +22,8 @@ from strata.shared.convert.messages import (
 )
 from strata.shared.messages import MessageRole
 from strata.shared.search.time_expressions import zone_of
-from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters, text, texts
+from strata.shared.tool_schemas import date, integer, parameters, text, texts
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 

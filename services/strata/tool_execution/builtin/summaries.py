@@ -11,8 +11,9 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
 from strata.shared.convert.messages import role_name, taint_of_messages
 from strata.shared.search.time_expressions import zone_of
+from strata.shared.tool_schemas import date, integer, parameters
 from strata.tool_execution.builtin.retrieval import local_time
-from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.dates import start_of
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 

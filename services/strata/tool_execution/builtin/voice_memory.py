@@ -27,7 +27,8 @@ from strata.shared.tool_catalogue import (
     RETHINK_USER_MEMORY,
     STORE_MEMORIES,
 )
-from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
+from strata.shared.tool_schemas import integer, parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.peers import backoff
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 

@@ -21,8 +21,9 @@ from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
 from strata.shared.convert.messages import taint_from_proto
 from strata.shared.search.time_expressions import zone_of
+from strata.shared.tool_schemas import integer, parameters, texts
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
-from strata.tool_execution.builtin.schemas import builtin, integer, parameters, texts
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 Arguments = dict[str, Any]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata.shared.tool_schemas import integer, parameters, text
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
 from strata.tool_execution.builtin.page_reader import PageReader, takes
-from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
+from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.builtin.web_search import SearchProvider
 from strata.tool_execution.builtin.web_texts import tidy
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType

@@ -10,28 +10,14 @@ from typing import Any
 
 import mcp_types as types
 
-_LABEL = {"type": "string", "description": "Label of the memory block."}
+from strata.shared.tool_schemas import date, integer, parameters, text, texts
+
+_LABEL = text("Label of the memory block.")
 _DATES = "YYYY-MM-DD or YYYY-MM-DDTHH:MM"
 _REVISION = (
     "The revision of the block that you read. With it, an edit that conflicts with a newer change"
     " of someone else is refused, and the error has the present text."
 )
-
-
-def _text(description: str) -> dict[str, Any]:
-    return {"type": "string", "description": description}
-
-
-def _date(description: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": r"\S", "description": description}
-
-
-def _texts(description: str) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "string"}, "description": description}
-
-
-def _number(description: str, **bounds: int) -> dict[str, Any]:
-    return {"type": "integer", **bounds, "description": description}
 
 
 def _tool(
@@ -43,17 +29,11 @@ def _tool(
     /,
     **properties: dict[str, Any],
 ) -> types.Tool:
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
     return types.Tool(
         name=name,
         title=title,
         description=description,
-        input_schema=schema,
+        input_schema=parameters(required, **properties),
         annotations=annotations,
     )
 
@@ -102,15 +82,15 @@ READING = (
         " their time and speaker.",
         ["query"],
         _READS,
-        query=_text('What to look for. Words in "quotes" must stand together.'),
+        query=text('What to look for. Words in "quotes" must stand together.'),
         roles={
             "type": "array",
             "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
             "description": "Only messages of these speakers.",
         },
-        limit=_number("How many results to return (default 5).", minimum=1, maximum=100),
-        start_date=_date(f"Only from this date on: {_DATES}."),
-        end_date=_date("Only up to this date, a whole day included: the same forms."),
+        limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_date=date(f"Only from this date on: {_DATES}."),
+        end_date=date("Only up to this date, a whole day included: the same forms."),
     ),
     _tool(
         "archival_memory_search",
@@ -119,16 +99,16 @@ READING = (
         " always see.",
         ["query"],
         _READS,
-        query=_text("A question or words."),
-        tags=_texts("Only facts with these tags."),
+        query=text("A question or words."),
+        tags=texts("Only facts with these tags."),
         tag_match_mode={
             "type": "string",
             "enum": ["any", "all"],
             "description": "Whether one tag is enough (any, the default) or all must match.",
         },
-        top_k=_number("How many results to return (default 5).", minimum=1, maximum=100),
-        start_datetime=_date(f"Only facts stored from this time on: {_DATES}."),
-        end_datetime=_date("Only facts stored up to this time, a whole day included."),
+        top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_datetime=date(f"Only facts stored from this time on: {_DATES}."),
+        end_datetime=date("Only facts stored up to this time, a whole day included."),
     ),
     _tool(
         "grep_files",
@@ -137,10 +117,10 @@ READING = (
         " line, upper and lower case alike. Returns 20 matches at a time with their lines.",
         ["pattern"],
         _READS,
-        pattern=_text("Regular expression (RE2: no backreferences, no lookaround)."),
-        include=_text('Only files whose name matches: a glob such as "*.py", or an expression.'),
-        context_lines=_number("Lines to show before and after a match (default 1)."),
-        offset=_number("Matches to pass over, to see the next page (default 0)."),
+        pattern=text("Regular expression (RE2: no backreferences, no lookaround)."),
+        include=text('Only files whose name matches: a glob such as "*.py", or an expression.'),
+        context_lines=integer("Lines to show before and after a match (default 1)."),
+        offset=integer("Matches to pass over, to see the next page (default 0)."),
     ),
     _tool(
         "semantic_search_files",
@@ -149,8 +129,8 @@ READING = (
         " question best, each with its file and lines.",
         ["query"],
         _READS,
-        query=_text("A question, or what the passage is about."),
-        limit=_number("How many passages to return (default 5).", minimum=1, maximum=50),
+        query=text("A question, or what the passage is about."),
+        limit=integer("How many passages to return (default 5).", minimum=1, maximum=50),
     ),
 )
 
@@ -162,7 +142,7 @@ CHANGING = (
         ["label", "content"],
         _writes(destructive=False, idempotent=False),
         label=_LABEL,
-        content=_text("The text to add."),
+        content=text("The text to add."),
     ),
     _tool(
         "memory_insert",
@@ -172,9 +152,9 @@ CHANGING = (
         ["label", "new_str"],
         _writes(destructive=False, idempotent=False),
         label=_LABEL,
-        new_str=_text("The text to insert."),
-        insert_line=_number("After which line: 0 for the beginning, -1 (the default) for the end."),
-        revision=_number(_REVISION, minimum=1),
+        new_str=text("The text to insert."),
+        insert_line=integer("After which line: 0 for the beginning, -1 (the default) for the end."),
+        revision=integer(_REVISION, minimum=1),
     ),
     _tool(
         "memory_replace",
@@ -184,9 +164,9 @@ CHANGING = (
         ["label", "old_str", "new_str"],
         _writes(destructive=True, idempotent=False),
         label=_LABEL,
-        old_str=_text("The text to replace, exactly as it stands, with its whitespace."),
-        new_str=_text("The text to put in its place; an empty string deletes."),
-        revision=_number(_REVISION, minimum=1),
+        old_str=text("The text to replace, exactly as it stands, with its whitespace."),
+        new_str=text("The text to put in its place; an empty string deletes."),
+        revision=integer(_REVISION, minimum=1),
     ),
     _tool(
         "memory_rethink",
@@ -197,8 +177,8 @@ CHANGING = (
         ["label", "new_memory", "revision"],
         _writes(destructive=True, idempotent=True),
         label=_LABEL,
-        new_memory=_text("The new text of the block, with all that shall be kept of the old."),
-        revision=_number("The revision of the block that you read.", minimum=1),
+        new_memory=text("The new text of the block, with all that shall be kept of the old."),
+        revision=integer("The revision of the block that you read.", minimum=1),
     ),
     _tool(
         "memory_create",
@@ -207,9 +187,9 @@ CHANGING = (
         " own that no block is for.",
         ["label", "description"],
         _writes(destructive=False, idempotent=False),
-        label=_text("Its label: letters, digits, '_', '-' and '.', beginning with a letter."),
-        description=_text("What belongs in the block and how the agent is to use it."),
-        file_text=_text("The text of the block."),
+        label=text("Its label: letters, digits, '_', '-' and '.', beginning with a letter."),
+        description=text("What belongs in the block and how the agent is to use it."),
+        file_text=text("The text of the block."),
     ),
     _tool(
         "archival_memory_insert",
@@ -219,7 +199,7 @@ CHANGING = (
         " so if the same, or nearly the same, is there already.",
         ["content"],
         _writes(destructive=False, idempotent=True),
-        content=_text("The fact to keep."),
-        tags=_texts("Short labels to find it by."),
+        content=text("The fact to keep."),
+        tags=texts("Short labels to find it by."),
     ),
 )

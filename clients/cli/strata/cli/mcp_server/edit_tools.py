@@ -10,48 +10,17 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.memory.blocks import attached_block
 from strata.protocol.errors import AbortedError, Reason, StrataError
+from strata.shared.convert import block_edits
 
 Arguments = dict[str, Any]
 
 
-def _append(arguments: Arguments) -> dict[str, Any]:
-    return {"append": pb.AppendEdit(content=arguments["content"])}
-
-
-def _insert(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "insert": pb.InsertEdit(
-            new_string=arguments["new_str"], insert_line=arguments.get("insert_line")
-        )
-    }
-
-
-def _replace(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "string_replace": pb.StringReplaceEdit(
-            old_string=arguments["old_str"], new_string=arguments["new_str"]
-        )
-    }
-
-
-def _rethink(arguments: Arguments) -> dict[str, Any]:
-    return {"rethink": pb.RethinkEdit(new_memory=arguments["new_memory"])}
-
-
-def _create(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "create": pb.CreateEdit(
-            description=arguments["description"], file_text=arguments.get("file_text", "")
-        )
-    }
-
-
 EDITS: Mapping[str, Callable[[Arguments], dict[str, Any]]] = {
-    "core_memory_append": _append,
-    "memory_create": _create,
-    "memory_insert": _insert,
-    "memory_replace": _replace,
-    "memory_rethink": _rethink,
+    "core_memory_append": block_edits.append,
+    "memory_create": block_edits.create,
+    "memory_insert": block_edits.insert,
+    "memory_replace": block_edits.string_replace,
+    "memory_rethink": block_edits.rethink,
 }
 
 
