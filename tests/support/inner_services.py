@@ -118,7 +118,8 @@ class InnerServices:
     def execute(self, request: turn_pb.ExecuteRunRequest, stub: Any = None) -> Any:
         """Starts the call of a turn; `last` holds its requests, and `cancel` adds to them."""
         requests = self.last = Requests(request)
-        call = (stub or self.turns).ExecuteRun(requests)
+        turns: Any = stub or self.turns
+        call = turns.ExecuteRun(requests)
         call.add_done_callback(lambda _: requests.close())
         return call
 

@@ -276,7 +276,7 @@ async def test_passages_survive_a_downgrade(databases: Databases) -> None:
     async with _opened(urls) as database:
         within = Filter((stored[0].passage.archive_id,))
         page = await PostgresPassageStore(database).page(within, 9, None)
-        assert {passage.text for passage in page.passages} == {"kept", "newer"}
+        assert {passage.text for passage in page} == {"kept", "newer"}
         tags = await PostgresArchiveStore(database).tags("", "agent-a")
         assert tags == {"a": 1, "b": 1}
         again = PassageChange(text=new_text("newest"), author=author)

@@ -6,8 +6,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_returns import TIME_FORMAT
-from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
+from strata.tool_execution.domain.dates import end_of, start_of, time_ago
 from strata.tool_execution.domain.tools import ToolError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -75,4 +76,4 @@ def test_time_ago(seconds: int, text: str) -> None:
 
 
 def test_an_unknown_zone_is_utc() -> None:
-    assert zone("Mars/Olympus") == zone("") == ZoneInfo("UTC")
+    assert zone_of("Mars/Olympus") == zone_of("") == ZoneInfo("UTC")

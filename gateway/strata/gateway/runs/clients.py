@@ -42,7 +42,8 @@ class GrpcTurnClient:
         if request.cancel:
             requests.close()
         cancelling = asyncio.create_task(_cancel_when_set(requests, cancel))
-        call: Any = self._stub.ExecuteRun(requests, timeout=seconds)
+        # gRPC takes any asynchronous iterable.
+        call: Any = self._stub.ExecuteRun(requests, timeout=seconds)  # type: ignore[arg-type]
         finished = False
         try:
             async for response in call:

@@ -63,7 +63,8 @@ class RunRecorder:
             # Read everything first: an error while sending the request stream would be lost.
             requests = RequestStream(*[piece async for piece in self._pieces(run)])
             requests.close()
-            async for response in self._stub.RecordRun(requests):
+            # The stubs of gRPC are narrower than gRPC, which takes any asynchronous iterable.
+            async for response in self._stub.RecordRun(requests):  # type: ignore[arg-type]
                 yield response.piece
 
     async def _pieces(self, run: Run) -> AsyncIterator[turn_pb.RecordRunRequest]:

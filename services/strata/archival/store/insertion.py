@@ -19,7 +19,6 @@ from strata.archival.domain.passages import (
     Passage,
 )
 from strata.archival.store.archives import (
-    INSERT_ARCHIVE,
     is_unknown_agent,
     missing_agent,
     missing_archive,
@@ -27,6 +26,7 @@ from strata.archival.store.archives import (
 from strata.archival.store.destruction import destroy_expired_same
 from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.rows import (
+    INSERT_ARCHIVE,
     INSERT_COLUMNS,
     PASSAGE_COLUMNS,
     RECORD,

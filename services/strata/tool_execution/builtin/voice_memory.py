@@ -159,7 +159,8 @@ class StoreMemories:
         requests.close()
         while True:
             try:
-                answers = self._passages.UploadPassages(requests)
+                # gRPC takes any asynchronous iterable.
+                answers = self._passages.UploadPassages(requests)  # type: ignore[arg-type]
                 return [progress async for progress in answers][-1]
             except StrataError as error:
                 if not passes(error):
