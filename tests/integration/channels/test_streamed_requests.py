@@ -140,7 +140,7 @@ async def test_no_task_waits_for_requests_after_the_end_of_a_call(
 async def test_call_can_be_cancelled_between_two_attempts(
     echo: Any, keys: Any, refusing: GrpcServer, how: str
 ) -> None:
-    factory = ChannelFactory(ChannelOptions(first_pause_s=600, max_attempts=20))
+    factory = ChannelFactory(ChannelOptions(first_pause_s=15, max_attempts=20))
     try:
         stub = stub_to(refusing.address, factory, echo)
         with keys.signed_in():

@@ -153,7 +153,7 @@ AGENT_BLOCKS_AS_OF = text(
         SELECT block_id, position FROM core_memory.attachment_history
         WHERE project_id = :project AND agent_id = :agent
           AND attach_time <= :time AND detach_time > :time
-    ), {_past("members")}
+    ), {_past("attached_blocks")}
     SELECT {_PAST_BLOCK}, b.position FROM b
     WHERE (CAST(:label AS text) = '' OR b.label = :label)
       AND b.position > CAST(:after AS bigint)

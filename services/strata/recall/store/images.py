@@ -38,7 +38,7 @@ _COPY = text(
     """
     INSERT INTO recall.message_images (project_id, message_id, image_id, agent_id)
     SELECT m.project_id, copied.copy_id, m.image_id, m.agent_id
-    FROM unnest(CAST(:ids AS text[]), CAST(:copies AS text[])) AS made(id, copy_id)
+    FROM unnest(CAST(:ids AS text[]), CAST(:copies AS text[])) AS copied(id, copy_id)
     JOIN recall.message_images m ON m.project_id = :project AND m.message_id = copied.id
     """
 )
