@@ -564,7 +564,7 @@ RETURNING run.project_id, run.id
 # The primary key begins with the project, so each run is one index lookup.
 MARKS = text("""
 SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
-  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS wanted(project_id, id)
+  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS requested(project_id, id)
   JOIN gateway.runs run ON run.project_id = requested.project_id AND run.id = requested.id
 """)
 
