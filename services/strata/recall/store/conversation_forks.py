@@ -85,12 +85,12 @@ _COPY = text(
         step, group_id, model, usage, provenance, pinned, client_message_id, create_time,
         search_words, search_pairs, index_state, search_language, copied_from_id
     )
-    SELECT m.project_id, :fork, m.agent_id, m.sequence, made.copy_id, m.role, m.parts, m.name,
+    SELECT m.project_id, :fork, m.agent_id, m.sequence, copied.copy_id, m.role, m.parts, m.name,
            m.run_id, m.step_id, m.step, m.group_id, m.model, m.usage, m.provenance, m.pinned,
            m.client_message_id, m.create_time, '', '', 'none', m.search_language,
            coalesce(nullif(m.copied_from_id, ''), m.id)
-    FROM unnest(CAST(:ids AS text[]), CAST(:copies AS text[])) AS made(id, copy_id)
-    JOIN recall.messages m ON m.project_id = :project AND m.id = made.id
+    FROM unnest(CAST(:ids AS text[]), CAST(:copies AS text[])) AS copied(id, copy_id)
+    JOIN recall.messages m ON m.project_id = :project AND m.id = copied.id
     """
 )
 _NOTE = text(

@@ -16,8 +16,8 @@ from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
-    " FROM unnest(CAST(:ids AS text[])) AS asked (asked_id)"
-    " WHERE project_id = :project AND id = asked_id RETURNING id"
+    " FROM unnest(CAST(:ids AS text[])) AS indexed (indexed_id)"
+    " WHERE project_id = :project AND id = indexed_id RETURNING id"
 )
 _ALL_AGAIN = text(
     "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"

@@ -58,10 +58,10 @@ def named_sql(ids: str) -> str:
         ids: SQL of the ids: a text array without duplicates.
     """
     return f"""
-        unnest({ids}) AS asked (asked_id)
+        unnest({ids}) AS requested (requested_id)
         CROSS JOIN LATERAL (
             SELECT * FROM recall.messages
-            WHERE project_id = :project AND id = asked_id OFFSET 0
+            WHERE project_id = :project AND id = requested_id OFFSET 0
         ) m
     """
 
