@@ -195,9 +195,11 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
 
 async def test_attempts_end_with_the_deadline_of_the_call(echo: Any, keys: Any, stub: Any) -> None:
     with keys.signed_in():
+        # Connects to the replicas, which takes longer than the deadline when the machine is busy.
+        assert await stub.Chat(RequestStream(echo.pb.Note(text="end"))).read() is grpc.aio.EOF
         for _ in range(3):
             requests: RequestStream[Any] = RequestStream()
-            call = stub.Chat(requests, timeout=0.3)
+            call = stub.Chat(requests, timeout=1)
             with pytest.raises(DeadlineExceededError):
                 await call.read()
             requests.close()

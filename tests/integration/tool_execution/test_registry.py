@@ -35,7 +35,7 @@ async def dry_run(registry: Any, source: str, **arguments: Any) -> tuple[bool, A
 
 
 async def test_state_of_the_tool_runner_is_read(registry: Any) -> None:
-    response = await registry.GetToolRunner(tool_pb.GetToolRunnerRequest())
+    response = await registry.GetToolRunner(pb.GetToolRunnerRequest())
     # The sandbox may have been started by another test.
     assert response.isolation in {level.label for level in Isolation}
 
