@@ -1,11 +1,13 @@
-"""The repository as files."""
+"""The repository as files, each read once and parsed only where a test needs its tree."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,14 +20,20 @@ _GENERATED = REPOSITORY / "clients" / "python" / "strata" / "api"
 
 
 @cache
-def sources() -> list[Path]:
-    """Our modules: neither generated code nor the migrations, which only ever grow."""
+def modules() -> list[Path]:
+    """The modules of the product that are not generated."""
     return [
         path
         for root in ROOTS
         for path in sorted((REPOSITORY / root).rglob("*.py"))
-        if _GENERATED not in path.parents and path.parent.name != "versions"
+        if _GENERATED not in path.parents
     ]
+
+
+@cache
+def sources() -> list[Path]:
+    """The modules of the product without the migrations, which only ever grow."""
+    return [path for path in modules() if path.parent.name != "versions"]
 
 
 @cache
@@ -55,15 +63,53 @@ def tracked() -> list[Path]:
     ]
 
 
-def texts() -> dict[str, str]:
+@cache
+def text_of(path: Path) -> str:
+    """Returns the text of a file.
+
+    Raises:
+        UnicodeDecodeError: The file is not UTF-8.
+    """
+    return path.read_text("utf-8")
+
+
+@cache
+def name_of(path: Path) -> str:
+    """Returns the path of a file from the top of the repository."""
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@cache
+def texts() -> Mapping[str, str]:
     """The text files of the repository by their name."""
     contents = {}
     for path in tracked():
         try:
-            contents[str(path.relative_to(REPOSITORY))] = path.read_text("utf-8")
+            contents[name_of(path)] = text_of(path)
         except UnicodeDecodeError:
             continue
     return contents
+
+
+def trees(paths: Iterable[Path], mention: re.Pattern[str]) -> Iterator[tuple[Path, ast.Module]]:
+    """Parses the modules in which a pattern matches.
+
+    To parse and walk every module of the repository takes many seconds. A test names the text
+    without which a module cannot have what the test looks for.
+
+    Args:
+        paths: The modules.
+        mention: Matches the text of every module that the test has to see.
+    """
+    for path in paths:
+        if mention.search(text_of(path)):
+            yield path, ast.parse(text_of(path))
+
+
+@cache
+def sections_of(path: Path) -> Mapping[str, str]:
+    """Returns the sections of a Markdown file; see `sections`."""
+    return sections(text_of(path))
 
 
 def sections(document: str) -> dict[str, str]:

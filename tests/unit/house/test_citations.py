@@ -16,25 +16,29 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, sections, texts
+from unit.house.repository import REPOSITORY, sections_of, texts
 
 _NOT_OURS = ("LICENSE", "requirements.lock")
 _DATA = ("shared/strata/shared/search/embedding/data/", "tests/data/", "tests/node/")
 _GENERATED = "clients/python/strata/api/"
 
 OUTSIDE_DOCUMENTS = (
-    r"\b[Bb]lueprin[t]\b",
-    r"\b[Oo]bserved(?:\.m[d]| (?:\xa7|\d))",
-    r"\bas observe[d]\b",
-    r"(?<![\w-])(?:measured|field)\.m[d]\b",
-    r"\barchitecture,? (?:\xa7|invariant)",
-    r"\b[Aa]ppendix [A-Z\d]\b",
-    r"\b[Tt]he [s]pec(?:ification)?\b(?! of [A-Z])",
-    r"\b[Tt]he ol[d] (?:server|implementation|system)\b",
-    r"(?<!\w)(?<!PKCS )[#]\d{1,5}\b",
-    r"\b[Ii]ssue [\d]+\b",
+    ("lueprin", r"\b[Bb]lueprin[t]\b"),
+    ("bserved", r"\b[Oo]bserved(?:\.m[d]| (?:\xa7|\d))"),
+    ("as observe", r"\bas observe[d]\b"),
+    (".m", r"(?<![\w-])(?:measured|field)\.m[d]\b"),
+    ("architecture", r"\barchitecture,? (?:\xa7|invariant)"),
+    ("ppendix ", r"\b[Aa]ppendix [A-Z\d]\b"),
+    ("he s", r"\b[Tt]he [s]pec(?:ification)?\b(?! of [A-Z])"),
+    ("he ol", r"\b[Tt]he ol[d] (?:server|implementation|system)\b"),
+    ("#", r"(?<!\w)(?<!PKCS )[#]\d{1,5}\b"),
+    ("ssue ", r"\b[Ii]ssue [\d]+\b"),
 )
-"""Ways to cite documents that are not in the repository, and issues without their project."""
+"""Ways to cite documents that are not in the repository, and issues without their project.
+
+Each pattern stands behind a part of all texts that it matches, which is looked for first: that is
+much faster in texts without it.
+"""
 
 _SECTION = re.compile(r"(RFC \d+|W3C [A-Z][\w ]*?)? ?\xa7")
 _MARK = re.compile(r"(?<![\w/`\"'.+-])[A-Z]\d{1,2}(?![\w-])")
@@ -85,8 +89,14 @@ def _python_prose(text: str) -> Iterator[str]:
 def citations_of_outside_documents(text: str) -> list[str]:
     """Returns what a text says of documents that are not in the repository."""
     line = unwrapped(text)
-    citations = [match[0] for pattern in OUTSIDE_DOCUMENTS for match in re.finditer(pattern, line)]
-    return citations + [match[0] for match in _SECTION.finditer(line) if match[1] is None]
+    citations = [
+        match[0]
+        for part, pattern in OUTSIDE_DOCUMENTS
+        if part in line
+        for match in re.finditer(pattern, line)
+    ]
+    sections = _SECTION.finditer(line) if "\xa7" in line else ()
+    return citations + [match[0] for match in sections if match[1] is None]
 
 
 def marks(text: str) -> list[str]:
@@ -96,6 +106,8 @@ def marks(text: str) -> list[str]:
 
 def missing_headings(text: str) -> list[str]:
     """Returns what a text cites of ``docs``, a document or a heading of one, and is not there."""
+    if "docs/" not in text:
+        return []
     return [
         match[0]
         for match in _FILE.finditer(text)
@@ -104,7 +116,7 @@ def missing_headings(text: str) -> list[str]:
 
 
 def _leads_somewhere(path: Path, anchor: str | None) -> bool:
-    return path.is_file() and (not anchor or anchor in sections(path.read_text("utf-8")))
+    return path.is_file() and (not anchor or anchor in sections_of(path))
 
 
 def test_no_file_cites_a_document_that_is_not_in_the_repository() -> None:
@@ -125,7 +137,7 @@ def test_no_comment_cites_a_mark_of_a_list_that_is_not_in_the_repository() -> No
 def test_files_that_code_cites_exist() -> None:
     known = {Path(name).name for name in texts() if name.endswith(".md")}
     for name, text in read().items():
-        if name.endswith(".md") or not _FILE.search(text):
+        if name.endswith(".md") or ".md" not in text:
             continue
         for path, _ in _FILE.findall(prose(name)):
             assert Path(path).name in known, f"{name}: {path}"
@@ -146,6 +158,7 @@ def test_code_cites_the_wire_format_by_heading() -> None:
         (name, anchor)
         for name, text in read().items()
         if name.startswith(("shared/", "services/", "gateway/", "protos/"))
+        and "docs/wire-format.md" in text
         for path, anchor in _FILE.findall(text)
         if path == "docs/wire-format.md"
     ]

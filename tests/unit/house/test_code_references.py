@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, ROOTS, tracked
+from unit.house.repository import REPOSITORY, ROOTS, name_of, text_of, tracked
 
 PAGES = [
     REPOSITORY / "docs" / "architecture.md",
@@ -46,7 +46,7 @@ def resolve(path: str) -> Path | None:
 def names_in(path: Path) -> frozenset[str]:
     """Returns the functions, classes, constants and members that a module defines."""
     names: set[str] = set()
-    for node in ast.parse(path.read_text("utf-8")).body:
+    for node in ast.parse(text_of(path)).body:
         names |= _defined(node)
         if isinstance(node, ast.ClassDef):
             members = (name for child in node.body for name in _defined(child))
@@ -109,18 +109,21 @@ def _is_folder(path: str) -> bool:
     return resolve(path) is not None or any(REPOSITORY.glob(f"*/strata/*/{path}"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_references_to_code_exist(page: Path) -> None:
-    assert missing(page.read_text("utf-8")) == []
+def test_references_to_code_exist() -> None:
+    references = {name_of(page): missing(text_of(page)) for page in PAGES}
+    assert {name: gone for name, gone in references.items() if gone} == {}
 
 
-@pytest.mark.parametrize("page", DECISIONS, ids=lambda path: path.stem)
-def test_files_that_a_decision_names_exist(page: Path) -> None:
+def test_files_that_a_decision_names_exist() -> None:
     """A decision may leave out the first folders of a path."""
-    spans = _CODE.findall(_FENCE.sub("", page.read_text("utf-8")))
-    paths = {match[1] for match in map(_FILE.fullmatch, spans) if match and "/" in match[1]}
-    files = [f"/{path.relative_to(REPOSITORY)}" for path in tracked()]
-    assert {path for path in paths if not any(name.endswith(f"/{path}") for name in files)} == set()
+    folders = [name_of(path).split("/") for path in tracked()]
+    endings = {"/".join(parts[start:]) for parts in folders for start in range(len(parts))}
+    missing_files = []
+    for page in DECISIONS:
+        spans = _CODE.findall(_FENCE.sub("", text_of(page)))
+        paths = {match[1] for match in map(_FILE.fullmatch, spans) if match and "/" in match[1]}
+        missing_files += [f"{page.name}: {path}" for path in sorted(paths - endings)]
+    assert missing_files == []
 
 
 def test_architecture_names_enough_code_to_follow_a_message() -> None:

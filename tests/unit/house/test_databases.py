@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
 
-import pytest
-
-from unit.house.repository import REPOSITORY
+from unit.house.repository import modules, name_of, trees
 
 
-def openings() -> Iterator[object]:
-    """Every place in the product that opens a pool."""
-    for root in ("services", "gateway", "shared"):
-        for path in sorted((REPOSITORY / root / "strata").rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Name)
-                    and node.func.id == "Database"
-                ):
-                    yield pytest.param(node, id=f"{path.parent.name}-{path.stem}-{node.lineno}")
+def openings() -> dict[str, ast.Call]:
+    """Returns every place in the product that opens a pool, by file and line."""
+    folders = ("services/", "gateway/", "shared/")
+    servers = (path for path in modules() if name_of(path).startswith(folders))
+    return {
+        f"{name_of(path)}:{node.lineno}": node
+        for path, tree in trees(servers, re.compile(r"\bDatabase\b"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Database"
+    }
 
 
-@pytest.mark.parametrize("opening", list(openings()))
-def test_every_pool_can_stand_behind_a_pooler(opening: ast.Call) -> None:
-    keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in opening.keywords}
-    assert keywords["prepared_statements"] == "settings.prepared_statements"
-
-
-def test_services_open_their_pools_in_one_place() -> None:
-    """`strata.shared.db.opening`; the bootstrap of a database opens its own."""
-    assert len(list(openings())) == 2
+def test_every_pool_can_stand_behind_a_pooler() -> None:
+    settings = {
+        place: [
+            ast.unparse(keyword.value)
+            for keyword in opening.keywords
+            if keyword.arg == "prepared_statements"
+        ]
+        for place, opening in openings().items()
+    }
+    wrong = {k: v for k, v in settings.items() if v != ["settings.prepared_statements"]}
+    assert wrong == {}

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 import runpy
 import tomllib
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 import pytest
 
-from unit.house.repository import REPOSITORY, sections, texts, tracked
+from unit.house.repository import (
+    REPOSITORY,
+    name_of,
+    sections,
+    sections_of,
+    text_of,
+    texts,
+    tracked,
+)
 from unit.k8s.manifests import services
 
 DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
@@ -17,15 +26,20 @@ README = (REPOSITORY / "README.md").read_text("utf-8")
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text("utf-8")
 _LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 _PAGE = re.compile(r"(?<![\w/])docs/[\w./-]+\.md\b(?:#([\w-]+))?")
-_GENERATOR = runpy.run_path(str(REPOSITORY / "docs" / "generate_configuration.py"))
+
+
+@cache
+def generator() -> dict[str, Any]:
+    """Returns the program that writes the page of the settings; it imports all services."""
+    return runpy.run_path(str(REPOSITORY / "docs" / "generate_configuration.py"))
 
 
 def test_the_configuration_is_what_the_settings_say() -> None:
-    assert _GENERATOR["document"]() == CONFIGURATION, "run `python docs/generate_configuration.py`"
+    assert generator()["document"]() == CONFIGURATION, "run `python docs/generate_configuration.py`"
 
 
 def test_every_setting_is_documented() -> None:
-    classes = _GENERATOR["settings_classes"]()
+    classes = generator()["settings_classes"]()
     assert {service.settings for service in services().values()} <= set(classes)
     for cls in classes:
         for name in cls.model_fields:
@@ -38,7 +52,7 @@ def test_every_setting_is_documented() -> None:
 
 def test_the_readme_names_settings_that_exist() -> None:
     known = set(re.findall(r"STRATA_[A-Z_]+", CONFIGURATION))
-    for cls in _GENERATOR["settings_classes"]():
+    for cls in generator()["settings_classes"]():
         known |= {f"{cls.model_config['env_prefix']}{name.upper()}" for name in cls.model_fields}
     for name in re.findall(r"`(STRATA_[A-Z_]+)(?:=[^`]*)?`", README):
         assert name in known, name
@@ -49,16 +63,18 @@ def test_the_readme_knows_every_service_and_its_port() -> None:
         assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_links_lead_to_files_and_headings(document: Path) -> None:
-    text = document.read_text("utf-8")
-    for target, anchor in _LINK.findall(text):
-        if "://" in target:
-            continue
-        page = document.parent / target if target else document
-        assert page.exists(), target
-        if anchor and page.suffix == ".md":
-            assert anchor in sections(page.read_text("utf-8")), f"{target}#{anchor}"
+def test_links_lead_to_files_and_headings() -> None:
+    broken = []
+    for document in DOCUMENTS:
+        for target, anchor in _LINK.findall(text_of(document)):
+            if "://" in target:
+                continue
+            page = (document.parent / target).resolve() if target else document
+            if not page.exists() or (
+                anchor and page.suffix == ".md" and anchor not in sections_of(page)
+            ):
+                broken.append(f"{name_of(document)}: {target}#{anchor}")
+    assert broken == []
 
 
 def test_pages_that_any_file_names_exist() -> None:
@@ -71,7 +87,7 @@ def test_pages_that_any_file_names_exist() -> None:
             page = REPOSITORY / match.group().partition("#")[0]
             assert page.is_file(), f"{name}: {match.group()}"
             anchor = match.group(1)
-            assert anchor is None or anchor in sections(page.read_text("utf-8")), match.group()
+            assert anchor is None or anchor in sections_of(page), match.group()
     assert named > 10
 
 
@@ -101,7 +117,7 @@ def test_make_targets_that_documents_name_exist() -> None:
     makefile = (REPOSITORY / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
     for document in DOCUMENTS:
-        for name in re.findall(r"`make ([a-z0-9-]+)", document.read_text("utf-8")):
+        for name in re.findall(r"`make ([a-z0-9-]+)", text_of(document)):
             assert name in targets, f"{document.name}: make {name}"
 
 

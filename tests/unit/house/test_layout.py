@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, ROOTS, sources
+from unit.house.repository import REPOSITORY, ROOTS, name_of, sources, text_of, trees
 
 
 def test_no_file_hides_the_other_roots() -> None:
@@ -20,21 +21,22 @@ def test_no_file_hides_the_other_roots() -> None:
 
 
 def test_every_other_package_says_what_it_is() -> None:
-    silent = []
-    for path in sources():
-        init = path.parent / "__init__.py"
-        if path.parent.parent.name == "migrations":  # the files of one are loaded by path
-            continue
-        if not init.exists() or not ast.get_docstring(ast.parse(init.read_text("utf-8"))):
-            silent.append(str(path.parent.relative_to(REPOSITORY)))
-    assert sorted(set(silent)) == []
+    # The files of migrations are loaded by path.
+    folders = {path.parent for path in sources() if path.parent.parent.name != "migrations"}
+    silent = [
+        name_of(folder)
+        for folder in sorted(folders)
+        if not (init := folder / "__init__.py").exists()
+        or not ast.get_docstring(ast.parse(text_of(init)))
+    ]
+    assert silent == []
 
 
 def test_the_environment_is_read_in_settings_only() -> None:
     readers = [
-        str(path.relative_to(REPOSITORY))
-        for path in sources()
-        if path.name != "settings.py" and reads_environment(path.read_text("utf-8"))
+        name_of(path)
+        for path, tree in trees(sources(), re.compile("environ|getenv"))
+        if path.name != "settings.py" and reads_environment(tree)
     ]
     assert readers == []
 
@@ -50,12 +52,11 @@ def test_the_environment_is_read_in_settings_only() -> None:
     ],
 )
 def test_every_way_to_read_the_environment_is_seen(source: str) -> None:
-    assert reads_environment(source)
+    assert reads_environment(ast.parse(source))
 
 
-def reads_environment(source: str) -> bool:
+def reads_environment(tree: ast.AST) -> bool:
     wanted = {"environ", "environb", "getenv", "getenvb"}
-    tree = ast.parse(source)
     names = {
         alias.asname or alias.name
         for node in ast.walk(tree)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import strata
+from unit.house.repository import modules, name_of, trees
 
-_REPOSITORY_PATH = re.compile(r"\b(docs|tests|k8s|benchmarks|protos)/[\w-]+[/\w.-]*\.\w+")
+_FOLDERS = "docs|tests|k8s|benchmarks|protos"
+_REPOSITORY_PATH = re.compile(rf"\b({_FOLDERS})/[\w-]+[/\w.-]*\.\w+")
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
@@ -23,17 +23,11 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_message_names_a_file_of_the_repository() -> None:
-    modules = [
-        file
-        for root in strata.__path__
-        for file in Path(root).rglob("*.py")
-        if file.relative_to(root).parts[0] != "api"
-    ]
     messages = [
-        (file.name, text)
-        for file in modules
-        for text in texts(ast.parse(file.read_text("utf-8")))
+        (name_of(path), text)
+        for path, tree in trees(modules(), re.compile(rf"\b({_FOLDERS})\b"))
+        for text in texts(tree)
         if _REPOSITORY_PATH.search(text)
     ]
-    assert len(modules) > 100
+    assert len(modules()) > 100
     assert messages == []

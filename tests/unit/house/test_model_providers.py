@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from strata.agent_loop.models.presets.table import PRESETS
-from unit.house.repository import REPOSITORY, sources
+from unit.house.repository import REPOSITORY, name_of, sources, trees
 
 # The names of OpenAI's protocol, which many servers speak.
 PROTOCOLS = {"openai"}
@@ -17,11 +18,11 @@ OWN_FOLDERS = ("presets", "dialects", "openai_api", "anthropic_api")
 
 def test_no_other_module_names_a_provider() -> None:
     own = tuple(str(MODELS / folder) for folder in OWN_FOLDERS)
+    others = (path for path in sources() if not name_of(path).startswith(own))
     named = [
-        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.value}"
-        for path in sources()
-        if not str(path.relative_to(REPOSITORY)).startswith(own)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        f"{name_of(path)}:{node.lineno}: {node.value}"
+        for path, tree in trees(others, re.compile("|".join(map(re.escape, NAMES))))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in NAMES
     ]
     assert named == []
