@@ -185,6 +185,7 @@ def test_replies_come_back_from_the_journal(
     assert rules_from_json(stored) == judged_by
 
 
+@settings(max_examples=50)
 @given(st.lists(rules, max_size=3).map(tuple))
 def test_rules_come_back_from_the_wire_and_from_their_row(
     given_rules: tuple[ToolRule, ...],

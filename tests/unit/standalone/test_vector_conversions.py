@@ -7,7 +7,7 @@ import sys
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.standalone.vectors import wire
@@ -42,6 +42,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), VALUES))
 def test_a_payload_comes_back(fields: dict[str, object]) -> None:
     message = wire.points.PointStruct(payload=payload_message(fields))

@@ -56,7 +56,7 @@ def with_summary(window: list[Message], planned: Plan) -> list[Message]:
     return [window[0], summary, *planned.kept]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(histories(), MODES, st.floats(-2_000, 80_000))
 def test_plan_is_valid_for_any_history_and_space(
     window: list[Message], chosen: CompactionSettings, space: float
@@ -110,7 +110,7 @@ SHAPES: dict[str, Callable[[list[Message]], bool]] = {
 def test_random_histories_cover_every_shape() -> None:
     seen: set[str] = set()
 
-    @settings(max_examples=150, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
     @given(histories())
     def look(window: list[Message]) -> None:
         seen.update(name for name, is_there in SHAPES.items() if is_there(window))
@@ -119,7 +119,7 @@ def test_random_histories_cover_every_shape() -> None:
     assert seen == set(SHAPES)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(histories().map(unpinned), st.integers(0, 40_000))
 def test_no_reply_is_kept_without_its_question(window: list[Message], space: int) -> None:
     planned = plan(window, VIEW, space, SLIDING)

@@ -325,7 +325,7 @@ def test_a_clipped_text_is_never_longer_than_asked_for(text: str, limit: int) ->
     assert cut == text or cut.endswith(CLIP_MARK) or limit <= len(CLIP_MARK)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(histories(), st.integers(200, 5000), st.lists(st.text(max_size=900), max_size=2))
 def test_an_extract_is_never_empty_nor_too_long(
     window: list[Message], limit: int, before: list[str]
@@ -336,7 +336,7 @@ def test_an_extract_is_never_empty_nor_too_long(
     assert text == extract(window[1:], earlier, "UTC", limit), "it is deterministic"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(histories())
 def test_a_transcript_is_one_json_object_a_line(window: list[Message]) -> None:
     transcript = lines(window[1:], "UTC")

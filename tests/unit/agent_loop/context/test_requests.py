@@ -67,7 +67,7 @@ def called(*ids: str) -> list[Message]:
     ]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(histories(), st.integers(0, 60_000))
 def test_shortened_request_keeps_pairs_and_the_newest_messages(
     window: list[Message], budget: int

@@ -80,7 +80,7 @@ def distinct(made: ModelReply, number: int) -> ModelReply:
     return replace(made, tool_calls=tuple(calls))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(rule_sets, scripts, st.lists(st.integers(0, 25), min_size=1, max_size=3))
 async def test_turn_decides_the_same_after_any_crash(
     rule_set: list[ToolRule], script: list[list[str]], deaths: list[int]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubles import openai_dialect, services
@@ -59,6 +59,7 @@ def body_for(
 
 
 @pytest.mark.parametrize("service", SERVICES)
+@settings(max_examples=25)
 @given(
     conversation=CONVERSATIONS,
     model=st.sampled_from(MODELS),

@@ -104,7 +104,7 @@ def reference(
     return sorted(allowed), forced and bool(allowed), prefilled
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=400)
 @given(rule_sets, histories, toolsets)
 def test_solver_agrees_with_the_reference(
     rule_set: list[ToolRule], history: list[Called], available: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.core_memory.files.domain.chunker import CHUNK_CHARS, Chunker
@@ -20,6 +20,7 @@ LINES = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(LINES)
 def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
     chunks = cut(lines)
@@ -37,11 +38,13 @@ def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
     assert {n for n, line in enumerate(lines, 1) if line.strip()} <= covered
 
 
+@settings(max_examples=40)
 @given(LINES, st.integers(0, 20))
 def test_chunks_do_not_depend_on_pages(lines: list[str], at: int) -> None:
     assert cut(lines[:at], lines[at:]) == cut(lines)
 
 
+@settings(max_examples=40)
 @given(st.text("abc ", min_size=CHUNK_CHARS + 1, max_size=5 * CHUNK_CHARS))
 def test_long_line_is_split_without_loss(line: str) -> None:
     parts = "".join(chunk.text for chunk in cut([line]))

@@ -112,15 +112,21 @@ async def test_a_web_page() -> None:
         (b"%PDF-1.7\n" + NOISE, Format.PDF, "PDF is damaged"),
         (b"PK\x03\x04" + NOISE, Format.DOCX, "Word document is damaged"),
         (samples.archive({"other.txt": b"x"}), Format.DOCX, "not a Word document"),
-        (samples.docx_bomb(), Format.DOCX, "unpacks to more than 200 MB"),
         (samples.xml_bomb(), Format.DOCX, "Word document"),
     ],
-    ids=["password", "scan", "broken-pdf", "broken-docx", "no-docx", "zip-bomb", "xml-bomb"],
+    ids=["password", "scan", "broken-pdf", "broken-docx", "no-docx", "xml-bomb"],
 )
 async def test_unreadable_files_have_errors_with_reasons(
     data: bytes, file_format: Format, words: str
 ) -> None:
     assert words in await refusal_of(data, file_format)
+    assert children() == []
+
+
+async def test_word_document_that_unpacks_to_too_much_is_refused() -> None:
+    # It takes seconds to make, so that it is no parameter: those are made by every test process.
+    message = await refusal_of(samples.docx_bomb(), Format.DOCX)
+    assert "unpacks to more than 200 MB" in message
     assert children() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import grpc, models
 from qdrant_client.conversions.conversion import RestToGrpc
@@ -62,7 +62,8 @@ class Points:
         return grpc.QueryBatchResponse()
 
 
-@given(st.lists(requests(), max_size=3))
+@settings(max_examples=20)
+@given(st.lists(requests(), max_size=10))
 async def test_a_batch_equals_that_of_the_inherited_client(
     asked: list[models.QueryRequest],
 ) -> None:

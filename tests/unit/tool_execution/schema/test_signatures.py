@@ -141,7 +141,7 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
     return type(value) is whole
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(parameters, st.data())
 def test_a_schema_accepts_exactly_the_arguments_that_python_binds(
     chosen: list[tuple[str, bool]], data: st.DataObject
