@@ -10,6 +10,9 @@ PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 CLIENT := clients/python
 API := $(CLIENT)/strata/api
 
+# Without bytecode every process, those that tests start included, compiles all modules at its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
 

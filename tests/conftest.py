@@ -26,6 +26,7 @@ from hypothesis import settings
 import ast_parse_lock
 from scheduling import FixtureScheduling
 from strata.shared.db import Database
+from strata.shared.gc_freeze import freeze_long_lived
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
@@ -51,6 +52,12 @@ settings.load_profile("strata")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling | None:
     """Gives the files of a folder that share a fixture to one process after another."""
     return FixtureScheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Excludes modules and tests from collections of garbage, which else look at all of them."""
+    freeze_long_lived()
 
 
 @dataclass(frozen=True)
