@@ -25,6 +25,7 @@ from hypothesis import settings
 
 import ast_parse_lock
 from scheduling import FixtureScheduling
+from shapes import mark_other_shapes
 from strata.shared.db import Database
 from strata.shared.gc_freeze import freeze_long_lived
 from strata.shared.migrate import RolePasswords, ServiceMigrations
@@ -52,6 +53,12 @@ settings.load_profile("strata")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureScheduling | None:
     """Gives the files of a folder that share a fixture to one process after another."""
     return FixtureScheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves most tests one shape of Strata; the others are slow tests."""
+    mark_other_shapes(items)
 
 
 @pytest.hookimpl(trylast=True)
