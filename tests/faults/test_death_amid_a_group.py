@@ -116,7 +116,7 @@ async def watch(world: System, runs: list[Watched], count: int) -> None:
     await asyncio.wait((reading,))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, seed: int) -> None:
     chance = random.Random(seed)
     strata.model.respond(speaking)

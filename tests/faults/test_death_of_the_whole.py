@@ -44,7 +44,14 @@ async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> No
 
 
 @BOTH
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        # A hurried stop begins with it, too.
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
     live: Live, how: signal.Signals, model: ModelThread
 ) -> None:
@@ -141,11 +148,18 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "delays",
+    [
+        pytest.param((0.4, 1.8, 3.5), id="three"),
+        pytest.param((0.4, 1.0, 1.8, 2.6, 3.5), id="five", marks=pytest.mark.slow),
+    ],
+)
 async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
-    how: signal.Signals, open_folder: Path, model: ModelThread
+    how: signal.Signals, delays: tuple[float, ...], open_folder: Path, model: ModelThread
 ) -> None:
     strata = Live(open_folder / "data", model.url)
-    for delay in (0.4, 1.0, 1.8, 2.6, 3.5):
+    for delay in delays:
         process = strata.launch()
         await asyncio.sleep(delay)
         family = [psutil.Process(process.pid)]

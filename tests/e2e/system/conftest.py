@@ -39,7 +39,8 @@ async def live(open_folder: Path) -> AsyncIterator[LiveStrata]:
         yield strata
 
 
-@pytest_asyncio.fixture(params=["single", "split"])
+# Services in processes of their own are killed in tests/faults by the dozen.
+@pytest_asyncio.fixture(params=["single", pytest.param("split", marks=pytest.mark.slow)])
 async def either_live(
     request: pytest.FixtureRequest, open_folder: Path
 ) -> AsyncIterator[LiveStrata]:

@@ -219,7 +219,11 @@ async def use_vectors(system: System, vectors: Vectors) -> list[str]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
+# In split mode each service logs for itself, and answers of one pass through others.
+@pytest.mark.parametrize(
+    "split",
+    [pytest.param(False, id="single", marks=pytest.mark.slow), pytest.param(True, id="split")],
+)
 async def test_no_form_of_a_credential_is_shown_logged_or_stored(
     open_folder: Path, *, split: bool
 ) -> None:
