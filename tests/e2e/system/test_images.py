@@ -26,6 +26,7 @@ from whole_system import System
 pytestmark = pytest.mark.timeout(240)
 
 SENT, DRAWN = png(3, 3, shade=50), png(5, 4, shade=200)
+BOTH = [("image/png", SENT), ("image/png", DRAWN)]
 DRAW = Call("painter__draw", {"data": base64.b64encode(DRAWN).decode()})
 
 
@@ -46,45 +47,49 @@ async def send(
     return await RunStream(system.runs.SendMessage(request)).rest()
 
 
-@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def check_drawn(system: System, agent: agent_pb.Agent) -> None:
+    """Sends an image, has the tool draw another, and checks what model and client get."""
+    model = system.model
+    model.requests.clear()
+    model.script(Reply(calls=(DRAW,)), say("Two squares."))
+    ran = await send(system, agent, user_message("Draw one like this.", [SENT]))
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
+    assert [request.images for request in model.requests] == [BOTH[:1], BOTH]
+    (answered,) = model.requests[1].answered
+    assert json.loads(answered)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
+    (returned,) = [
+        part.tool_return for m in ran.messages for part in m.parts if part.tool_return.name
+    ]
+    (image,) = returned.images
+    assert (image.width, image.height, image.data) == (5, 4, b"")
+    assert all(DRAWN not in event.SerializeToString() for event in ran.events)
+
+
 async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
-    dialect: str, open_folder: Path
+    open_folder: Path,
 ) -> None:
     async with ModelServer() as model:
-        strata = LiveStrata(
-            open_folder / "data",
-            model,
-            environment={
-                "ANTHROPIC_BASE_URL": model.anthropic_url,
-                "ANTHROPIC_API_KEY": "key",
-            },
-        )
+        anthropic = {"ANTHROPIC_BASE_URL": model.anthropic_url, "ANTHROPIC_API_KEY": "key"}
+        strata = LiveStrata(open_folder / "data", model, environment=anthropic)
         try:
             system = await strata.start()
             await add_painter(system, open_folder)
-            agent = await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
-            model.script(Reply(calls=(DRAW,)), say("Two squares."))
-            ran = await send(system, agent, user_message("Draw one like this.", [SENT]))
-            assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-            assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
-            both = [("image/png", SENT), ("image/png", DRAWN)]
-            assert [request.images for request in model.requests] == [both[:1], both]
-            (answered,) = model.requests[1].answered
-            assert json.loads(answered)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
-            (returned,) = [
-                part.tool_return for m in ran.messages for part in m.parts if part.tool_return.name
+            agents = [
+                await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
+                for dialect in ("openai", "anthropic")
             ]
-            (image,) = returned.images
-            assert (image.width, image.height, image.data) == (5, 4, b"")
-            assert all(DRAWN not in event.SerializeToString() for event in ran.events)
+            for agent in agents:
+                await check_drawn(system, agent)
             await system.channel.close()
 
             await strata.kill()
             system = await strata.start()
-            model.script(say("The same two."))
-            again = await system.send(agent, "What do you see?")
-            assert again.text == "The same two."
-            assert model.requests[-1].images == both
+            for agent in agents:
+                model.script(say("The same two."))
+                again = await system.send(agent, "What do you see?")
+                assert again.text == "The same two."
+                assert model.requests[-1].images == BOTH
             assert model.violations == []
             await system.channel.close()
         finally:
