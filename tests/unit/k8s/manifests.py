@@ -72,11 +72,13 @@ class ServiceFacts:
     @property
     def databases(self) -> set[str]:
         """The settings with the databases that its `main` opens."""
+        openings = {"open_database": "database_url", "open_worker_database": "worker_database_url"}
         return {
-            node.attr
+            openings[node.func.id]
             for node in ast.walk(self._main)
-            if isinstance(node, ast.Attribute)
-            and node.attr in {"database_url", "worker_database_url"}
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in openings
         }
 
     @property

@@ -110,6 +110,9 @@ def _strata_matches(  # noqa: C901
     if isinstance(value, list):
         if whole is tuple and inside and inside[-1] is not ...:
             return len(value) == len(inside) and all(map(_strata_matches, value, inside))
+        # issubclass raises TypeError for a TypedDict.
+        if typing.is_typeddict(whole):
+            return False
         if whole in (tuple, set, frozenset) or issubclass(list, whole):
             return not inside or all(_strata_matches(element, inside[0]) for element in value)
         return False

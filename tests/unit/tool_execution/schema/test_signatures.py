@@ -181,7 +181,9 @@ def is_made(value: Any, kind: Any) -> bool:
     whole: Any = origin or kind
     if typing.is_typeddict(whole):
         hints = typing.get_type_hints(whole)
-        return all(is_made(item, hints[name]) for name, item in value.items())
+        return isinstance(value, dict) and all(
+            is_made(item, hints[name]) for name, item in value.items()
+        )
     if not isinstance(value, (int, float) if whole is float else (whole,)):
         return False
     value = typing.cast("Any", value)

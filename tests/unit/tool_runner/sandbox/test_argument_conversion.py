@@ -60,6 +60,8 @@ class Plain:
         (None, Unit | None, None),
         ({"x": 1}, Plain, {"x": 1}),
         ([1], Any, [1]),
+        (["c"], Options | list[Unit], [Unit.CELSIUS]),
+        (["c"], Options | str, ["c"]),
         ("x", int, "x"),
     ],
 )
