@@ -41,6 +41,8 @@ logging.raiseExceptions = False
 
 # The files of all databases and of the vector engine of one process take about 2 GB.
 _PLENTY_BYTES = 12 << 30
+_SHARED_MEMORY = Path("/dev/shm")
+_FOLDER = "strata-"
 
 ast_parse_lock.install()
 
@@ -130,7 +132,7 @@ class Databases:
 
 def _make_reachable(parent: Path | None = None) -> Path:
     # pytest's own folders are closed to the user that PostgreSQL runs as when we are root.
-    folder = Path(tempfile.mkdtemp(prefix="strata-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent))
     folder.chmod(0o711)
     return folder
 
@@ -143,14 +145,21 @@ def session_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _remove_leftovers() -> None:
+    """Removes folders of sessions that were killed: each holds hundreds of megabytes of memory."""
+    for folder in _SHARED_MEMORY.glob(f"{_FOLDER}*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _memory() -> Path | None:
     """Where files live in memory, if there is plenty of it."""
-    shared = Path("/dev/shm")
     try:
-        state = os.statvfs(shared)
+        state = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return None
-    return shared if state.f_bavail * state.f_frsize >= _PLENTY_BYTES else None
+    return _SHARED_MEMORY if state.f_bavail * state.f_frsize >= _PLENTY_BYTES else None
 
 
 @pytest.fixture(scope="session")
@@ -160,6 +169,7 @@ def engine_folder(pytestconfig: pytest.Config) -> Path:
     The databases of all tests have a hundred thousand files. On a disk their removal can take
     longer than a test may, so it belongs to no test.
     """
+    _remove_leftovers()
     folder = _make_reachable(_memory())
     pytestconfig.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     return folder
