@@ -196,9 +196,11 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
 async def test_attempts_end_with_the_deadline_of_the_call(echo: Any, keys: Any, stub: Any) -> None:
     with keys.signed_in():
         # Connects to the replicas, which takes longer than the deadline when the machine is busy.
-        assert await stub.Chat(RequestStream(echo.pb.Note(text="end"))).read() is grpc.aio.EOF
+        requests: RequestStream[Any] = RequestStream(echo.pb.Note(text="end"))
+        assert await stub.Chat(requests).read() is grpc.aio.EOF
+        requests.close()
         for _ in range(3):
-            requests: RequestStream[Any] = RequestStream()
+            requests = RequestStream()
             call = stub.Chat(requests, timeout=1)
             with pytest.raises(DeadlineExceededError):
                 await call.read()

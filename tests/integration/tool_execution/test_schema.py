@@ -12,6 +12,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution import main
 from strata.tool_execution.migrations import MIGRATIONS
@@ -29,6 +30,7 @@ class NoServices:
 
     clock = SystemClock()
     telemetry = Telemetry()
+    shared_resources = SharedResources()
 
     def channel(self, service: str) -> Any:
         class Channel:
