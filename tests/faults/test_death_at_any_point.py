@@ -6,7 +6,6 @@ What was acknowledged is found afterwards by its text, once, and every window is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import random
@@ -17,20 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
-import psutil
 import pytest
 
-from faults.live import Live, alive
+from faults.live import Live
 from faults.surviving import writing
+from faults.victims import VICTIMS, process_of
 
-# By what stands in the command line of each.
-VICTIMS = {
-    "recall": "strata.recall.main",
-    "archival": "strata.archival.main",
-    "vectors": "strata.standalone.vectors",
-    "agent_loop": "strata.agent_loop.main",
-    "postgres": "postgres",
-}
 _WINDOWS = """
     SELECT w.conversation_id, w.message_ids,
            (SELECT m.id FROM recall.messages m
@@ -42,22 +33,6 @@ _NAMED = """
     SELECT m.id, m.sequence, m.role, m.parts FROM recall.messages m
     WHERE m.id = ANY($1::text[]) ORDER BY m.sequence
 """
-
-
-def process_of(live: Live, victim: str) -> psutil.Process | None:
-    """The process of a service or of an engine at the moment; None while there is none."""
-    for process in alive(live.family()[1:]):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            words = process.cmdline()
-            # Workers of PostgreSQL are children of its own first process.
-            if any(VICTIMS[victim] in word for word in words) and _is_first(process, victim):
-                return process
-    return None
-
-
-def _is_first(process: psutil.Process, victim: str) -> bool:
-    parent = process.parent()
-    return parent is not None and not any(VICTIMS[victim] in word for word in parent.cmdline())
 
 
 async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:

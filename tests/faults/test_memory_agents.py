@@ -25,7 +25,7 @@ import pytest_asyncio
 
 from doubles.script import Call, ModelCall, Reply, Step, say
 from faults.live import Client, Live, ModelThread, gone
-from faults.test_death_at_any_point import process_of
+from faults.victims import process_of
 from strata.api.agent_loop.v1 import agent_service_pb2
 
 VICTIMS = ("agent_loop", "gateway", "postgres", "agent_loop")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pytest
+
+from strata.gateway.runs.domain.runs import NewRun
 from strata.gateway.runs.store.runs import PostgresRunStore
+from strata.protocol.errors import FailedPreconditionError
 from strata.shared.db import Database
 
 if TYPE_CHECKING:
@@ -22,3 +26,10 @@ class Gateways:
     first: PostgresRunStore
     second: PostgresRunStore
     short: PostgresRunStore
+
+
+async def refused(gateways: Gateways, new: NewRun) -> FailedPreconditionError:
+    """Accepts a run, and returns the error with which the store refuses it."""
+    with pytest.raises(FailedPreconditionError) as raised:
+        await gateways.first.accept(new)
+    return raised.value

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract.gateway.stores import Gateways
-from contract.gateway.test_approvals import refused
+from contract.gateway.stores import Gateways, refused
 from gateway_records import PROJECT, WELL, answering, asking, events, fence_of, new_run, taken
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2

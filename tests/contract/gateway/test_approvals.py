@@ -7,21 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from contract.gateway.stores import Gateways
+from contract.gateway.stores import Gateways, refused
 from gateway_records import PROJECT, WELL, answering, asking, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
-from strata.gateway.runs.domain.runs import NewRun
 from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 ALL = ApprovalFilter()
-
-
-async def refused(gateways: Gateways, new: NewRun) -> FailedPreconditionError:
-    with pytest.raises(FailedPreconditionError) as raised:
-        await gateways.first.accept(new)
-    return raised.value
 
 
 async def test_a_conversation_waits_for_the_one_answer(gateways: Gateways) -> None:

@@ -15,9 +15,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from callers import as_project
-from contract.search.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
 from message_finder import Finder, finder_on
 from polling import eventually
+from qdrant_requests import ADMINISTRATION, RecordingClient, projects_of
 from recall_conversations import START, Writer
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.search.index import MESSAGES, MessageIndex

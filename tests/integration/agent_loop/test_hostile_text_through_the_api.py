@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from doubles.script import say
 from inner_services import InnerServices
+from prompt_structure import structure
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -24,7 +25,6 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
-from unit.test_hostile_text_in_prompt import structure
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from chat_messages import roles
 from doubles.script import call, say
-from integration.system.test_approvals import GATE, INSERT
+from gated_inserts import GATE, INSERT
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.protocol.errors import InvalidArgumentError

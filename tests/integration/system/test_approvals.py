@@ -9,9 +9,10 @@ import pytest
 
 from chat_messages import roles, user_message
 from doubles.script import Call, Reply, call, say
+from gated_inserts import GATE, INSERT
 from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
@@ -19,11 +20,6 @@ from strata.shared.ids import new_id
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-GATE = tool_pb2.ToolRule(
-    type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="memory_insert", timeout_s=600
-)
-INSERT = {"label": "human", "new_str": "Likes rowing."}
 
 
 def asks(text: str = "May I?") -> Reply:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.house.repository import REPOSITORY, ROOTS, name_of, sources, text_of, trees
+from unit.house.repository import REPOSITORY, ROOTS, name_of, sources, text_of, tracked, trees
 
 
 def test_no_file_hides_the_other_roots() -> None:
@@ -30,6 +30,13 @@ def test_every_other_package_says_what_it_is() -> None:
         or not ast.get_docstring(ast.parse(text_of(init)))
     ]
     assert silent == []
+
+
+def test_test_modules_import_no_other_test_module() -> None:
+    # What two of them need belongs to `tests/support`.
+    pattern = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.MULTILINE)
+    modules = [path for path in tracked() if path.suffix == ".py" and path.name != "conftest.py"]
+    assert [name_of(path) for path in modules if pattern.search(text_of(path))] == []
 
 
 def test_the_environment_is_read_in_settings_only() -> None:

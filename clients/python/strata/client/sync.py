@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import (
     AsyncGenerator,
@@ -89,7 +90,15 @@ def _iterating(
     def iterate(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[ResultT]:
         return self._iterate(method(self._client, *args, **kwargs))
 
+    item = inspect.signature(method).return_annotation.removeprefix("AsyncGenerator[")
+    _show_return(iterate, f"Iterator[{item.removesuffix(', None]')}]")
     return iterate
+
+
+def _show_return(function: Callable[..., Any], annotation: str) -> None:
+    """Makes ``help`` show what a function returns, and not what the wrapped one does."""
+    signature = inspect.signature(function)
+    vars(function)["__signature__"] = signature.replace(return_annotation=annotation)
 
 
 class SyncClient(Services):
@@ -201,6 +210,8 @@ def _synchronous(
         finally:
             thread.close()
 
+    opened.__name__ = opened.__qualname__ = "connect_sync"
+    _show_return(opened, "AbstractContextManager[SyncClient]")
     return opened
 
 

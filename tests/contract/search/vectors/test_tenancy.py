@@ -1,13 +1,11 @@
 """No request on documents leaves without its project, and no project sees another."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdrant_client import AsyncQdrantClient, models
+from qdrant_client import AsyncQdrantClient
 
+from qdrant_requests import ADMINISTRATION, RecordingClient, projects_of
 from strata.protocol.errors import InternalError, Reason
 from strata.shared.search.vectors import Collection, SparseVector, Where
 from strata.shared.search.vectors.points import point_id
@@ -16,72 +14,6 @@ from strata.shared.search.vectors.qdrant import QdrantIndex
 from .conftest import DIM, ENCODER, EPOCH, FIELDS, MODEL, document, vector
 
 EAST = vector(1.0)
-
-# What touches no document: collections and aliases hold no tenant's data.
-ADMINISTRATION = {
-    "collection_exists",
-    "create_collection",
-    "get_collection",
-    "get_collections",
-    "create_payload_index",
-    "get_aliases",
-    "update_collection_aliases",
-    "close",
-}
-
-
-class RecordingClient:
-    """Passes every call on, and keeps it."""
-
-    def __init__(self, client: AsyncQdrantClient) -> None:
-        self._client = client
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append((name, args, kwargs))
-            return await method(*args, **kwargs)
-
-        return call
-
-
-def tenants_of(condition: models.Filter | None) -> set[object]:
-    """The projects that a filter is bound to, by a condition that MUST hold."""
-    assert condition is not None
-    assert isinstance(condition.must, list)
-    return {
-        part.match.value
-        for part in condition.must
-        if isinstance(part, models.FieldCondition)
-        and part.key == "project_id"
-        and isinstance(part.match, models.MatchValue)
-    }
-
-
-def projects_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> set[object]:
-    """The projects that a request reaches; fails on a kind of request not known here."""
-    match name:
-        case "query_batch_points":
-            tenants = [tenants_of(request.filter) for request in args[1]]
-            tenants += [
-                tenants_of(request.params.idf.corpus)
-                for request in args[1]
-                if request.params is not None
-            ]
-            return set.union(*tenants) if all(len(one) == 1 for one in tenants) else set()
-        case "count":
-            return tenants_of(kwargs["count_filter"])
-        case "delete":
-            return tenants_of(args[1].filter)
-        case "set_payload":
-            return tenants_of(kwargs["points"])
-        case "upsert":
-            return {point.payload["project_id"] for point in args[1]}
-    raise AssertionError(f"a request of a kind not known here: {name}")
-
-
 VALUES = st.lists(st.text(max_size=3), max_size=3)
 CONDITIONS = st.dictionaries(st.sampled_from(["archive_id", "tags"]), VALUES, max_size=2)
 WHERES = st.builds(
