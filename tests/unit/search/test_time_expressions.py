@@ -50,7 +50,7 @@ def day(text: str) -> list[tuple[str, str]]:
         ("last week", [("2026-11-09", "2026-11-15")]),
         ("two weeks ago", [("2026-11-04", "2026-11-10")]),
         ("last month", [("2026-10-01", "2026-10-31")]),
-        ("a few months ago", [("2026-08-01", "2026-08-31")]),
+        ("a few months ago", [("2026-06-01", "2026-09-30")]),
         ("in the last two weeks", [("2026-11-07", "2026-11-21")]),
         ("over the past month", [("2026-10-21", "2026-11-21")]),
         ("last year", [("2025-01-01", "2025-12-31")]),
@@ -95,7 +95,6 @@ def test_words_are_read_as_people_mean_them(text: str, expected: list[tuple[str,
         "he is 3 years old",
         "the weekend plan",
         "my March report",
-        "\u6628\u5929",
     ],
 )
 def test_other_words_are_left_alone(text: str) -> None:

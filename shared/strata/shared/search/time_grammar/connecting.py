@@ -1,0 +1,258 @@
+"""Connects expressions: "between A and B", "since A", and a day with a time of day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cache
+
+from strata.shared.search.time_grammar.english import ENGLISH
+from strata.shared.search.time_grammar.matching import (
+    SPACED,
+    UNSPACED,
+    Expression,
+    Moments,
+    has_han_or_kana,
+    spans_of,
+)
+from strata.shared.search.time_grammar.readers import around, recurrence, time_of_day
+from strata.shared.search.time_grammar.rules import Language, Reference, RuleMatch, Side
+
+# Connecting words stand directly beside an expression.
+_BESIDE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRange:
+    """A time range and the position of its words; None is open."""
+
+    begin: int
+    end: int
+    first: datetime | None
+    last: datetime | None
+
+
+def connected(
+    expressions: Sequence[Expression], folded: str, reference: Reference
+) -> Iterator[NamedRange]:
+    """Yields the ranges that the expressions of a folded text name, in its order."""
+    position = 0
+    while position < len(expressions):
+        one = expressions[position]
+        after = expressions[position + 1] if position + 1 < len(expressions) else None
+        if after and (end := _connection_end(one, after, folded)) is not None:
+            for first, last in _from_to(one, after, reference):
+                yield NamedRange(one.begin, end, first, last)
+            position += 2
+            continue
+        yield from _alone(one, folded, reference)
+        position += 1
+
+
+def _alone(one: Expression, folded: str, reference: Reference) -> Iterator[NamedRange]:
+    """Yields the ranges of an expression that is not connected with another one."""
+    opening = _opening_of(one, folded)
+    if opening is None:
+        if one.weak:
+            return
+        one = _with_time_of_day(one, folded, reference)
+        for first, last in one.spans:
+            yield NamedRange(one.begin, one.end, first, last)
+        return
+    side, begin, end = opening
+    for first, last in one.spans:
+        if side is Side.SINCE:
+            yield NamedRange(begin, end, first, None)
+        elif side is Side.AFTER:
+            yield NamedRange(begin, end, last, None)
+        else:
+            yield NamedRange(begin, end, None, first if side is Side.BEFORE else last)
+
+
+def _connection_end(one: Expression, after: Expression, folded: str) -> int | None:
+    """Returns the end of the words that connect two expressions; None if nothing does."""
+    gap = folded[one.end : after.begin]
+    if len(gap) > _BESIDE or not (one.spans and after.spans):
+        return None
+    if one.bare_weekday and after.bare_weekday:  # "from Monday to Friday" is said of every week
+        return None
+    before = folded[max(0, one.begin - _BESIDE) : one.begin]
+    for language in _languages(folded):
+        for connection in _connections(language):
+            if connection.between.fullmatch(gap) and connection.before.search(before):
+                end = connection.after.match(folded, after.end)
+                if end is not None:
+                    return end.end()
+    return None
+
+
+def _from_to(one: Expression, after: Expression, reference: Reference) -> Iterator[Moments]:
+    """Yields the ranges from the first to the second of two connected times.
+
+    Without a year the second is the newest that has begun, and the first is the one before it:
+    "between November and February" spans a new year.
+    """
+    firsts, lasts = one.spans, after.spans
+    zone = reference.zone
+    if recurrence(one.match):
+        day = lasts[0][0].astimezone(zone).date()
+        firsts = spans_of(one.match, replace(reference, today=day)) or firsts
+    elif days := recurrence(after.match):
+        day = firsts[0][0].astimezone(zone).date()
+        later = replace(reference, today=day + timedelta(days=days - 1))
+        lasts = spans_of(after.match, later) or lasts
+    pairs = (
+        zip(firsts, lasts, strict=False) if len(firsts) == len(lasts) else [(firsts[0], lasts[-1])]
+    )
+    for first, last in pairs:
+        yield min(first[0], last[0]), max(first[1], last[1])
+
+
+def _opening_of(one: Expression, folded: str) -> tuple[Side, int, int] | None:
+    """Returns the open side that the words beside an expression name, and all their positions."""
+    start = max(0, one.begin - _BESIDE)
+    before = folded[start : one.begin]
+    openings = _openings(spaced=True)
+    if has_han_or_kana(folded):
+        openings += _openings(spaced=False)
+    for opening in openings:
+        words = opening.before.search(before)
+        end = opening.after.match(folded, one.end) if words else None
+        if words is None or end is None:
+            continue
+        if one.bare_weekday and opening.side not in {Side.SINCE, Side.AFTER}:
+            return None  # "before Monday" is said of the next one
+        return opening.side, start + words.start(), end.end()
+    return None
+
+
+def _with_time_of_day(one: Expression, folded: str, reference: Reference) -> Expression:
+    """Returns an expression of one day narrowed to the time of day beside it, if there is one."""
+    if len(one.spans) != 1 or not _is_one_day(one.spans[0]):
+        return one
+    own = one.match.language
+    for language in (own,) if own.code else _languages(folded):
+        for clock in _clocks(language):
+            if match := clock.after.match(folded, one.end):
+                begin, end = one.begin, match.end()
+            elif match := clock.before.search(folded, max(0, one.begin - _BESIDE), one.begin):
+                begin, end = match.start(), one.end
+            else:
+                continue
+            span = _at(one, RuleMatch(language, one.match.rule, match), reference)
+            if span is not None:
+                return replace(one, begin=begin, end=end, spans=(span,))
+    return one
+
+
+def _at(day: Expression, clock: RuleMatch, reference: Reference) -> Moments | None:
+    """Returns the time of a clock on a day; None if there is no such time."""
+    date = day.spans[0][0].astimezone(reference.zone).date()
+    try:
+        return around(datetime.combine(date, time_of_day(clock), reference.zone))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_one_day(span: Moments) -> bool:
+    """Returns whether a span is one day, also one on which the clocks change."""
+    return timedelta(hours=20) < span[1] - span[0] < timedelta(hours=28)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    before: re.Pattern[str]
+    after: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    side: Side
+    before: re.Pattern[str]
+    after: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    before: re.Pattern[str]
+    between: re.Pattern[str]
+    after: re.Pattern[str]
+
+
+def _languages(folded: str) -> tuple[Language, ...]:
+    return SPACED + UNSPACED if has_han_or_kana(folded) else SPACED
+
+
+@cache
+def _clocks(language: Language) -> tuple[_Clock, ...]:
+    clocks = [language.expression(pattern) for pattern in language.clocks]
+    if not language.spaced:
+        return tuple(_Clock(re.compile(rf"{clock}$"), re.compile(clock)) for clock in clocks)
+    return tuple(
+        _Clock(re.compile(rf"(?<!\w)(?:{clock}) *,? *$"), re.compile(rf" *,? *(?:{clock})(?!\w)"))
+        for clock in clocks
+    )
+
+
+@cache
+def _openings(*, spaced: bool) -> tuple[_Opening, ...]:
+    """Returns the openings; those of spaced languages that are one word are joined for speed."""
+    if not spaced:
+        return tuple(
+            _Opening(
+                opening.side, _at_end(language, opening.before), _at_begin(language, opening.after)
+            )
+            for language in UNSPACED
+            for opening in language.openings
+        )
+    openings = []
+    for side in Side:
+        words = [
+            opening.before
+            for language in SPACED
+            for opening in language.openings
+            if opening.side is side and not opening.after
+        ]
+        openings.append(_Opening(side, _at_end(ENGLISH, "|".join(words)), re.compile("")))
+    return (
+        *openings,
+        *(
+            _Opening(
+                opening.side, _at_end(language, opening.before), _at_begin(language, opening.after)
+            )
+            for language in SPACED
+            for opening in language.openings
+            if opening.after
+        ),
+    )
+
+
+@cache
+def _connections(language: Language) -> tuple[_Connection, ...]:
+    space = " *,? *" if language.spaced else ""
+    return tuple(
+        _Connection(
+            _at_end(language, connection.before),
+            re.compile(rf"{space}(?:{language.expression(connection.between)}){space}"),
+            _at_begin(language, connection.after),
+        )
+        for connection in language.connections
+    )
+
+
+def _at_end(language: Language, words: str) -> re.Pattern[str]:
+    """Returns an expression for words at the end of a text; no words match always."""
+    if not words:
+        return re.compile("$")
+    expression = language.expression(words)
+    return re.compile(rf"(?<!\w)(?:{expression}) *$" if language.spaced else rf"(?:{expression})$")
+
+
+def _at_begin(language: Language, words: str) -> re.Pattern[str]:
+    """Returns an expression for words at a position of a text; no words match always."""
+    if not words:
+        return re.compile("")
+    expression = language.expression(words)
+    return re.compile(rf" *(?:{expression})(?!\w)" if language.spaced else expression)
