@@ -14,7 +14,9 @@ _PUNCTUATION = {
     "/": "\uff0f",
     ":": "\uff1a",
     ".": "\uff0e",
-    ",": "\uff0c",
+    ",": "\uff0c\u3001",
+    "?": "\uff1f",
+    "!": "\uff01",
 }
 # Characters of traditional Chinese and Japanese texts, and their simplified forms.
 _TRADITIONAL = (
