@@ -38,10 +38,10 @@ _FUNCTION_WORDS = {
         "sin sobre son soy su sus te tengo ti tiene tienes tu tus un una unos y yo"
     ),
 }  # fmt: skip
-_LANGUAGES_OF: dict[str, frozenset[str]] = {
-    word: frozenset(code for code, words in _FUNCTION_WORDS.items() if word in words.split())
-    for word in " ".join(_FUNCTION_WORDS.values()).split()
-}
+_LANGUAGES_OF: dict[str, list[str]] = {}
+for _code, _words in _FUNCTION_WORDS.items():
+    for _word in _words.split():
+        _LANGUAGES_OF.setdefault(_word, []).append(_code)
 _WORD = re.compile(r"[a-z]+")
 _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _HAN = re.compile("[\u4e00-\u9fff]")

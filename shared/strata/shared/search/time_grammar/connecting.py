@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from typing import NamedTuple
 
 from strata.shared.search.time_grammar.english import ENGLISH
 from strata.shared.search.time_grammar.matching import (
@@ -24,8 +25,7 @@ from strata.shared.search.time_grammar.rules import Language, Reference, RuleMat
 _BESIDE = 40
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRange:
+class NamedRange(NamedTuple):
     """A time range and the position of its words; None is open."""
 
     begin: int
@@ -62,6 +62,8 @@ def _alone(one: Expression, folded: str, reference: Reference) -> Iterator[Named
             yield NamedRange(one.begin, one.end, first, last)
         return
     side, begin, end = opening
+    if side is Side.AFTER:
+        one = _ended(one, reference)
     for first, last in one.spans:
         if side is Side.SINCE:
             yield NamedRange(begin, end, first, None)
@@ -69,6 +71,15 @@ def _alone(one: Expression, folded: str, reference: Reference) -> Iterator[Named
             yield NamedRange(begin, end, last, None)
         else:
             yield NamedRange(begin, end, None, first if side is Side.BEFORE else last)
+
+
+def _ended(one: Expression, reference: Reference) -> Expression:
+    """Returns a recurring time that has ended: in July, "after the summer" is said of last year."""
+    if recurrence(one.match) and one.spans and one.spans[-1][1] > reference.now:
+        before = one.spans[0][0].astimezone(reference.zone).date() - timedelta(days=1)
+        spans = spans_of(one.match, replace(reference, today=before))
+        return replace(one, spans=spans or one.spans)
+    return one
 
 
 def _connection_end(one: Expression, after: Expression, folded: str) -> int | None:
@@ -161,21 +172,18 @@ def _is_one_day(span: Moments) -> bool:
     return timedelta(hours=20) < span[1] - span[0] < timedelta(hours=28)
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
+class _Clock(NamedTuple):
     before: re.Pattern[str]
     after: re.Pattern[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
+class _Opening(NamedTuple):
     side: Side
     before: re.Pattern[str]
     after: re.Pattern[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
+class _Connection(NamedTuple):
     before: re.Pattern[str]
     between: re.Pattern[str]
     after: re.Pattern[str]

@@ -158,7 +158,9 @@ ENGLISH = Language(
         Rule("{which} {season}", readers.season),
         Rule("(?:the )?{season} before last", readers.season, which=-2),
         Rule("{number} {seasons} (?:ago|back)", readers.season),
-        Rule("{season}", readers.season, weak=True),
+        # "Before the fall" is not said of the season.
+        Rule("(?!fall){season}", readers.season, weak=True),
+        Rule("(?<!before the )(?<!after the )(?P<season>fall)", readers.season, weak=True),
         Rule("(?:at|on|over|around|during) {holiday}", readers.holiday),
         Rule("(?:(?:at|on|over|around|during) )?{holiday}" + _YEAR, readers.holiday),
         Rule("{which} {holiday}", readers.holiday),

@@ -43,7 +43,7 @@ _PART = "(?:(?:anfang|mitte|ende|beginn)(?: des)? )"
 _DAY = r"{day}\."
 _TO = r"(?: ?- ?| bis (?:zum )?)"
 _IN = f"(?:(?:im|wahrend(?: des)?) {_PART}?|{_PART})"
-_FILLERS = "(?: dem| den| der| zum| zur| im| am| etwa| ca\\.?| anfang| mitte| ende)*"
+_FILLERS = "(?: dem| den| der| zum| zur| im| am| etwa| ca\\.?| anfang| mitte| ende| jahre?)*"
 # German names a year without a preposition: "Wo habe ich 2024 gewohnt?"
 _YEAR_AFTER = (
     "(?:ich|wir|du|er|sie|es|man|war|waren|warst|hat|hatte|hatten|habe|haben|hast|wurde|bin|ist"
@@ -223,7 +223,7 @@ GERMAN = Language(
         Rule("{month}", readers.month, weak=True),
         Rule(f"{_YEAR_AFTER} " + "(?P<words>{year})" + NOT_A_COUNT, readers.year),
         Rule(_PART + "{year}", readers.year),
-        Rule(r"(?<![./-])(?:jahr )?{year}" + NOT_A_COUNT, readers.year, weak=True),
+        Rule(r"(?<![./-]){year}" + NOT_A_COUNT, readers.year, weak=True),
         Rule(_IN + "{season}", readers.season),
         Rule("(?:im )?{season}" + _YEAR, readers.season),
         Rule("{years} (?:im )?{season}", readers.season),

@@ -19,7 +19,7 @@ def parse_number(text: str) -> int:
     if text.isdigit():
         return int(text)
     tens, ten, ones = text.rpartition("十")
-    if len(tens) > 1 or len(ones) > 1 or not set(tens + ones) <= set(_DIGITS):
+    if not text or len(tens) > 1 or len(ones) > 1 or not set(tens + ones) <= set(_DIGITS):
         raise ValueError(f"not a number: {text}")
     return (_DIGITS.get(tens, 1) * 10 if ten else 0) + _DIGITS.get(ones, 0)
 

@@ -17,7 +17,7 @@ from strata.shared.search.time_grammar.calendar_spans import (
     year_span,
 )
 from strata.shared.search.time_grammar.holidays import holiday_span
-from strata.shared.search.time_grammar.rules import FEW, UNITS, YEAR, Reference, RuleMatch
+from strata.shared.search.time_grammar.rules import FEW, UNITS, YEAR, Reader, Reference, RuleMatch
 
 _WEEKLY = 7
 _ANNUAL = 366
@@ -193,7 +193,7 @@ _CLOCK_UNITS = {
     "minute": (timedelta(minutes=1), timedelta(minutes=10)),
     "hour": (timedelta(hours=1), timedelta(hours=1)),
 }
-_RECURRENCES = {
+_RECURRENCES: dict[Reader, int] = {
     day_of_month: _ANNUAL, days_of_month: _ANNUAL, month: _ANNUAL, season: _ANNUAL,
     quarter: _ANNUAL, holiday: _ANNUAL, weekday: _WEEKLY,
 }  # fmt: skip
@@ -218,7 +218,7 @@ def _yearly(
     return [span_of(newest)]
 
 
-def around(moment: datetime) -> Span:
+def around(moment: datetime) -> tuple[datetime, datetime]:
     """Returns the span that the time of a clock stands for: an hour before and after it."""
     hour = timedelta(hours=1)
     return moment.astimezone(UTC) - hour, moment.astimezone(UTC) + hour

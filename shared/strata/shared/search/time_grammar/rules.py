@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from strata.shared.search.folded_text import fold
@@ -109,8 +110,7 @@ class Side(Enum):
     UNTIL = "until"
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(NamedTuple):
     """Words `before` and `after` a time that make it a range with an open side."""
 
     side: Side
@@ -118,8 +118,7 @@ class Opening:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """Words `before` A, `between` A and B, and `after` B that make one range of two times."""
 
     before: str
@@ -207,7 +206,7 @@ _DIGITS = {
     "minute": r"[0-5]\d",
 }
 # Slots whose words are common outside expressions of time, so that they trigger no rule.
-_NO_TRIGGERS = frozenset({"number", "which", "day", "half_day", "hour", "minute"})
+_NO_TRIGGERS = frozenset({"number", "which", "day", "half_day", "hour", "minute", "words"})
 _YEARS = frozenset({"year", "years"})
 
 
