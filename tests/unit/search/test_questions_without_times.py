@@ -54,7 +54,7 @@ What is Winter's real name?
 Do I use Windows 2000?
 What is the Peugeot 2008 like?
 Summarise this in 2000 words.
-Is my room 2024 or 2025?
+Is my locker 2024 or 2025?
 How far is 1900 m?
 What is the code CVE-2024-1234?
 What is INV-2026-03?

@@ -61,7 +61,7 @@ def season(match: RuleMatch, reference: Reference) -> Sequence[Span]:
 
 
 def quarter(match: RuleMatch, reference: Reference) -> Sequence[Span]:
-    """Reads "in Q2" and "Q2 2025"; quarters are those of the calendar year."""
+    """Reads "in the second quarter"; quarters are those of the calendar year."""
     first = match.value("quarter") * 3 - 2
     return _yearly(match, reference, lambda year: months_span(year, first, 3))
 
