@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import string
-from datetime import date
+from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from babel import Locale
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from strata.shared.search.folded_text import fold, normalise
 from strata.shared.search.query_language import probable_languages
+from strata.shared.search.time_expressions import time_ranges
 from strata.shared.search.time_grammar.calendar_spans import days_back, unit_span
 from strata.shared.search.time_grammar.han_numerals import numeral, parse_number
 from strata.shared.search.time_grammar.holidays import Holiday, easter_sunday, holiday_span
@@ -62,6 +65,32 @@ def test_every_rule_compiles_and_can_be_triggered(language: Language) -> None:
         if language.spaced:
             assert rule.triggers
             assert rule.triggers <= triggers
+
+
+@pytest.mark.parametrize("language", [*LANGUAGES, NUMERIC_DATES], ids=_code)
+@given(data=st.data())
+def test_every_mix_of_the_words_of_a_language_is_read(
+    language: Language, data: st.DataObject
+) -> None:
+    patterns = [rule.pattern for rule in language.rules]
+    patterns += [opening.before + " " + opening.after for opening in language.openings]
+    patterns += [" ".join(connection) for connection in language.connections]
+    literals = {word for pattern in patterns for word in re.findall(r"[^\W\d_]+", pattern)}
+    lexicons = [list(lexicon) for lexicon in language.lexicons.values()] or [["1"]]
+    word = (
+        st.sampled_from(lexicons).flatmap(st.sampled_from)
+        | st.sampled_from(sorted(literals))
+        | st.sampled_from(["3", "7.", "31", "2024", "'", "-", "30日", "2019年", "2026-02-30"])
+    )
+    words = data.draw(st.lists(word, min_size=1, max_size=6))
+    today = data.draw(st.dates(date(1971, 1, 1), date(2090, 1, 1)))
+    now = datetime(today.year, today.month, today.day, 12, tzinfo=UTC)
+    text = (" " if language.spaced else "").join(words)
+    for time_range in time_ranges(text, now, ZoneInfo("Europe/Lisbon")):
+        assert time_range.words in text
+        assert time_range.start is not None or time_range.end is not None
+        if time_range.start is not None and time_range.end is not None:
+            assert time_range.start < time_range.end
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=_code)

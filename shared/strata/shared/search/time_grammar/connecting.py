@@ -18,11 +18,23 @@ from strata.shared.search.time_grammar.matching import (
     has_han_or_kana,
     spans_of,
 )
-from strata.shared.search.time_grammar.readers import around, recurrence, time_of_day
+from strata.shared.search.time_grammar.readers import (
+    around,
+    days_of_month,
+    recurrence,
+    time_of_day,
+    years,
+)
 from strata.shared.search.time_grammar.rules import Language, Reference, RuleMatch, Side
 
 # Connecting words stand directly beside an expression.
 _BESIDE = 40
+_LIST = re.compile(r" *,? *(?:or|and|oder|und|ou|et|o|y|和|或者?|还是|と|や|か) *(?:in |im |en )?")
+# "Desde el 3 al 7 de mayo" has an end.
+_TWO_ENDS = frozenset({days_of_month, years})
+# "3 am last night" is in the morning after.
+_MORNING = 6
+_NIGHT = re.compile("night|nacht|nuit|noche|[晚夜]")
 
 
 class NamedRange(NamedTuple):
@@ -39,6 +51,7 @@ def connected(
 ) -> Iterator[NamedRange]:
     """Yields the ranges that the expressions of a folded text name, in its order."""
     position = 0
+    listed = False
     while position < len(expressions):
         one = expressions[position]
         after = expressions[position + 1] if position + 1 < len(expressions) else None
@@ -46,16 +59,28 @@ def connected(
             for first, last in _from_to(one, after, reference):
                 yield NamedRange(one.begin, end, first, last)
             position += 2
+            listed = False
             continue
-        yield from _alone(one, folded, reference)
+        ranges = list(_alone(one, folded, reference, listed=listed))
+        yield from ranges
+        listed = bool(ranges and after and _LIST.fullmatch(folded[one.end : after.begin]))
         position += 1
 
 
-def _alone(one: Expression, folded: str, reference: Reference) -> Iterator[NamedRange]:
-    """Yields the ranges of an expression that is not connected with another one."""
+def _alone(
+    one: Expression, folded: str, reference: Reference, *, listed: bool
+) -> Iterator[NamedRange]:
+    """Yields the ranges of an expression that is not connected with another one.
+
+    Args:
+        one: The expression.
+        folded: The folded text.
+        reference: What the expression is read against.
+        listed: The expression stands after another one and "or" or "and": "in May or June".
+    """
     opening = _opening_of(one, folded)
     if opening is None:
-        if one.weak:
+        if one.weak and not listed:
             return
         one = _with_time_of_day(one, folded, reference)
         for first, last in one.spans:
@@ -123,6 +148,8 @@ def _from_to(one: Expression, after: Expression, reference: Reference) -> Iterat
 
 def _opening_of(one: Expression, folded: str) -> tuple[Side, int, int] | None:
     """Returns the open side that the words beside an expression name, and all their positions."""
+    if one.match.rule.read in _TWO_ENDS:
+        return None
     start = max(0, one.begin - _BESIDE)
     before = folded[start : one.begin]
     openings = _openings(spaced=True)
@@ -162,7 +189,10 @@ def _at(day: Expression, clock: RuleMatch, reference: Reference) -> Moments | No
     """Returns the time of a clock on a day; None if there is no such time."""
     date = day.spans[0][0].astimezone(reference.zone).date()
     try:
-        return around(datetime.combine(date, time_of_day(clock), reference.zone))
+        time = time_of_day(clock)
+        if time.hour < _MORNING and _NIGHT.search(day.match.match.group()):
+            date += timedelta(days=1)
+        return around(datetime.combine(date, time, reference.zone))
     except (ValueError, OverflowError):
         return None
 

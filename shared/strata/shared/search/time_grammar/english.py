@@ -43,7 +43,10 @@ _DAY, _DAY2 = r"{day}(?:st|nd|rd|th)?", r"{day2}(?:st|nd|rd|th)?"
 _YEAR = r"(?: ?, ?| )(?:(?:of|in) )?(?:{year}|{years})"
 _OR_NOT = f"(?:{_YEAR})?"
 _TO = r"(?: ?- ?| (?:to|until|till|through|thru) (?:the )?)"
-_PART = r"(?:(?:early|late|mid|(?:the )?(?:beginning|start|middle|end) of)[ -])"
+_PART = (
+    r"(?:(?:early|late|mid|(?:the )?(?:beginning|start|middle|end|rest|(?:first|second|third|last)"
+    r" (?:week|half|days)) of)[ -])"
+)
 # "May" and "march" are also verbs, so a month needs a word before it, or a year or a day.
 _IN = rf"(?:(?:in|during|around|throughout|back in|over) (?:the )?{_PART}?|{_PART})"
 _FILLERS = (
@@ -100,12 +103,22 @@ ENGLISH = Language(
             "quarters": QUARTER,
             "year": YEAR,
             "years": YEAR,
+            "min": MINUTE,
+            "mins": MINUTE,
+            "hr": HOUR,
+            "hrs": HOUR,
+            "wk": WEEK,
+            "wks": WEEK,
+            "yr": YEAR,
+            "yrs": YEAR,
         },
         "period": {"week": WEEK, "month": MONTH, "quarter": QUARTER, "year": YEAR},
         "number": _NUMBERS,
         "which": {"last": -1, "past": -1, "previous": -1, "this": 0, "this past": -1},
         "near": {
             "the day before yesterday": -2,
+            "the night before last": -2,
+            "just now": 0,
             "yesterday": -1,
             "last night": -1,
             "today": 0,
@@ -115,7 +128,15 @@ ENGLISH = Language(
             "this evening": 0,
         },
         "week": {"the week before last": -2, "last week": -1, "this week": 0, "next week": 1},
-        "years": {"the year before last": -2, "last year": -1, "this year": 0, "next year": 1},
+        "years": {
+            "the year before last": -2,
+            "last year": -1,
+            "this year": 0,
+            "next year": 1,
+            "the beginning of the year": 0,
+            "the start of the year": 0,
+        },
+        "relative_month": {"last month": -1, "this month": 0},
         "quarter": numbered(
             "q1|first quarter|1st quarter",
             "q2|second quarter|2nd quarter",
@@ -139,6 +160,12 @@ ENGLISH = Language(
     rules=(
         Rule("{month} " + _DAY + _OR_NOT, readers.day_of_month),
         Rule("(?:the )?" + _DAY + " (?:of )?{month}" + _OR_NOT, readers.day_of_month),
+        Rule("(?:on )?{weekday},? (?:the )?{month} " + _DAY + _OR_NOT, readers.day_of_month),
+        Rule(
+            "(?:on )?{weekday},? (?:the )?" + _DAY + " (?:of )?{month}" + _OR_NOT,
+            readers.day_of_month,
+        ),
+        Rule("(?:the )?" + _DAY + " of {relative_month}", readers.day_of_relative_month),
         Rule(
             _DAY + f"(?:{_TO}| and (?:the )?)" + _DAY2 + " (?:of )?{month}" + _OR_NOT,
             readers.days_of_month,
@@ -153,22 +180,30 @@ ENGLISH = Language(
         Rule("{month}", readers.month, weak=True),
         Rule("(?:in|during|throughout|back in|of|year) {year}" + NOT_A_COUNT, readers.year),
         Rule("(?<![./-]){year}" + NOT_A_COUNT, readers.year, weak=True),
-        Rule(_IN + "{season}", readers.season),
-        Rule("(?:in (?:the )?)?{season}" + _YEAR, readers.season),
+        Rule(_IN + "{season}" + _OR_NOT, readers.season),
+        Rule("(?:the )?{season}" + _YEAR, readers.season),
         Rule("{which} {season}", readers.season),
         Rule("(?:the )?{season} before last", readers.season, which=-2),
         Rule("{number} {seasons} (?:ago|back)", readers.season),
         # "Before the fall" is not said of the season.
         Rule("(?!fall){season}", readers.season, weak=True),
         Rule("(?<!before the )(?<!after the )(?P<season>fall)", readers.season, weak=True),
-        Rule("(?:at|on|over|around|during) {holiday}", readers.holiday),
-        Rule("(?:(?:at|on|over|around|during) )?{holiday}" + _YEAR, readers.holiday),
+        Rule("(?:at|on|over|around|during) {holiday}" + _OR_NOT, readers.holiday),
+        Rule("{holiday}" + _YEAR, readers.holiday),
         Rule("{which} {holiday}", readers.holiday),
         Rule("(?:the )?{holiday} before last", readers.holiday, which=-2),
         Rule("{number} {holidays} (?:ago|back)", readers.holiday),
         Rule("{holiday}", readers.holiday, weak=True),
         Rule("(?:earlier )?{near}", readers.near_day),
-        Rule("on {weekday}", readers.weekday),
+        Rule(
+            "on {weekday}(?: (?:morning|afternoon|evening|night))?(?!s?,? (?:morning|next))",
+            readers.weekday,
+        ),
+        Rule(
+            "(?<!my )(?<!the )(?<!every )(?<!next )(?<!a ){weekday}"
+            " (?:morning|afternoon|evening|night)",
+            readers.weekday,
+        ),
         Rule("{which} {weekday}", readers.weekday),
         Rule("(?:the )?{weekday} before last", readers.weekday, which=-2),
         Rule("{number} {weekdays} (?:ago|back)", readers.weekday),
@@ -182,13 +217,15 @@ ENGLISH = Language(
         Rule("(?:last|previous) {period}", readers.period, which=-1),
         Rule("(?:earlier |later )?this {period}", readers.period, which=0),
         Rule("the {period} before last", readers.period, which=-2),
+        Rule("{number}(?: (?:or|to) | ?- ?){number2} {unit} (?:ago|back|earlier)", readers.ago),
         Rule("{number} {unit} (?:ago|back|earlier)", readers.ago),
         Rule("{half_year}", readers.half_year_ago),
         Rule("(?:last|past|previous) {number} {unit}", readers.last_so_many),
         Rule("past {unit}", readers.last_so_many),
+        Rule("{years}", readers.relative_year),
         Rule("{vague}", readers.vague),
-        Rule("(?:in|during)(?: the)? {quarter}", readers.quarter),
-        Rule("(?:in )?(?:the )?{quarter}" + _YEAR, readers.quarter),
+        Rule("(?:in|during)(?: the)? {quarter}" + _OR_NOT, readers.quarter),
+        Rule("(?:the )?{quarter}" + _YEAR, readers.quarter),
         Rule("(?:in )?{year}[ -]?{quarter}", readers.quarter),
         Rule("{quarter}", readers.quarter, weak=True),
     ),

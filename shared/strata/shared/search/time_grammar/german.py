@@ -22,6 +22,9 @@ from strata.shared.search.time_grammar.rules import (
     numbered,
 )
 
+_WEEKDAYS = numbered(
+    "montag", "dienstag", "mittwoch", "donnerstag", "freitag", "samstag|sonnabend", "sonntag"
+)
 _NUMBERS = {
     "ein": 1, "eine": 1, "einem": 1, "einer": 1, "einen": 1, "zwei": 2, "drei": 3, "vier": 4,
     "funf": 5, "fuenf": 5, "sechs": 6, "sieben": 7, "acht": 8, "neun": 9, "zehn": 10, "elf": 11,
@@ -68,15 +71,11 @@ GERMAN = Language(
             "dezember|dez",
             start=1,
         ),
-        "weekday": numbered(
-            "montag",
-            "dienstag",
-            "mittwoch",
-            "donnerstag",
-            "freitag",
-            "samstag|sonnabend",
-            "sonntag",
-        ),
+        "weekday": {
+            weekday + part: number
+            for weekday, number in _WEEKDAYS.items()
+            for part in ("", "morgen", "vormittag", "mittag", "nachmittag", "abend", "nacht")
+        },
         "weekdays": numbered(
             "montagen",
             "dienstagen",
@@ -135,6 +134,7 @@ GERMAN = Language(
             "heute morgen": 0,
             "letzte nacht": -1,
             "heut": 0,
+            "vorhin": 0,
         },
         "week": {
             "vorletzte woche": -2,
@@ -177,6 +177,18 @@ GERMAN = Language(
             "nachsten jahr": 1,
             "kommendes jahr": 1,
             "kommenden jahres": 1,
+            "anfang des jahres": 0,
+            "beginn des jahres": 0,
+            "jahresanfang": 0,
+        },
+        "relative_month": {
+            "letzten monats": -1,
+            "des letzten monats": -1,
+            "vergangenen monats": -1,
+            "vorigen monats": -1,
+            "dieses monats": 0,
+            "diesen monats": 0,
+            "des monats": 0,
         },
         "quarter": numbered(
             "q1|erste quartal|ersten quartal|erstes quartal|1. quartal",
@@ -211,12 +223,16 @@ GERMAN = Language(
     rules=(
         Rule(_DAY + " ?{month}" + _OR_NOT, readers.day_of_month),
         Rule(
+            "(?:am )?{weekday},? (?:de[nm] )?" + _DAY + " ?{month}" + _OR_NOT, readers.day_of_month
+        ),
+        Rule(_DAY + " {relative_month}", readers.day_of_relative_month),
+        Rule(
             _DAY + r"?(?: ?- ?| bis (?:zum )?| und ){day2}\. ?{month}" + _OR_NOT,
             readers.days_of_month,
         ),
         Rule("{month}" + _YEAR, readers.month),
         Rule("{years} (?:im )?" + f"{_PART}?" + "{month}", readers.month),
-        Rule(_IN + "{month}", readers.month),
+        Rule(_IN + "{month}" + _OR_NOT, readers.month),
         Rule(_LAST + " {month}", readers.month, which=-1),
         Rule("vorletzten {month}", readers.month, which=-2),
         Rule("diesen {month}", readers.month, which=0),
@@ -224,16 +240,16 @@ GERMAN = Language(
         Rule(f"{_YEAR_AFTER} " + "(?P<words>{year})" + NOT_A_COUNT, readers.year),
         Rule(_PART + "{year}", readers.year),
         Rule(r"(?<![./-]){year}" + NOT_A_COUNT, readers.year, weak=True),
-        Rule(_IN + "{season}", readers.season),
-        Rule("(?:im )?{season}" + _YEAR, readers.season),
+        Rule(_IN + "{season}" + _OR_NOT, readers.season),
+        Rule("{season}" + _YEAR, readers.season),
         Rule("{years} (?:im )?{season}", readers.season),
         Rule(_LAST + " {season}", readers.season, which=-1),
         Rule("vorletzten {season}", readers.season, which=-2),
         Rule("diesen {season}", readers.season, which=0),
         Rule("vor {number} {seasons}", readers.season),
         Rule("{season}", readers.season, weak=True),
-        Rule("(?:an|zu|uber) {holiday}", readers.holiday),
-        Rule("(?:(?:an|zu) )?{holiday}" + _YEAR, readers.holiday),
+        Rule("(?:an|zu|uber) {holiday}" + _OR_NOT, readers.holiday),
+        Rule("{holiday}" + _YEAR, readers.holiday),
         Rule("{years} (?:an |zu )?{holiday}", readers.holiday),
         Rule(f"(?:(?:an|zu) )?{_LAST}" + " {holiday}", readers.holiday, which=-1),
         Rule("vorletzte[sn]? {holiday}", readers.holiday, which=-2),
@@ -256,16 +272,17 @@ GERMAN = Language(
         Rule(f"(?:in der |im )?{_LAST}" + " {period}", readers.period, which=-1),
         Rule("vorletzte[nsrm]? {period}", readers.period, which=-2),
         Rule("diese[rsmn]? {period}", readers.period, which=0),
+        Rule("vor {number}(?: (?:oder|bis) | ?- ?|, ){number2} {unit}", readers.ago),
         Rule("vor {number} {unit}", readers.ago),
         Rule("{half_year}", readers.half_year_ago),
         Rule(
             "(?:(?:letzten|vergangenen|letzte)|seit(?: den)?(?: letzten)?) {number} {unit}",
             readers.last_so_many,
         ),
+        Rule("{years}", readers.relative_year),
         Rule("{vague}", readers.vague),
-        Rule("(?:im|wahrend) {quarter}", readers.quarter),
-        Rule("in {quarter}", readers.quarter),
-        Rule("(?:i[nm] )?(?:das )?{quarter}" + _YEAR, readers.quarter),
+        Rule("(?:im|in|wahrend) {quarter}" + _OR_NOT, readers.quarter),
+        Rule("(?:das )?{quarter}" + _YEAR, readers.quarter),
         Rule("(?:das )?{quarter}", readers.quarter, weak=True),
     ),
     openings=(

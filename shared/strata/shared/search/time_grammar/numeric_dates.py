@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 
 from strata.shared.search.time_grammar.calendar_spans import Span, month_span, one_day
-from strata.shared.search.time_grammar.readers import around, years
+from strata.shared.search.time_grammar.readers import around, day_of_month, years
 from strata.shared.search.time_grammar.rules import (
     NOT_A_COUNT,
     Language,
@@ -84,6 +84,10 @@ NUMERIC_DATES = Language(
         Rule(_ALONE + _YEAR + "(?P<sep>[./])" + _MONTH + "(?P=sep)" + _DAY + _END, _iso_day),
         Rule(_ALONE + _YEAR + r"/(?P<m>0[1-9]|1[0-2])" + _END, _iso_month),
         Rule(_ALONE + _DAY + r"\. ?" + _MONTH + r"\. ?" + _YEAR + _END, _iso_day),
+        Rule(
+            r"(?<!\w)(?:am|vom|zum|dem) (?P<words>{day}\.(?P<month>1[0-2]|0?[1-9])\.)(?! ?\d)",
+            day_of_month,
+        ),
         Rule(_ALONE + _FIRST + "(?P<sep>[/-])" + _SECOND + "(?P=sep)" + _YEAR + _END, _slashes),
         Rule(_ALONE + _FIRST + "/" + _SECOND + r"/(?P<y>\d\d)" + _END, _slashes),
         Rule(_ALONE + "{year} ?- ?{year2}" + NOT_A_COUNT + _END, years),

@@ -36,6 +36,17 @@ def day_of_month(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     return _yearly(match, reference, lambda year: one_day(date(year, month, day)))
 
 
+def day_of_relative_month(match: RuleMatch, reference: Reference) -> Sequence[Span]:
+    """Reads "the 3rd of last month"."""
+    first, end = unit_span(
+        days_back(reference.today, -match.value("relative_month"), "month"), "month"
+    )
+    day = first + timedelta(days=match.value("day") - 1)
+    if not first <= day < end:
+        raise ValueError("the month has no such day")
+    return _begun([one_day(day)], reference)
+
+
 def days_of_month(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     """Reads "3 to 7 March"."""
     month, first, last = match.value("month"), match.value("day"), match.value("day2")
@@ -137,7 +148,7 @@ def week(match: RuleMatch, reference: Reference) -> Sequence[Span]:
 
 
 def relative_year(match: RuleMatch, reference: Reference) -> Sequence[Span]:
-    """Reads one word for a year, such as "去年"."""
+    """Reads "去年" and "the beginning of the year" as the whole year."""
     return _begun([year_span(reference.now.year + match.value("years"))], reference)
 
 
@@ -240,8 +251,13 @@ def _ago(reference: Reference, fewest: int, most: int, unit: str) -> Span:
 
 
 def _numbers(match: RuleMatch) -> tuple[int, int]:
-    number = match.value("number")
-    return (2, 5) if number == FEW else (number, number)
+    first = match.value("number")
+    last = match.value("number2") if match.has("number2") else first
+    if FEW in {first, last}:
+        return 2, 5
+    if first > last:
+        raise ValueError("the first number is above the second")
+    return first, last
 
 
 def _count(match: RuleMatch) -> int:

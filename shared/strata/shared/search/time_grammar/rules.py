@@ -192,7 +192,9 @@ class Language:
         words = sorted(self.words.get(name, ()), key=len, reverse=True)
         expressions += [re.escape(word).replace("\\ ", " ") for word in words]
         dot = r"(?:\.(?= ?\d))?" if name == "month" and self.spaced else ""
-        return f"(?P<{name}{number}>{'|'.join(expressions)}){dot}"
+        # Not the end of "1.5" and "twenty-one".
+        start = r"(?<![\d.,-])" if name == "number" and not number else ""
+        return f"{start}(?P<{name}{number}>{'|'.join(expressions)}){dot}"
 
 
 WORD = re.compile("[a-z0-9]+")
@@ -201,7 +203,7 @@ WORD = re.compile("[a-z0-9]+")
 _DIGITS = {
     "year": r"(?<!\d)(?:19|20)\d\d(?!\d)",
     "day": r"(?<!\d)[0-3]?\d(?!\d)",
-    "number": r"(?<!\d)\d{1,4}(?!\d)",
+    "number": r"\d{1,4}(?!\.?\d)",
     "hour": r"(?<!\d)[0-2]?\d(?!\d)",
     "minute": r"[0-5]\d",
 }
