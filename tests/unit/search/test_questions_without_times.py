@@ -72,6 +72,53 @@ When do I fly next week?
 Do I work on weekends?
 Do I work on Mondays?
 What is my date of birth?
+Which of the top 5 may change?
+This may sound strange, but who am I?
+Who wrote about the fall of Rome?
+Where is Easter Island?
+What do I think of 1984?
+What do I think of April?
+Do I celebrate Mardi Gras?
+Can you help me write a poem about spring?
+How do I march in a parade?
+What time is it in Tokyo?
+Is my flight at 5 pm?
+Do I wake up at 7?
+Is the meeting at noon?
+How long is a marathon?
+How many weeks are in a year?
+Do I sleep 8 hours?
+What is 5 weeks in days?
+My son is two years old, what does he like?
+Does the project take three months?
+Do I have two weeks of vacation?
+What is the second half of the proverb?
+What's on my Friday night playlist?
+Is my Sunday roast recipe saved?
+What is Black Friday?
+Was that on the last page?
+What is my last name?
+Who was the last person I called?
+What's the past tense of go?
+Do I like The Weeknd?
+Where is the Monday.com login?
+Did Jan call?
+Is Mai a common name in Vietnam?
+What does Sept mean?
+What's my autumn jacket size?
+Which year was I born?
+Who is the Fourth of July about?
+Do I take the pill once a day?
+How often a week do I run?
+Can you remind me every Monday?
+What should I do by Friday?
+What do I have to do before Friday?
+What will I do until Sunday?
+What is Sol Invictus?
+How much is 2024 divided by 2?
+What does error 2003 mean?
+Is the port 1999 open?
+What's the total of invoice 2019?
 """
 _GERMAN = """
 Wer mag mich?
@@ -104,6 +151,22 @@ Was ist mein Passwort?
 Wer ist mein Zahnarzt?
 Was steht auf der Einkaufsliste?
 Mag ich Herbstlaub?
+Hat Frau Mai angerufen?
+Was kann man hier machen?
+Wer ist die Oma von Sonntag?
+Was muss ich bis Freitag erledigen?
+Was mache ich jeden Montag?
+Mag ich den Frühling?
+Wie lange dauert ein Monat?
+Bin ich zwei Meter groß?
+Habe ich drei Wochen Urlaub?
+Wie heißt mein Arzt, Dr. Sommer?
+Wie viele Stunden schlafe ich?
+Ist der Termin um 17 Uhr?
+Was steht auf Seite 2000?
+Wo ist mein Jahreskalender?
+Wer war Mozart?
+Wann habe ich Geburtstag?
 """
 _FRENCH = """
 Où est-ce que j'habite ?
@@ -129,6 +192,15 @@ Ai-je un an d'expérience ?
 Combien de jours de congé ai-je ?
 Quel est mon mot de passe ?
 Quelle est ma couleur préférée ?
+Que dois-je finir avant vendredi ?
+Est-ce que j'aime le printemps ?
+Quel jour est mon anniversaire ?
+Combien de semaines de vacances ai-je ?
+Mon fils a deux ans, que mange-t-il ?
+Le rendez-vous est à 17h ?
+Qui est Madame Avril ?
+Où est la place de mai ?
+Qu'est-ce que je fais chaque matin ?
 """
 _SPANISH = """
 ¿Dónde vivo?
@@ -154,6 +226,15 @@ _SPANISH = """
 ¿Quién es la segunda hija?
 ¿Qué idiomas hablo?
 ¿Me gusta la ensalada de marzo?
+¿Me gusta la primavera?
+¿Cuántas semanas de vacaciones tengo?
+¿Mi hijo tiene dos años?
+¿La cita es a las 5 de la tarde?
+¿Quién es Julio?
+¿Quién es Abril García?
+¿Qué hago cada martes?
+¿Qué tengo que hacer antes del viernes?
+¿Cuál es mi segundo apellido?
 """
 _CHINESE = """
 我住在哪里?
@@ -180,6 +261,20 @@ _CHINESE = """
 我爸爸的名字是什么?
 我是做什么工作的?
 我喜欢日本菜吗?
+马上周末了我该做什么?
+网上周边商品在哪里买?
+之前天气预报说什么?
+周五前我要完成什么?
+我喜欢春天吗?
+我女儿两岁半吗?
+我有两周假期吗?
+会议是下午5点吗?
+我每天早上几点起床?
+我们一共有几个人?
+年轻人喜欢什么?
+我喜欢几月份?
+今后我该怎么办?
+天气怎么样?
 """
 _JAPANESE = """
 私はどこに住んでいますか?
@@ -204,6 +299,17 @@ _JAPANESE = """
 趣味は何ですか?
 好きな季節は何ですか?
 一週間に何回走りますか?
+金曜日までに何をすればいいですか?
+春が好きですか?
+休暇は2週間ありますか?
+息子は2歳ですか?
+会議は午後5時ですか?
+毎朝何時に起きますか?
+年齢は何歳ですか?
+木の上にいるのは誰ですか?
+水の味が好きですか?
+今後どうすればいいですか?
+日本に住んでいますか?
 """
 
 

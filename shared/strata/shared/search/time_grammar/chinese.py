@@ -33,14 +33,16 @@ _HOLIDAYS = {
     "万圣节": Holiday.HALLOWEEN, "情人节": Holiday.VALENTINES_DAY, "感恩节": Holiday.THANKSGIVING,
     "劳动节": Holiday.LABOUR_DAY, "五一": Holiday.LABOUR_DAY,
     "国庆节": Holiday.CHINESE_NATIONAL_DAY, "国庆": Holiday.CHINESE_NATIONAL_DAY,
-    "十一": Holiday.CHINESE_NATIONAL_DAY, "春节": Holiday.CHINESE_NEW_YEAR,
-    "农历新年": Holiday.CHINESE_NEW_YEAR,
+    "春节": Holiday.CHINESE_NEW_YEAR, "农历新年": Holiday.CHINESE_NEW_YEAR,
 }  # fmt: skip
 
 _YEAR = "(?:{year}年|{years})的?"
 _DAY = "{day}[日号]"
 # "一周一次" (once a week), "每周一" (every Monday) and "下周一" (next Monday) are no past day.
 _NOT_ONCE = r"(?<![每下逢一二两三四五六七八九十几\d至到上这本个])(?<!上一)"
+# "马上周末", "网上周边", "之前天气" and "以前年轻" have the characters of a time by chance.
+_NOT_ON = "(?<![马晚早身路网线世天地车床桌手街海陆])"
+_NOT_AFTER = "(?<![之以目从])"
 _NO_COUNT = "(?![共起直次个些定样下般点回天件只本场杯趟遍])"
 
 CHINESE = Language(
@@ -178,16 +180,16 @@ CHINESE = Language(
         Rule("(?:上个|上次|上一个){holiday}", readers.holiday, which=-1),
         Rule("{holiday}(?:期间|那天|的时候|假期|前后)", readers.holiday),
         Rule("{holiday}", readers.holiday, weak=True),
-        Rule("{near}", readers.near_day),
+        Rule(_NOT_AFTER + "{near}", readers.near_day),
         Rule(
             _NOT_ONCE + "(?<![上这本个])(?<!上一){weekday}(?![至到~-])" + _NO_COUNT, readers.weekday
         ),
-        Rule("{week}{weekday}" + _NO_COUNT, readers.weekday_of_week),
-        Rule("{week}(?:周|星期|礼拜)的?{weekday}" + _NO_COUNT, readers.weekday_of_week),
-        Rule("{which}周末", readers.weekend),
-        Rule("{week}(?:周|星期|礼拜)(?!末)", readers.week),
-        Rule("{which}{period}(?![球亮饼子经])", readers.period),
-        Rule("{years}(?!级)", readers.relative_year),
+        Rule(_NOT_ON + "{week}{weekday}" + _NO_COUNT, readers.weekday_of_week),
+        Rule(_NOT_ON + "{week}(?:周|星期|礼拜)的?{weekday}" + _NO_COUNT, readers.weekday_of_week),
+        Rule(_NOT_ON + "{which}周末", readers.weekend),
+        Rule(_NOT_ON + "{week}(?:周|星期|礼拜)(?![末边围])", readers.week),
+        Rule(_NOT_ON + "{which}{period}(?![球亮饼子经光])", readers.period),
+        Rule(_NOT_AFTER + "{years}(?![级轻纪])", readers.relative_year),
         Rule(r"(?<!\d){number}多?{unit}(?:以|之)?前", readers.ago),
         Rule("{half_year}", readers.half_year_ago),
         Rule("(?:最近|过去|近|这|前(?![几些]))的?{number}{unit}(?!后)", readers.last_so_many),

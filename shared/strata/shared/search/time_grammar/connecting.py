@@ -87,6 +87,8 @@ def _alone(
             yield NamedRange(one.begin, one.end, first, last)
         return
     side, begin, end = opening
+    if one.bare_weekday and side in {Side.BEFORE, Side.UNTIL}:
+        return  # "before Monday" is said of the next one
     if side is Side.AFTER:
         one = _ended(one, reference)
     for first, last in one.spans:
@@ -160,8 +162,6 @@ def _opening_of(one: Expression, folded: str) -> tuple[Side, int, int] | None:
         end = opening.after.match(folded, one.end) if words else None
         if words is None or end is None:
             continue
-        if one.bare_weekday and opening.side not in {Side.SINCE, Side.AFTER}:
-            return None  # "before Monday" is said of the next one
         return opening.side, start + words.start(), end.end()
     return None
 

@@ -49,6 +49,12 @@ _PART = (
 )
 # "May" and "march" are also verbs, so a month needs a word before it, or a year or a day.
 _IN = rf"(?:(?:in|during|around|throughout|back in|over) (?:the )?{_PART}?|{_PART})"
+# "The top 5 may change", "this may help" and "in the fall of Rome" name no time.
+_NO_VERB = (
+    r"(?:(?<!may)|(?! (?:i|we|you|he|she|it|they|be|not|have|need|also|well|only|still|help|change"
+    r"|sound|seem|look|take|\w+ (?:be|have))(?!\w)))"
+)
+_AT_END = r"(?:(?<!this may)(?<!this march)|(?= *(?:$|[?.!,;])))"
 _FILLERS = (
     r"(?: the| in| on| about| around| early| late| mid| (?:beginning|start|middle|end)(?: of)?)*"
 )
@@ -159,7 +165,7 @@ ENGLISH = Language(
     },
     rules=(
         Rule("{month} " + _DAY + _OR_NOT, readers.day_of_month),
-        Rule("(?:the )?" + _DAY + " (?:of )?{month}" + _OR_NOT, readers.day_of_month),
+        Rule("(?:the )?" + _DAY + " (?:of )?{month}" + _NO_VERB + _OR_NOT, readers.day_of_month),
         Rule("(?:on )?{weekday},? (?:the )?{month} " + _DAY + _OR_NOT, readers.day_of_month),
         Rule(
             "(?:on )?{weekday},? (?:the )?" + _DAY + " (?:of )?{month}" + _OR_NOT,
@@ -175,12 +181,16 @@ ENGLISH = Language(
         Rule("{month}" + _YEAR, readers.month),
         Rule("{years},? (?:in |around )?" + f"{_PART}?" + "{month}", readers.month),
         Rule(_IN + "{month}" + _OR_NOT, readers.month),
-        Rule("{which} {month}", readers.month),
+        Rule("{which} {month}" + _AT_END, readers.month),
         Rule("(?:the )?{month} before last", readers.month, which=-2),
         Rule("{month}", readers.month, weak=True),
-        Rule("(?:in|during|throughout|back in|of|year) {year}" + NOT_A_COUNT, readers.year),
+        Rule(
+            "(?:in|during|throughout|back in|year|(?:beginning|start|middle|end|rest|half|part) of)"
+            " {year}" + NOT_A_COUNT,
+            readers.year,
+        ),
         Rule("(?<![./-]){year}" + NOT_A_COUNT, readers.year, weak=True),
-        Rule(_IN + "{season}" + _OR_NOT, readers.season),
+        Rule(_IN + "{season}" + _OR_NOT + "(?! of )", readers.season),
         Rule("(?:the )?{season}" + _YEAR, readers.season),
         Rule("{which} {season}", readers.season),
         Rule("(?:the )?{season} before last", readers.season, which=-2),
@@ -188,7 +198,10 @@ ENGLISH = Language(
         # "Before the fall" is not said of the season.
         Rule("(?!fall){season}", readers.season, weak=True),
         Rule("(?<!before the )(?<!after the )(?P<season>fall)", readers.season, weak=True),
-        Rule("(?:at|on|over|around|during) {holiday}" + _OR_NOT, readers.holiday),
+        Rule(
+            "(?:at|on|over|around|during) {holiday}" + _OR_NOT + "(?! (?:island|eggs?))",
+            readers.holiday,
+        ),
         Rule("{holiday}" + _YEAR, readers.holiday),
         Rule("{which} {holiday}", readers.holiday),
         Rule("(?:the )?{holiday} before last", readers.holiday, which=-2),
@@ -220,7 +233,7 @@ ENGLISH = Language(
         Rule("{number}(?: (?:or|to) | ?- ?){number2} {unit} (?:ago|back|earlier)", readers.ago),
         Rule("{number} {unit} (?:ago|back|earlier)", readers.ago),
         Rule("{half_year}", readers.half_year_ago),
-        Rule("(?:last|past|previous) {number} {unit}", readers.last_so_many),
+        Rule("(?:last|past|previous) {number} {unit}(?! of )", readers.last_so_many),
         Rule("past {unit}", readers.last_so_many),
         Rule("{years}", readers.relative_year),
         Rule("{vague}", readers.vague),

@@ -192,7 +192,9 @@ FRENCH = Language(
         # "Hier" is "here" in German.
         Rule(r"(?!hier(?!\w| soir| matin)){near}", readers.near_day),
         Rule("(?P<near>hier)", readers.near_day, only_likely=True),
-        Rule(_NOT_ONCE + "{weekday}(?: soir| matin)?(?! prochain| qui vient)", readers.weekday),
+        Rule(
+            _NOT_ONCE + "{weekday}(?: soir| matin)?(?! prochain| qui vient| gras)", readers.weekday
+        ),
         Rule("(?:le )?{weekday} " + _LAST, readers.weekday, which=-1),
         Rule("l'" + _BEFORE_LAST + " {weekday}", readers.weekday, which=-2),
         Rule("ce {weekday}", readers.weekday, which=0),

@@ -16,6 +16,7 @@ from strata.shared.search.time_grammar.french import FRENCH
 from strata.shared.search.time_grammar.german import GERMAN
 from strata.shared.search.time_grammar.japanese import JAPANESE
 from strata.shared.search.time_grammar.numeric_dates import NUMERIC_DATES
+from strata.shared.search.time_grammar.readers import recurrence
 from strata.shared.search.time_grammar.rules import WORD, CompiledRule, Reference, RuleMatch
 from strata.shared.search.time_grammar.spanish import SPANISH
 
@@ -56,8 +57,8 @@ class Expression:
 
     @property
     def bare_weekday(self) -> bool:
-        """Whether the words are only the name of a weekday."""
-        return self.weak and self.match.has("weekday")
+        """Whether the words are only the name of a weekday, which can be of any week."""
+        return self.match.has("weekday") and recurrence(self.match) > 0
 
 
 def expressions_in(folded: str, reference: Reference) -> list[Expression]:
