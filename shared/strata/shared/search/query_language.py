@@ -25,10 +25,10 @@ _FUNCTION_WORDS = {
         "welchen welcher welches wem wen wer wie wieviel wir wird wo woher wohin wurde zu zum zur"
     ),
     "fr": (
-        "a ai as au aux avec avez avons c ce ces cet cette combien comment d dans de des dois du "
-        "elle elles en es est et etait eu il ils j je l la le les leur lui m ma mais me mes moi "
-        "mon n ne nos notre nous on ont ou par pas plus pour pourquoi qu quand que quel quelle "
-        "quelles quels qui quoi s sa se ses sommes son sont suis sur t ta te tes toi ton tu un "
+        "a ai as au aux avec avez avons c' ce ces cet cette combien comment d' dans de des dois du "
+        "elle elles en es est et etait eu il ils j' je l' la le les leur lui m' ma mais me mes moi "
+        "mon n' ne nos notre nous on ont ou par pas plus pour pourquoi qu' quand que quel quelle "
+        "quelles quels qui quoi s' sa se ses sommes son sont suis sur t' ta te tes toi ton tu un "
         "une vos votre vous y"
     ),
     "es": (
@@ -42,7 +42,7 @@ _LANGUAGES_OF: dict[str, list[str]] = {}
 for _code, _words in _FUNCTION_WORDS.items():
     for _word in _words.split():
         _LANGUAGES_OF.setdefault(_word, []).append(_code)
-_WORD = re.compile(r"[a-z]+")
+_WORD = re.compile(r"[a-z]+'?")
 _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _HAN = re.compile("[\u4e00-\u9fff]")
 # Japanese writes the words of these characters in kana.
@@ -64,7 +64,7 @@ def probable_languages(text: str) -> frozenset[str]:
         return frozenset({"zh"} if _CHINESE.search(folded) else {"zh", "ja"})
     counts: dict[str, int] = {}
     for word in _WORD.findall(folded):
-        for code in _LANGUAGES_OF.get(word, ()):
+        for code in _LANGUAGES_OF.get(word) or _LANGUAGES_OF.get(word.rstrip("'"), ()):
             counts[code] = counts.get(code, 0) + 1
     most = max(counts.values(), default=0)
     return frozenset(code for code, count in counts.items() if count == most)

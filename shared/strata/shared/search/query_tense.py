@@ -90,6 +90,7 @@ _ENGLISH = _Words(
         r"at the moment|at this (?:moment|time|point)|right now|currently|current|nowadays|these"
         r" days|presently|at present|as of (?:now|today)|any ?more|no longer|not any longer|latest"
         r"|most recent|up[- ]to[- ]date|present[- ]day"
+        r"|(?:do|does|don't|doesn't|am|is|are|isn't|aren't) (?:\w+ ){1,3}still"
     ),
     present_of_verb=r"now|still",
     past=(
@@ -100,7 +101,7 @@ _ENGLISH = _Words(
     ),
     past_of_verb=(
         r"first|at first|before|earlier|once|in the beginning|at the beginning|original|former"
-        r"|previous|back when|when i was"
+        r"|previous|back when|when i was|as a (?:child|kid|boy|girl|student)|in my childhood"
     ),
     past_verb=(
         rf"did|didn't|was|wasn't|were|weren't|had|hadn't|{_PRONOUN} (?:said|told|went|got|bought"
@@ -133,7 +134,7 @@ _GERMAN = _Words(
     ),
     present_of_verb=(
         r"jetzt|gerade|nun|noch(?= *[?.!]*$)|noch(?= (?:in|im|bei|beim|mit|als|zu|zur|am|auf|an"
-        r"|fur|so|meine?n?|dort|hier|verheiratet|raucher|vegetarier)\b)"
+        r"|fur|so|meine?n?|den|dem|der|die|das|diese\w?|dort|hier|verheiratet|raucher|vegetarier)\b)"
     ),
     past=(
         r"damals|ursprunglich\w*|fruhere[rnsm]?|ehemal\w+|ehemals|einst(?:ig\w*)?|vorherige[rnsm]?"
@@ -142,7 +143,7 @@ _GERMAN = _Words(
     ),
     past_of_verb=(
         r"fruher|vorher|zuvor|davor|zuerst|anfangs|am anfang|zu beginn|zunachst|bevor|erste[rnsm]?"
-        r"|als ich|einmal"
+        r"|als (?:ich|kind|jugendliche\w?|student\w*)"
     ),
     past_verb=(
         r"war|waren|warst|wart|hatte|hatten|hattest|wurde|wurden|wurdest|ging|kam|gab|hieß|hiess"
@@ -183,7 +184,8 @@ _FRENCH = _Words(
         r"auparavant|autrefois|a l'epoque|jadis|initialement|a l'origine|precedemment|dans le passe"
         r"|(?:mon|ma|mes|notre|nos) (?:ancien(?:ne)?s?|precedente?s?|ex)|anciennement"
     ),
-    past_of_verb=r"avant|au debut|d'abord|premiere?s?|au depart|precedente?s?|quand j'etais",
+    past_of_verb=r"avant|au debut|d'abord|premiere?s?|au depart|precedente?s?|quand j'etais"
+    r"|dans mon enfance|enfant",
     past_verb=(
         r"(?:j'|je |tu |n'|ne |me |m'|on |il |elle )?(?:etais|etait|etaient|etions|avais|avait"
         r"|avaient|avions|fut|fus)|\w{2,}aient"
@@ -201,11 +203,12 @@ _FRENCH = _Words(
     ),
     accented_past_verb=(
         r"(?:ai|as|a|avons|avez|ont|j'ai|ai-je|as-tu|a-t-il|a-t-elle|a-t-on|suis|est|sont)"
-        r"(?: [\w'-]+){0,2}? \w{2,}(?<!mari)(?<!diabétiqu)(?<!préfér)(?<!fatigu)(?<!assur)é(?:e?s?)"
+        r"(?: [\w'-]+){0,3}? \w{2,}(?<!mari)(?<!diabétiqu)(?<!préfér)(?<!fatigu)(?<!assur)é(?:e?s?)"
     ),
     present_verb=(
         r"est|sont|suis|es|ai|ai-je|j'ai|a|ont|fais|vais|dois|peux|veux|sais|aime|est-ce que|j'\w+e"
-        r"|je \w+|\w+-je|\w+-t-(?:il|elle|on)|s'appelle|m'appelle|qu'est-ce que|qui est|c'est"
+        r"|je \w+|\w{3,}e(?:nt)? (?:mon|ma|mes|notre|nos)|\w+-je|\w+-t-(?:il|elle|on)|s'appelle"
+        r"|m'appelle|qu'est-ce que|qui est|c'est"
     ),
 )
 _SPANISH = _Words(
@@ -216,7 +219,7 @@ _SPANISH = _Words(
     present=(
         r"actualmente|actual(?:es)?|ahora mismo|en este momento|en estos momentos|hoy en dia|ya no"
         r"|por ahora|de momento|por el momento|en la actualidad|mas reciente"
-        r"|sig(?:o|ue|ues|uen|uimos) (?:\w+(?:ando|iendo|yendo)|en|con|sin|casad[oa]|solter[oa])"
+        r"|sig(?:o|ue|ues|uen|uimos) (?:\w+ ){0,3}(?:\w+ndo|en|con|sin|casad[oa])"
     ),
     present_of_verb=r"ahora|todavia|aun",
     past=(
@@ -225,7 +228,8 @@ _SPANISH = _Words(
         r"|(?:mi|mis|nuestr[oa]s?) (?:antigu[oa]s?|anterior(?:es)?|ex|viej[oa]s?)"
         r"|(?:trabajo|direccion|numero|empleo|casa|piso|jefe|pareja) anterior"
     ),
-    past_of_verb=r"antes|al principio|al inicio|primer[oa]?|cuando era|en un principio",
+    past_of_verb=r"antes|al principio|al inicio|primer[oa]?|cuando era|en un principio"
+    r"|de (?:nin[oa]|pequen[oa]|joven)",
     past_verb=(
         r"fui|fue|fueron|fuimos|era|eras|eran|eramos|tuve|tuvo|tuvieron|hice|hizo|hicieron|dije|dijo"
         r"|dijiste|dijeron|estuve|estuvo|estuvieron|pude|pudo|puse|puso|quise|quiso|vine|vino|traje"
@@ -242,6 +246,7 @@ _SPANISH = _Words(
     present_verb=(
         r"soy|es|eres|son|somos|estoy|esta|estan|estas|tengo|tiene|tienes|tienen|tenemos|hay|vivo"
         r"|hago|hace|puedo|puede|quiero|quiere|debo|debe|gusta|gustan|llama|llamo|llaman|mide|cuesta"
+        r"|(?:que|donde|como|quien|cuando|cual|cuanto) \w{3,}[ae]n? (?:mi|mis|nuestr\w+)"
         r"|prefiero|conduzco|se|trabajo|trabaja|como|fumo|bebo|hablo|uso|juego|estudio|necesito"
     ),
 )
@@ -254,7 +259,7 @@ _CHINESE = _Words(
     present=r"现在|目前|当前|如今|眼下|现阶段|仍然?|依然|依旧|不再|已经不|最新|当下|还",
     present_of_verb=r"(?!)",
     past=(
-        r"曾经?|当时|那时|当年|最初|起初|一开始|刚开始|早先|从前|原先|原来|本来|过去|往年"
+        r"曾经?|当时|那时|当年|最初|起初|一开始|刚开始|早先|从前|小时候|小的时候|年轻时|原先|原来|本来|过去|往年"
         r"|(?:(?<=我)|(?<=你)|(?<=他)|(?<=她)|(?<=们)|(?<![^\s,,。?]))(?:以前|之前)"
         r"|前(?=男友|女友|夫|妻|老板|公司|雇主|同事)|旧(?=地址|号码|电话|公司|手机号|工作|住址)"
         r"|上一[份个任家](?=工作|公司|老板|雇主|房东)|(?<!三天|两天)以前的|之前的"
@@ -279,7 +284,7 @@ _JAPANESE = _Words(
     present_of_verb=r"(?!)",
     past=(
         r"以前|昔|かつて|元々|もともと|当時|前は|過去に|元の|旧(?=住所|姓|友)"
-        r"|前の(?=住所|仕事|会社|家|電話|上司|職場|車|携帯|学校|番号|彼女|彼氏)|当初|その頃"
+        r"|前の(?=住所|仕事|会社|家|電話|上司|職場|車|携帯|学校|番号|彼女|彼氏)|当初|その頃|(?:子供|子ども|若い|学生|幼い)(?:の)?(?:頃|ころ|時代)"
     ),
     past_of_verb=r"最初|初めて|初め|はじめ|前に|前",
     past_verb=(
