@@ -64,7 +64,7 @@ def probable_languages(text: str) -> frozenset[str]:
         return frozenset({"zh"} if _CHINESE.search(folded) else {"zh", "ja"})
     counts: dict[str, int] = {}
     for word in _WORD.findall(folded):
-        for code in _LANGUAGES_OF.get(word) or _LANGUAGES_OF.get(word.rstrip("'"), ()):
+        for code in _LANGUAGES_OF.get(word) or _LANGUAGES_OF.get(word.rstrip("'"), []):
             counts[code] = counts.get(code, 0) + 1
     most = max(counts.values(), default=0)
     return frozenset(code for code, count in counts.items() if count == most)
