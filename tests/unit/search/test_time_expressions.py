@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from named_times import LISBON, NOW, Days, day, days, hours
 from strata.shared.search.time_expressions import (
+    LONGEST_TEXT,
     MOST_RANGES,
     TimeRange,
     just_before,
@@ -252,6 +253,12 @@ def test_a_text_with_many_times_is_no_question_about_a_time() -> None:
     assert days("last Friday and 2024-01-02 " * 1000) == []
 
 
+def test_only_the_beginning_of_a_long_text_is_read() -> None:
+    beginning = "x" * (LONGEST_TEXT - 10)
+    assert days(f"{beginning} yesterday") == day("2026-11-20")
+    assert days(f"{beginning}. Yesterday") == []
+
+
 def test_the_same_time_is_named_once() -> None:
     assert days("yesterday, I mean yesterday") == [*day("2026-11-20"), *day("2026-11-20")][:1]
 
@@ -321,7 +328,22 @@ def test_a_month_without_a_year_is_the_newest_that_has_begun(today: date) -> Non
 @pytest.mark.parametrize("zone", [HONOLULU, ZoneInfo("Pacific/Kiritimati")])
 @pytest.mark.parametrize("hour", [0, 23])
 @pytest.mark.parametrize(
-    "text", ["today", "yesterday", "last year", "two weeks ago", "since 1999-01-01"]
+    "text",
+    [
+        "today",
+        "yesterday",
+        "last year",
+        "two weeks ago",
+        "since 1999-01-01",
+        "after Monday",
+        "after New Year's",
+        "between yesterday and Friday",
+        "from May to yesterday",
+        "between last year and March",
+        "last night at 3 am",
+        "5 hours ago",
+        "the 3rd of last month",
+    ],
 )
 def test_the_ends_of_the_calendar_are_accepted(
     text: str, hour: int, zone: ZoneInfo, year: int

@@ -23,6 +23,10 @@ MOST_RANGES = 8
 """A text that names more times is a document or a log, and no question about a time."""
 
 
+LONGEST_TEXT = 4_000
+"""Characters that are read; a document of a megabyte would take seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimeRange:
     """A time range and the words for it; times are UTC, None is open, `end` is exclusive."""
@@ -42,7 +46,7 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
     """Returns the time ranges that a text names, in the order of the words.
 
     A date whose order of day and month is unknown has a range for each reading. A text that names
-    more than `MOST_RANGES` has none.
+    more than `MOST_RANGES` has none. Of a long text the first `LONGEST_TEXT` characters are read.
 
     Args:
         text: A question or some words.
@@ -53,7 +57,7 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
         there = now.astimezone(timezone)
     except OverflowError:
         return ()  # at either end of the calendar
-    text = normalise(text)
+    text = normalise(text[:LONGEST_TEXT])
     folded = fold(text)
     reference = Reference(there, there.date(), timezone, folded)
     expressions = expressions_in(folded, reference)

@@ -1,8 +1,9 @@
 """What `time_expressions` recognises: the words and rules of six languages.
 
 - `rules`: the form of a language: its words, its rules, its ways to connect two times
+- `matching`, `connecting`: find the words of a text, and connect those that are one range
 - `english`, `german`, `french`, `spanish`, `chinese`, `japanese`: the languages
 - `numeric_dates`: dates in digits, which are the same in all languages
 - `readers`: the time span that a matched rule means
-- `calendar_spans`, `holidays`, `regions`: the calendar
+- `calendar_spans`, `holidays`, `regions`, `han_numerals`: the calendar and its numbers
 """

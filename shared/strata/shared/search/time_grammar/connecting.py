@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from strata.shared.search.time_grammar.matching import (
     UNSPACED,
     Expression,
     Moments,
+    day_of,
     has_han_or_kana,
     spans_of,
 )
@@ -103,10 +104,18 @@ def _alone(
 def _ended(one: Expression, reference: Reference) -> Expression:
     """Returns a recurring time that has ended: in July, "after the summer" is said of last year."""
     if recurrence(one.match) and one.spans and one.spans[-1][1] > reference.now:
-        before = one.spans[0][0].astimezone(reference.zone).date() - timedelta(days=1)
+        before = _moved(day_of(one.spans[0][0], reference.zone), -1)
         spans = spans_of(one.match, replace(reference, today=before))
         return replace(one, spans=spans or one.spans)
     return one
+
+
+def _moved(day: date, days: int) -> date:
+    """Returns a day that is a number of days later; the same day at the end of the calendar."""
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        return day
 
 
 def _connection_end(one: Expression, after: Expression, folded: str) -> int | None:
@@ -135,11 +144,11 @@ def _from_to(one: Expression, after: Expression, reference: Reference) -> Iterat
     firsts, lasts = one.spans, after.spans
     zone = reference.zone
     if recurrence(one.match):
-        day = lasts[0][0].astimezone(zone).date()
+        day = day_of(lasts[0][0], zone)
         firsts = spans_of(one.match, replace(reference, today=day)) or firsts
     elif days := recurrence(after.match):
-        day = firsts[0][0].astimezone(zone).date()
-        later = replace(reference, today=day + timedelta(days=days - 1))
+        day = day_of(firsts[0][0], zone)
+        later = replace(reference, today=_moved(day, days - 1))
         lasts = spans_of(after.match, later) or lasts
     pairs = (
         zip(firsts, lasts, strict=False) if len(firsts) == len(lasts) else [(firsts[0], lasts[-1])]
@@ -187,12 +196,12 @@ def _with_time_of_day(one: Expression, folded: str, reference: Reference) -> Exp
 
 def _at(day: Expression, clock: RuleMatch, reference: Reference) -> Moments | None:
     """Returns the time of a clock on a day; None if there is no such time."""
-    date = day.spans[0][0].astimezone(reference.zone).date()
+    there = day_of(day.spans[0][0], reference.zone)
     try:
         time = time_of_day(clock)
         if time.hour < _MORNING and _NIGHT.search(day.match.match.group()):
-            date += timedelta(days=1)
-        return around(datetime.combine(date, time, reference.zone))
+            there += timedelta(days=1)
+        return around(datetime.combine(there, time, reference.zone))
     except (ValueError, OverflowError):
         return None
 

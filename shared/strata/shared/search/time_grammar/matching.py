@@ -97,6 +97,14 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
         return there.replace(tzinfo=UTC)
 
 
+def day_of(moment: datetime, zone: ZoneInfo) -> date:
+    """Returns the day of a moment in a zone."""
+    try:
+        return moment.astimezone(zone).date()
+    except OverflowError:  # at either end of the calendar
+        return moment.date()
+
+
 def has_han_or_kana(text: str) -> bool:
     """Returns whether a text has characters of Chinese or Japanese."""
     return not text.isascii() and _HAN_OR_KANA.search(text) is not None
