@@ -119,6 +119,7 @@ How much is 2024 divided by 2?
 What does error 2003 mean?
 Is the port 1999 open?
 What's the total of invoice 2019?
+Do I work from Monday to Friday?
 """
 _GERMAN = """
 Wer mag mich?
@@ -167,6 +168,7 @@ Was steht auf Seite 2000?
 Wo ist mein Jahreskalender?
 Wer war Mozart?
 Wann habe ich Geburtstag?
+Arbeite ich von Montag bis Freitag?
 """
 _FRENCH = """
 Où est-ce que j'habite ?
@@ -201,6 +203,8 @@ Le rendez-vous est à 17h ?
 Qui est Madame Avril ?
 Où est la place de mai ?
 Qu'est-ce que je fais chaque matin ?
+Est-ce que je travaille du lundi au vendredi ?
+Est-ce que je travaille de lundi à vendredi ?
 """
 _SPANISH = """
 ¿Dónde vivo?
@@ -235,6 +239,7 @@ _SPANISH = """
 ¿Qué hago cada martes?
 ¿Qué tengo que hacer antes del viernes?
 ¿Cuál es mi segundo apellido?
+¿Trabajo de lunes a viernes?
 """
 _CHINESE = """
 我住在哪里?
@@ -275,6 +280,8 @@ _CHINESE = """
 我喜欢几月份?
 今后我该怎么办?
 天气怎么样?
+我周一到周五上班吗?
+我从周一至周五上班吗?
 """
 _JAPANESE = """
 私はどこに住んでいますか?
@@ -310,6 +317,7 @@ _JAPANESE = """
 水の味が好きですか?
 今後どうすればいいですか?
 日本に住んでいますか?
+月曜日から金曜日まで働きますか?
 """
 
 

@@ -114,6 +114,7 @@ CHINESE = Language(
             "下下": 2,
             "下下个": 2,
         },
+        "half": {"上半年": 1, "下半年": 2},
         "relative_month": {"上个月": -1, "上月": -1, "这个月": 0, "本月": 0},
         "near": {
             "大前天": -3,
@@ -186,6 +187,7 @@ CHINESE = Language(
         ),
         Rule(_NOT_ON + "{week}{weekday}" + _NO_COUNT, readers.weekday_of_week),
         Rule(_NOT_ON + "{week}(?:周|星期|礼拜)的?{weekday}" + _NO_COUNT, readers.weekday_of_week),
+        Rule("{number}(?:周|个星期|个礼拜)(?:以|之)?前的?{weekday}", readers.weekday_weeks_ago),
         Rule(_NOT_ON + "{which}周末", readers.weekend),
         Rule(_NOT_ON + "{week}(?:周|星期|礼拜)(?![末边围])", readers.week),
         Rule(_NOT_ON + "{which}{period}(?![球亮饼子经光])", readers.period),
@@ -200,6 +202,7 @@ CHINESE = Language(
             readers.vague,
         ),
         Rule("(?<![a-z])(?:" + _YEAR + ")?{quarter}(?![0-9])", readers.quarter),
+        Rule("(?:" + _YEAR + ")?{half}", readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, "(?:自从|自|从)", "(?:以来|起|开始|以后)?"),

@@ -57,8 +57,10 @@ def connected(
         one = expressions[position]
         after = expressions[position + 1] if position + 1 < len(expressions) else None
         if after and (end := _connection_end(one, after, folded)) is not None:
-            for first, last in _from_to(one, after, reference):
-                yield NamedRange(one.begin, end, first, last)
+            # "From Monday to Friday" is said of every week.
+            if not (one.bare_weekday and after.bare_weekday):
+                for first, last in _from_to(one, after, reference):
+                    yield NamedRange(one.begin, end, first, last)
             position += 2
             listed = False
             continue
@@ -122,8 +124,6 @@ def _connection_end(one: Expression, after: Expression, folded: str) -> int | No
     """Returns the end of the words that connect two expressions; None if nothing does."""
     gap = folded[one.end : after.begin]
     if len(gap) > _BESIDE or not (one.spans and after.spans):
-        return None
-    if one.bare_weekday and after.bare_weekday:  # "from Monday to Friday" is said of every week
         return None
     before = folded[max(0, one.begin - _BESIDE) : one.begin]
     for language in _languages(folded):

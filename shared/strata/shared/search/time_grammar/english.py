@@ -44,8 +44,9 @@ _YEAR = r"(?: ?, ?| )(?:(?:of|in) )?(?:{year}|{years})"
 _OR_NOT = f"(?:{_YEAR})?"
 _TO = r"(?: ?- ?| (?:to|until|till|through|thru) (?:the )?)"
 _PART = (
-    r"(?:(?:early|late|mid|(?:the )?(?:beginning|start|middle|end|rest|(?:first|second|third|last)"
-    r" (?:week|half|days)) of)[ -])"
+    r"(?:(?:early|late|mid|(?:the )?(?:beginning|start|middle|end|rest|month|(?:first|last) \w+"
+    r" (?:weeks|days)|(?:first|second|third|fourth|last|1st|2nd|3rd|4th) (?:week|half|days))"
+    r" of)[ -])"
 )
 # "May" and "march" are also verbs, so a month needs a word before it, or a year or a day.
 _IN = rf"(?:(?:in|during|around|throughout|back in|over) (?:the )?{_PART}?|{_PART})"
@@ -142,6 +143,7 @@ ENGLISH = Language(
             "the beginning of the year": 0,
             "the start of the year": 0,
         },
+        "half": numbered("first half|h1", "second half|h2", start=1),
         "relative_month": {"last month": -1, "this month": 0},
         "quarter": numbered(
             "q1|first quarter|1st quarter",
@@ -222,6 +224,8 @@ ENGLISH = Language(
         Rule("{number} {weekdays} (?:ago|back)", readers.weekday),
         Rule("(?:on )?{weekday},? (?:of )?{week}", readers.weekday_of_week),
         Rule("{week},? (?:on )?{weekday}", readers.weekday_of_week),
+        Rule("(?:on |the )?{weekday} {number} weeks? (?:ago|back)", readers.weekday_weeks_ago),
+        Rule("{number} weeks? ago(?:,| on)? {weekday}", readers.weekday_weeks_ago),
         Rule("{weekday}", readers.weekday, weak=True),
         Rule("{which} {weekend}", readers.weekend),
         Rule("(?:over|during) the {weekend}", readers.weekend),
@@ -241,6 +245,7 @@ ENGLISH = Language(
         Rule("(?:the )?{quarter}" + _YEAR, readers.quarter),
         Rule("(?:in )?{year}[ -]?{quarter}", readers.quarter),
         Rule("{quarter}", readers.quarter, weak=True),
+        Rule("(?:in |during )?(?:the )?{half}" + _YEAR, readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, f"since{_FILLERS}"),

@@ -43,7 +43,10 @@ _YEAR = "(?: ?, ?| )(?:(?:de|en|d') ?)?(?:(?:de )?l'annee )?(?:{year}|{years})"
 _OR_NOT = f"(?:{_YEAR})?"
 _PART = "(?:(?:(?:le |au )?(?:debut|milieu)|(?:la |a la )?(?:fin|mi))(?: du mois)?(?: de| d'|-)? ?)"
 _DAY = "{day}(?:er)?"
-_IN = f"(?:(?:en|au mois de|au mois d'|courant|pendant|durant)(?: le mois de)? ?{_PART}?|{_PART})"
+_IN = (
+    "(?:(?:en|au mois de|au mois d'|le mois de|le mois d'|courant|pendant|durant)(?: le mois de)?"
+    f" ?{_PART}?|{_PART})"
+)
 _FILLERS = "(?: le| la| l'| les| au| aux| en| du| de| debut| mi| fin| environ)*"
 # Beside a weekday: "every Friday", "next Friday".
 _NOT_ONCE = r"(?<!le )(?<!du )(?<!les )(?<!chaque )(?<!des )(?<!un )(?<!prochain )(?<!ce )"
@@ -129,6 +132,11 @@ FRENCH = Language(
             "debut de l'annee": 0,
             "debut d'annee": 0,
         },
+        "half": numbered(
+            "premier semestre|1er semestre",
+            "second semestre|deuxieme semestre|2e semestre",
+            start=1,
+        ),
         "relative_month": {
             "du mois dernier": -1,
             "du mois passe": -1,
@@ -136,10 +144,10 @@ FRENCH = Language(
             "du mois": 0,
         },
         "quarter": numbered(
-            "t1|premier trimestre|1er trimestre",
-            "t2|deuxieme trimestre|second trimestre|2e trimestre",
-            "t3|troisieme trimestre|3e trimestre",
-            "t4|quatrieme trimestre|4e trimestre",
+            "t1|q1|premier trimestre|1er trimestre",
+            "t2|q2|deuxieme trimestre|second trimestre|2e trimestre|2eme trimestre",
+            "t3|q3|troisieme trimestre|3e trimestre|3eme trimestre",
+            "t4|q4|quatrieme trimestre|4e trimestre|4eme trimestre",
             start=1,
         ),
         "vague": {
@@ -195,12 +203,15 @@ FRENCH = Language(
         Rule(
             _NOT_ONCE + "{weekday}(?: soir| matin)?(?! prochain| qui vient| gras)", readers.weekday
         ),
+        Rule("{weekday}", readers.weekday, weak=True),
         Rule("(?:le )?{weekday} " + _LAST, readers.weekday, which=-1),
         Rule("l'" + _BEFORE_LAST + " {weekday}", readers.weekday, which=-2),
         Rule("ce {weekday}", readers.weekday, which=0),
         Rule("il y a {number} {weekdays}", readers.weekday),
         Rule("(?:le )?{weekday} (?:de )?{week}", readers.weekday_of_week),
         Rule("{week},? (?:le )?{weekday}", readers.weekday_of_week),
+        Rule("{weekday},? (?:d')?il y a {number} semaines?", readers.weekday_weeks_ago),
+        Rule("il y a {number} semaines?,? (?:le )?{weekday}", readers.weekday_weeks_ago),
         Rule("(?:le )?{weekend} " + _LAST, readers.weekend, which=-1),
         Rule("l'" + _BEFORE_LAST + " {weekend}", readers.weekend, which=-2),
         Rule("ce {weekend}", readers.weekend, which=0),
@@ -209,7 +220,7 @@ FRENCH = Language(
         Rule("(?:l'|la )" + _BEFORE_LAST + " {period}", readers.period, which=-2),
         Rule("(?:ce|cette) {period}(?! prochain)", readers.period, which=0),
         Rule("il y a {number}(?: (?:ou|a) | ?- ?|, ){number2} {unit}", readers.ago),
-        Rule("il y a {number} {unit}", readers.ago),
+        Rule("il y a {number} {unit}(?! et demi)", readers.ago),
         Rule("(?:depuis|ces|les|des) {number} (?:dernier|derniere)s {unit}", readers.last_so_many),
         Rule("depuis {number} {unit}", readers.last_so_many),
         Rule("{years}", readers.relative_year),
@@ -217,6 +228,7 @@ FRENCH = Language(
         Rule("(?:au|pendant le|en) {quarter}" + _OR_NOT, readers.quarter),
         Rule("(?:le )?{quarter}" + _YEAR, readers.quarter),
         Rule("{quarter}", readers.quarter, weak=True),
+        Rule("(?:au |le )?{half}" + _YEAR, readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, f"depuis{_FILLERS}"),

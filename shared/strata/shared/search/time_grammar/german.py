@@ -42,7 +42,7 @@ _HOLIDAYS = {
 _LAST = "(?:letzte[nsrm]?|vergangene[nsrm]?|vorige[nsrm]?)"
 _YEAR = "(?: ?, ?| )(?:(?:im|in|des) )?(?:jahr(?:e|es)? )?(?:{year}|{years})"
 _OR_NOT = f"(?:{_YEAR})?"
-_PART = "(?:(?:anfang|mitte|ende|beginn)(?: des)? )"
+_PART = "(?:(?:anfang|mitte|ende|beginn|monat)(?: des)? )"
 _DAY = r"{day}\."
 _TO = r"(?: ?- ?| bis (?:zum )?)"
 _IN = f"(?:(?:im|wahrend(?: des)?) {_PART}?|{_PART})"
@@ -181,6 +181,12 @@ GERMAN = Language(
             "beginn des jahres": 0,
             "jahresanfang": 0,
         },
+        "half": numbered(
+            "erste halbjahr|ersten halbjahr|erstes halbjahr|1. halbjahr|erste halfte|ersten halfte",
+            "zweite halbjahr|zweiten halbjahr|zweites halbjahr|2. halbjahr|zweite halfte"
+            "|zweiten halfte",
+            start=1,
+        ),
         "relative_month": {
             "letzten monats": -1,
             "des letzten monats": -1,
@@ -263,6 +269,8 @@ GERMAN = Language(
         Rule("vor {number} {weekdays}", readers.weekday),
         Rule("(?:am )?{weekday} (?:in )?(?:der )?{week}", readers.weekday_of_week),
         Rule("{week} (?:am )?{weekday}", readers.weekday_of_week),
+        Rule("(?:am )?{weekday} vor {number} wochen?", readers.weekday_weeks_ago),
+        Rule("vor {number} wochen?(?: am)? {weekday}", readers.weekday_weeks_ago),
         Rule("{weekday}", readers.weekday, weak=True),
         Rule(f"(?:am )?{_LAST}" + " {weekend}", readers.weekend, which=-1),
         Rule("(?:am )?vorletzte[sn] {weekend}", readers.weekend, which=-2),
@@ -284,6 +292,7 @@ GERMAN = Language(
         Rule("(?:im|in|wahrend) {quarter}" + _OR_NOT, readers.quarter),
         Rule("(?:das )?{quarter}" + _YEAR, readers.quarter),
         Rule("(?:das )?{quarter}", readers.quarter, weak=True),
+        Rule("(?:i[nm] |in der )?{half}" + _YEAR, readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, f"seit{_FILLERS}"),

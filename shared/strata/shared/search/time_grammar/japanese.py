@@ -11,6 +11,7 @@ from strata.shared.search.time_grammar.rules import (
     HOUR,
     MINUTE,
     MONTH,
+    QUARTER,
     WEEK,
     YEAR,
     Connection,
@@ -39,7 +40,7 @@ _HOLIDAYS = {
 _YEAR = "(?:{year}年|{years})の?"
 _NUMERAL = r"(?<![\d一二三四五六七八九十])"
 # "毎週金曜日" (every Friday) and "来週の金曜日" (next Friday) are no past day.
-_NOT_ONCE = "(?<!毎週)(?<!毎週の)(?<!来週)(?<!来週の)(?<!次の)(?<!今度の)(?<!から)(?<!毎)"
+_NOT_ONCE = "(?<!毎週)(?<!毎週の)(?<!来週)(?<!来週の)(?<!次の)(?<!今度の)(?<!毎)"
 
 JAPANESE = Language(
     code="ja",
@@ -66,8 +67,16 @@ JAPANESE = Language(
             "ヶ月間": MONTH,
             "カ月間": MONTH,
         },
-        "period": {"先月": MONTH, "先々月": MONTH, "今月": MONTH, "前月": MONTH},
+        "period": {
+            "前四半期": QUARTER,
+            "今四半期": QUARTER,
+            "先月": MONTH,
+            "先々月": MONTH,
+            "今月": MONTH,
+            "前月": MONTH,
+        },
         "number": {"数": FEW},
+        "half": {"前半": 1, "上半期": 1, "後半": 2, "下半期": 2},
         "relative_month": {"先々月": -2, "先月": -1, "今月": 0},
         "near": {
             "さきおととい": -3,
@@ -105,7 +114,11 @@ JAPANESE = Language(
             "来年": 1,
             "再来年": 2,
         },
-        "quarter": {f"q{number}": number for number in range(1, 5)},
+        "quarter": {
+            name: number
+            for number, kanji in enumerate("一二三四", start=1)
+            for name in (f"q{number}", f"第{number}四半期", f"第{kanji}四半期")
+        },
         "vague": {
             "最近": 30,
             "このところ": 30,
@@ -142,13 +155,14 @@ JAPANESE = Language(
         Rule(_NOT_ONCE + "{weekday}(?!日|大工)", readers.weekday, weak=True),
         Rule("(?:この)?前の{weekday}", readers.weekday, which=-1),
         Rule("{week}の?{weekday}", readers.weekday_of_week),
+        Rule("{number}週間前の{weekday}", readers.weekday_weeks_ago),
         Rule("先週(?:の週)?末", readers.weekend, which=-1),
         Rule("先々週(?:の週)?末", readers.weekend, which=-2),
         Rule("(?:今週|この週)(?:の週)?末", readers.weekend, which=0),
         Rule("{week}(?!(?:の週)?末)", readers.week),
-        Rule("(?P<period>先月|前月)", readers.period, which=-1),
+        Rule("(?P<period>先月|前月|前四半期)", readers.period, which=-1),
         Rule("(?P<period>先々月)", readers.period, which=-2),
-        Rule("(?P<period>今月)", readers.period, which=0),
+        Rule("(?P<period>今月|今四半期)", readers.period, which=0),
         Rule("{years}(?!度)", readers.relative_year),
         Rule(r"(?<!\d){number}[,・]?{number2}{unit}(?:ほど|くらい|ぐらい)?前", readers.ago),
         Rule(_NUMERAL + "{number}{unit}(?:ほど|くらい|ぐらい|も)?前", readers.ago),
@@ -156,6 +170,7 @@ JAPANESE = Language(
         Rule("(?:過去|直近|最近|ここ|この)の?{number}{unit}", readers.last_so_many),
         Rule("{vague}", readers.vague),
         Rule("(?<![a-z])(?:" + _YEAR + ")?{quarter}(?![0-9])", readers.quarter),
+        Rule(_YEAR + "{half}", readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, "", "(?:以来|以降|から)"),

@@ -77,6 +77,12 @@ def quarter(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     return _yearly(match, reference, lambda year: months_span(year, first, 3))
 
 
+def half_year(match: RuleMatch, reference: Reference) -> Sequence[Span]:
+    """Reads "the first half of 2025"."""
+    first = match.value("half") * 6 - 5
+    return _yearly(match, reference, lambda year: months_span(year, first, 6))
+
+
 def holiday(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     """Reads "last Christmas" and "Easter 2025"."""
     number = match.value("holiday")
@@ -120,6 +126,13 @@ def weekday_of_week(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     monday = reference.today - timedelta(days=reference.today.weekday())
     day = monday + timedelta(days=_WEEKLY * match.value("week") + match.value("weekday"))
     return _begun([one_day(day)], reference)
+
+
+def weekday_weeks_ago(match: RuleMatch, reference: Reference) -> Sequence[Span]:
+    """Reads "Friday two weeks ago"."""
+    monday = reference.today - timedelta(days=reference.today.weekday())
+    weeks = _count(match)
+    return [one_day(monday + timedelta(days=match.value("weekday") - _WEEKLY * weeks))]
 
 
 def weekend(match: RuleMatch, reference: Reference) -> Sequence[Span]:
@@ -206,7 +219,7 @@ _CLOCK_UNITS = {
 }
 _RECURRENCES: dict[Reader, int] = {
     day_of_month: _ANNUAL, days_of_month: _ANNUAL, month: _ANNUAL, season: _ANNUAL,
-    quarter: _ANNUAL, holiday: _ANNUAL, weekday: _WEEKLY,
+    quarter: _ANNUAL, half_year: _ANNUAL, holiday: _ANNUAL, weekday: _WEEKLY,
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ _YEAR = "(?: ?, ?| )(?:(?:del?|en(?: el)?) )?(?:ano )?(?:{year}|{years})"
 _OR_NOT = f"(?:{_YEAR})?"
 _PART = "(?:(?:(?:a )?(?:principios|mediados|finales|comienzos|fines) de )(?:mes de )?)"
 _DAY = "{day}[oº]?"
-_IN = f"(?:(?:en|durante)(?: el mes de)? {_PART}?|{_PART})"
+_IN = f"(?:(?:en|durante)(?: el mes de)? {_PART}?|el mes de |{_PART})"
 _FILLERS = "(?: el| la| las| los| del?| en| principios| mediados| finales)*"
 
 SPANISH = Language(
@@ -133,6 +133,7 @@ SPANISH = Language(
             "principios de ano": 0,
             "comienzos de ano": 0,
         },
+        "half": numbered("primer semestre|1er semestre", "segundo semestre|2o semestre", start=1),
         "relative_month": {"del mes pasado": -1, "del pasado mes": -1, "de este mes": 0},
         "quarter": numbered(
             "q1|primer trimestre|1er trimestre|t1",
@@ -210,6 +211,8 @@ SPANISH = Language(
         Rule("hace {number} {weekdays}", readers.weekday),
         Rule("(?:el )?{weekday} de {week}", readers.weekday_of_week),
         Rule("{week},? el {weekday}", readers.weekday_of_week),
+        Rule("(?:el )?{weekday} de hace {number} semanas?", readers.weekday_weeks_ago),
+        Rule("hace {number} semanas?,? el {weekday}", readers.weekday_weeks_ago),
         Rule("(?:el )?{weekend} " + _LAST, readers.weekend, which=-1),
         Rule("(?:el )?" + _LAST + " {weekend}", readers.weekend, which=-1),
         Rule("(?:el )?{weekend} " + _BEFORE_LAST, readers.weekend, which=-2),
@@ -220,7 +223,7 @@ SPANISH = Language(
         Rule("(?:(?:el|la) )?{period} " + _BEFORE_LAST, readers.period, which=-2),
         Rule("est[ea] {period}", readers.period, which=0),
         Rule("hace {number}(?: (?:o|a) | ?- ?|, ){number2} {unit}", readers.ago),
-        Rule("hace {number} {unit}", readers.ago),
+        Rule("hace {number} {unit}(?! y medi[oa])", readers.ago),
         Rule("{number} {unit} atras", readers.ago),
         Rule("{half_year}", readers.half_year_ago),
         Rule(
@@ -233,6 +236,7 @@ SPANISH = Language(
         Rule("(?:en|durante)(?: el)? {quarter}" + _OR_NOT, readers.quarter),
         Rule("(?:el )?{quarter}" + _YEAR, readers.quarter),
         Rule("(?:el )?{quarter}", readers.quarter, weak=True),
+        Rule("(?:en )?(?:el )?{half}" + _YEAR, readers.half_year),
     ),
     openings=(
         Opening(Side.SINCE, f"desde{_FILLERS}"),
