@@ -210,10 +210,7 @@ ENGLISH = Language(
         Rule("{number} {holidays} (?:ago|back)", readers.holiday),
         Rule("{holiday}", readers.holiday, weak=True),
         Rule("(?:earlier )?{near}", readers.near_day),
-        Rule(
-            "on {weekday}(?: (?:morning|afternoon|evening|night))?(?!s?,? (?:morning|next))",
-            readers.weekday,
-        ),
+        Rule("on {weekday}(?: (?:morning|afternoon|evening|night))?", readers.weekday),
         Rule(
             "(?<!my )(?<!the )(?<!every )(?<!next )(?<!a ){weekday}"
             " (?:morning|afternoon|evening|night)",
