@@ -108,8 +108,8 @@ async def through(
 
 
 @pytest.mark.timeout(900)
-async def test_sixty_faults_leave_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
-    await through(60, split, [split.runtime.address], persona, marks)
+async def test_forty_faults_leave_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
+    await through(40, split, [split.runtime.address], persona, marks)
 
 
 @pytest.mark.timeout(900)

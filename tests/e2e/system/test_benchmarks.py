@@ -21,11 +21,15 @@ SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (TURNS, ("Compile, 20 blocks, 5 files", "custom tool, 8 at once")),
-        (MEMORY, ("turn beside 50 memory agents at work",)),
-        (SCALE, ("search of 600 passages",)),
+        pytest.param(TURNS, ("Compile, 20 blocks, 5 files", "custom tool, 8 at once"), id="turns"),
+        pytest.param(
+            MEMORY,
+            ("turn beside 50 memory agents at work",),
+            id="memory agents",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(SCALE, ("search of 600 passages",), id="scale", marks=pytest.mark.slow),
     ],
-    ids=["turns", "memory agents", "scale"],
 )
 async def test_a_short_run_completes(arguments: tuple[str, ...], lines: tuple[str, ...]) -> None:
     process = await asyncio.create_subprocess_exec(
