@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.retrieval.baselines import Bm25, substring
-from benchmarks.retrieval.datasets import FACTUAL, Chat, load
-from benchmarks.retrieval.floor import FEW, FloorEffect, halves, measure, relevance_sets
+from benchmarks.retrieval.datasets import FACTUAL, Chat, halves, load
+from benchmarks.retrieval.floor import FEW, FloorEffect, measure, relevance_sets
 from benchmarks.retrieval.report import Result
 from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
 from benchmarks.retrieval.service import Recall, open_recall

@@ -27,6 +27,10 @@ FACTUAL = (
 """The question types of BEAM whose evidence is facts. The others ask for standing instructions,
 summaries and orders of events, which a search for ten messages cannot answer."""
 
+HALVES = ("calibration", "test")
+BEAM_CALIBRATION = frozenset(("100K-1", "100K-3", "100K-5", "500K-1"))
+"""The chats of BEAM on which weights may be chosen."""
+
 _START = datetime(2024, 1, 1, 9, tzinfo=UTC)
 _BEAM_MARK = re.compile(r"\s*->->\s*[\d,\s]*$")
 _LOCOMO_TYPES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
@@ -34,32 +38,69 @@ _LOCOMO_TYPES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of a chat; ``role`` is "user" or "assistant"."""
+    """A message of a chat.
+
+    Attributes:
+        key: Name of the turn, unique in its chat.
+        role: "user" or "assistant".
+        name: Name of the person who writes, if the data set has one.
+        session: Number of the session, from 0. In BEAM a session is what stands between two time
+            anchors.
+    """
 
     key: str
     role: str
     text: str
     time: datetime
     name: str = ""
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the keys of the turns that answer it; at least one."""
+    """A question about a chat.
+
+    Attributes:
+        evidence: Keys of the turns that answer it, at least one; of several statements about one
+            thing, the newest.
+        asked: Time when it is asked.
+        language: ISO 639-1 code of its language.
+        evidence_language: Language of the turns that answer it.
+        outdated: Keys of turns that were the answer before.
+    """
 
     kind: str
     text: str
     evidence: frozenset[str]
     asked: datetime
+    language: str = "en"
+    evidence_language: str = "en"
+    outdated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The messages of one agent, and the questions about them."""
+    """The messages of one agent, and the questions about them.
+
+    Attributes:
+        half: "calibration" if weights may be chosen on the chat, "test" if it is only reported.
+        shape: "assistant", or "people" if all turns are of users with names.
+    """
 
     name: str
     turns: Sequence[Turn]
     questions: Sequence[Question]
+    half: str = "test"
+    language: str = "en"
+    shape: str = "assistant"
+
+
+def halves(chats: Iterable[Chat]) -> dict[str, list[Chat]]:
+    """Returns the chats by half; a half without chats is left out."""
+    parts: dict[str, list[Chat]] = {half: [] for half in HALVES}
+    for chat in chats:
+        parts[chat.half].append(chat)
+    return {half: part for half, part in parts.items() if part}
 
 
 def load(path: Path) -> Iterator[Chat]:
@@ -98,12 +139,14 @@ def _beam(folder: Path) -> Chat:
     batches = json.loads((folder / "chat.json").read_text(encoding="utf-8"))
     turns: list[Turn] = []
     time = _START
+    session = 0
     for message in (turn for batch in batches for group in batch["turns"] for turn in group):
         if anchor := message.get("time_anchor"):
             time = max(time, datetime.strptime(anchor, "%B-%d-%Y").replace(hour=9, tzinfo=UTC))
+            session += bool(turns)
         time += timedelta(minutes=1)
         text = _BEAM_MARK.sub("", message["content"])
-        turns.append(Turn(str(message["id"]), message["role"], text, time))
+        turns.append(Turn(str(message["id"]), message["role"], text, time, session=session))
     file = folder / "probing_questions" / "probing_questions.json"
     known = {turn.key for turn in turns}
     asked = time + timedelta(hours=1)
@@ -113,7 +156,8 @@ def _beam(folder: Path) -> Chat:
         for item in items
         if (evidence := frozenset(map(str, _numbers(item.get("source_chat_ids")))) & known)
     ]
-    return Chat(folder.name, turns, questions)
+    half = "calibration" if folder.name in BEAM_CALIBRATION else "test"
+    return Chat(folder.name, turns, questions, half)
 
 
 def _numbers(value: Any) -> Iterable[int]:
@@ -140,7 +184,7 @@ def _locomo(name: str, item: dict[str, Any]) -> Chat:
             time += timedelta(seconds=20)
             caption = line.get("blip_caption")
             text = line["text"] + (f" [image: {caption}]" if caption else "")
-            turns.append(Turn(line["dia_id"], "user", text, time, line["speaker"]))
+            turns.append(Turn(line["dia_id"], "user", text, time, line["speaker"], number - 1))
         number += 1
     known = {turn.key for turn in turns}
     asked = time + timedelta(days=1)
@@ -149,7 +193,7 @@ def _locomo(name: str, item: dict[str, Any]) -> Chat:
         for qa in item["qa"]
         if (evidence := frozenset(re.findall(r"D\d+:\d+", str(qa.get("evidence")))) & known)
     ]
-    return Chat(f"locomo-{name}", turns, questions)
+    return Chat(f"locomo-{name}", turns, questions, shape="people")
 
 
 def _longmemeval(item: dict[str, Any]) -> Chat:
@@ -161,7 +205,7 @@ def _longmemeval(item: dict[str, Any]) -> Chat:
         for place, message in enumerate(session):
             key = f"{number}:{place}"
             time += timedelta(seconds=20)
-            turns.append(Turn(key, message["role"], message["content"], time))
+            turns.append(Turn(key, message["role"], message["content"], time, session=number))
             if message.get("has_answer"):
                 evidence.add(key)
     turns.sort(key=lambda turn: turn.time)

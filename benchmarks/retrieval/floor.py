@@ -2,7 +2,7 @@
 
 ``relevance.json`` has two sets of short texts, with queries of several types that a text answers,
 and queries about something else. The constants of the floor were chosen on the calibration set and
-on the chats in `CALIBRATION` (decision 0023); only the figures of the test set are evidence.
+on the chats of that half (decision 0023); only the figures of the test set are evidence.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from benchmarks.retrieval.datasets import Chat, facts
 from benchmarks.retrieval.service import Recall
 from strata.api.recall.v1 import message_service_pb2 as pb
 
-CALIBRATION = frozenset(("100K-1", "100K-3", "100K-5", "500K-1"))
-"""The chats of BEAM that belong to the calibration half."""
-HALVES = ("calibration", "test")
 FEW = 10
 """Texts of the small agent that off-topic queries are put to as well."""
 DEPTH = 5
@@ -100,11 +97,3 @@ async def measure(
                 effect.nothing[kind] += not results
                 effect.nothing_without[kind] += not nearest
     return effect
-
-
-def halves(chats: Iterable[Chat]) -> dict[str, list[Chat]]:
-    """Returns the chats of the calibration half and of the test half; empty ones are left out."""
-    parts: dict[str, list[Chat]] = {half: [] for half in HALVES}
-    for chat in chats:
-        parts["calibration" if chat.name in CALIBRATION else "test"].append(chat)
-    return {name: part for name, part in parts.items() if part}

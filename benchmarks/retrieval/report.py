@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.retrieval.floor import CALIBRATION, FloorEffect
+from benchmarks.retrieval.datasets import BEAM_CALIBRATION
+from benchmarks.retrieval.floor import FloorEffect
 from benchmarks.retrieval.plots import bars
 from benchmarks.retrieval.scoring import ALL, Score, interval
 
@@ -105,7 +106,7 @@ class Result:
 
 def _floors(effects: Mapping[str, Mapping[str, FloorEffect]]) -> list[str]:
     """Returns the section about the floor."""
-    parts = ["## The floor", "", _FLOOR.format(chats=", ".join(sorted(CALIBRATION)))]
+    parts = ["## The floor", "", _FLOOR.format(chats=", ".join(sorted(BEAM_CALIBRATION)))]
     for title, parts_of, whole_of, without_of in (
         ("Lost questions", "lost", "answered", None),
         ("Off-topic queries that return nothing", "nothing", "asked", "nothing_without"),

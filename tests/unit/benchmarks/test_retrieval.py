@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from benchmarks.retrieval.__main__ import methods_of
 from benchmarks.retrieval.baselines import Bm25, substring
-from benchmarks.retrieval.datasets import Chat, load
-from benchmarks.retrieval.floor import FEW, FloorEffect, halves, relevance_sets
+from benchmarks.retrieval.datasets import Chat, halves, load
+from benchmarks.retrieval.floor import FEW, FloorEffect, relevance_sets
 from benchmarks.retrieval.plots import bars
 from benchmarks.retrieval.report import Result
 from benchmarks.retrieval.scoring import ALL, by_kind, interval, score
@@ -33,6 +33,7 @@ def test_a_beam_chat_is_read(tmp_path: Path) -> None:
     turns = [
         {"role": "user", "id": 0, "time_anchor": "March-15-2024", "content": "Hello ->-> 1,1"},
         {"role": "assistant", "id": 1, "content": "Hi"},
+        {"role": "user", "id": 2, "time_anchor": "March-20-2024", "content": "Later"},
     ]
     written(tmp_path / "A" / "chat.json", [{"turns": [turns]}])
     asked = {
@@ -42,9 +43,10 @@ def test_a_beam_chat_is_read(tmp_path: Path) -> None:
     written(tmp_path / "A" / "probing_questions" / "probing_questions.json", asked)
     for path in (tmp_path / "A", tmp_path):
         chat = one(path)
-        assert [(turn.key, turn.role, turn.text) for turn in chat.turns] == [
-            ("0", "user", "Hello"),
-            ("1", "assistant", "Hi"),
+        assert [(turn.key, turn.role, turn.text, turn.session) for turn in chat.turns] == [
+            ("0", "user", "Hello", 0),
+            ("1", "assistant", "Hi", 0),
+            ("2", "user", "Later", 1),
         ]
         assert chat.turns[0].time.isoformat()[:10] == "2024-03-15"
         [question] = chat.questions
@@ -89,7 +91,7 @@ def test_a_longmemeval_file_is_read(tmp_path: Path) -> None:
     }
     unanswerable = {**item, "question_id": "q2", "haystack_sessions": [[], []]}
     chat = one(written(tmp_path / "longmemeval.json", [item, unanswerable]))
-    assert [turn.text for turn in chat.turns] == ["earlier", "later"]
+    assert [(turn.text, turn.session) for turn in chat.turns] == [("earlier", 1), ("later", 0)]
     assert chat.questions[0].evidence == {"1:0"}
 
 
@@ -164,8 +166,11 @@ def test_the_report_has_its_plots(tmp_path: Path) -> None:
     assert "&lt;" in bars("t", {"<": {"a": 0.5}}, ["a"])
 
 
-def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart() -> None:
-    chats = [Chat(name, [], []) for name in ("100K-1", "100K-2", "other")]
+def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart(tmp_path: Path) -> None:
+    for name in ("100K-1", "100K-2"):
+        written(tmp_path / name / "chat.json", [])
+        written(tmp_path / name / "probing_questions" / "probing_questions.json", {})
+    chats = [*load(tmp_path), Chat("other", [], [])]
     named = {half: [chat.name for chat in part] for half, part in halves(chats).items()}
     assert named == {"calibration": ["100K-1"], "test": ["100K-2", "other"]}
     assert list(halves(chats[1:])) == ["test"]
