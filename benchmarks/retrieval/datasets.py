@@ -46,6 +46,7 @@ class Turn:
         name: Name of the person who writes, if the data set has one.
         session: Number of the session, from 0. In BEAM a session is what stands between two time
             anchors.
+        language: ISO 639-1 code of its language.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Turn:
     time: datetime
     name: str = ""
     session: int = 0
+    language: str = "en"
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ class _Builder:
 
     def _turn(self, key: str, line: _Line, time: datetime, session: int) -> Turn:
         if self._people:
-            return Turn(key, "user", line.text, time, line.by, session)
-        return Turn(key, line.by, line.text, time, session=session)
+            return Turn(key, "user", line.text, time, line.by, session, line.language)
+        return Turn(key, line.by, line.text, time, "", session, line.language)
 
     def _question(
         self, item: Mapping[str, Any], languages: Mapping[str, str], last: datetime
@@ -120,7 +120,7 @@ class _Builder:
         for gap, before in sorted(gaps, reverse=True)[:_EXTRA_SESSIONS]:
             minute = self._random.randint(0, 59)
             start = (before + gap / 2).replace(hour=self._random.randint(7, 21), minute=minute)
-            sessions.append((start, self._filler(4)))
+            sessions.append((start, self._filler(3)))
         return sorted(sessions, key=lambda session: session[0])
 
     def _written(self, items: Sequence[Mapping[str, Any]]) -> list[_Line]:
@@ -135,7 +135,7 @@ class _Builder:
             if line.by != "assistant" and same and self._random.random() < self._reacting():
                 lines.append(self._reaction(line.by))
             # Between named people, the next line often answers this one.
-            if not self._people and same and self._random.random() < 0.25:
+            if not self._people and same and self._random.random() < 0.15:
                 lines += self._other_person()
         return lines + self._filler(1)
 
@@ -180,10 +180,25 @@ class _Builder:
         return _Line(by, self._random.choice(self._lists[language]["reactions"]), language)
 
     def _add_asides(self, sessions: Sequence[list[_Line]]) -> None:
+        """Adds each aside to a session, not before the turn that it follows."""
         for item in self._data["asides"]:
-            lines = self._random.choice(sessions)
-            lines.append(_Line(self._speaker(), item["text"], self._language))
-            lines.append(self._reaction(lines[-1].by))
+            after = item.get("after")
+            first = next(
+                (
+                    number
+                    for number, lines in enumerate(sessions)
+                    if any(line.key == after for line in lines)
+                ),
+                0,
+            )
+            by = item["by"]
+            lines = [_Line(by, item["text"], self._language_of(by))]
+            if self._random.random() < 0.5:
+                lines.append(self._reaction(by))
+            session = self._random.choice(sessions[first:])
+            # Before the session's own lines, unless the turn that it follows is among them.
+            place = len(session) if session is sessions[first] else 0
+            session[place:place] = lines
 
     def _speaker(self) -> str:
         return self._random.choice([*self._people]) if self._people else "user"
