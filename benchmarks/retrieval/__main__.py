@@ -1,4 +1,4 @@
-"""`python -m benchmarks.retrieval PATH...`: see docs/benchmarks/retrieval.md."""
+"""`python -m benchmarks.retrieval [PATH...]`: see docs/benchmarks/retrieval.md."""
 
 from __future__ import annotations
 
@@ -8,154 +8,163 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from benchmarks.retrieval.baselines import Bm25, substring
-from benchmarks.retrieval.datasets import FACTUAL, Chat, halves, load
+from benchmarks.retrieval import short_chats
+from benchmarks.retrieval.datasets import HALVES, Chat, halves, load
 from benchmarks.retrieval.floor import FEW, FloorEffect, measure, relevance_sets
-from benchmarks.retrieval.report import Result
-from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
+from benchmarks.retrieval.methods import HYBRID, METHODS, RERANKED, TOOL, Seconds, answer_questions
+from benchmarks.retrieval.report import NAME, Result, print_figures
 from benchmarks.retrieval.service import Recall, open_recall
-from strata.api.recall.v1 import message_service_pb2 as pb
 
-METHODS = ("hybrid", "dense", "full text", "BM25", "substring")
-RERANKED = "reranked"
+BEAM = "BEAM"
+FLOOR = "floor"
 _MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a run measures.
+
+    Attributes:
+        sets: The chats by data set.
+        methods: The methods, in the order of the report.
+        floor: Whether the floor is measured as well.
+    """
+
+    sets: Mapping[str, Sequence[Chat]]
+    methods: Sequence[str]
+    floor: bool
 
 
 def main() -> int:
     """Runs the benchmark; returns the exit code."""
     options = _options()
-    sets = {_name(path): list(load(path)) for path in options.paths}
-    merged: dict[str, list[Chat]] = defaultdict(list)
-    for name, chats in sets.items():
-        merged["BEAM" if _is_beam(name, options.paths) else name] += chats
+    try:
+        selection = select(
+            read_sets(options.paths), options.only or (), options.half, options.reranker is not None
+        )
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     with _folder(options.data) as folder:
-        result = asyncio.run(_run(folder, merged, options.reranker))
-    methods = methods_of(options.reranker)
-    for name, by_method in result.scores.items():
-        print(f"{name:24s} recall@5  recall@10  any@10  all@10  MRR")
-        for method in methods:
-            scores = by_method[method][ALL]
-            print(
-                f"  {method:20s}  {scores.recall_5:9.3f} {scores.recall_10:10.3f}"
-                f" {scores.any_10:7.3f} {scores.all_10:7.3f} {scores.mrr:6.3f}"
-            )
-    for name, effects in result.floors.items():
-        for half, effect in effects.items():
-            print(
-                f"floor, {name}, {half}: {sum(effect.lost.values())} of"
-                f" {sum(effect.answered.values())} lost, nothing for"
-                f" {sum(effect.nothing.values())} of {sum(effect.asked.values())} off topic"
-            )
-    result.write(options.out, methods, FACTUAL)
+        result = asyncio.run(_run(folder, selection, options.reranker))
+    print_figures(result)
     if options.json is not None:
         result.save(options.json)
+    if options.out is not None:
+        result.write(options.out)
     return 0
 
 
-def methods_of(reranker: Path | None) -> tuple[str, ...]:
-    """Returns the compared methods, with the reranked one if there is a reranker."""
-    return METHODS if reranker is None else (METHODS[0], RERANKED, *METHODS[1:])
+def read_sets(paths: Sequence[Path]) -> dict[str, list[Chat]]:
+    """Returns the shipped chats and those at the paths, by data set."""
+    sets = {short_chats.NAME: list(short_chats.short_chats())}
+    for path in paths:
+        name = BEAM if path.is_dir() else path.resolve().name.partition(".")[0]
+        sets.setdefault(name, []).extend(load(path))
+    return sets
 
 
-async def _run(folder: Path, sets: dict[str, list[Chat]], reranker: Path | None) -> Result:
-    result = Result()
-    methods = methods_of(reranker)
+def select(
+    sets: Mapping[str, Sequence[Chat]], only: Sequence[str], half: str | None, reranker: bool
+) -> Selection:
+    """Returns what a run measures.
+
+    Args:
+        only: Names of data sets and methods, or "floor"; if none is a data set, all are measured,
+            and likewise the methods. Without any, the floor is measured as well.
+        half: "calibration" or "test"; None for both.
+
+    Raises:
+        ValueError: A name is unknown.
+    """
+    methods = [METHODS[0], *([RERANKED] if reranker else []), *METHODS[1:], TOOL]
+    if unknown := {*only} - {*sets, *methods, FLOOR}:
+        raise ValueError(
+            f"unknown: {', '.join(sorted(unknown))}; there are"
+            f" {', '.join([*sets, *methods, FLOOR])}"
+        )
+    chosen = {
+        name: [chat for chat in chats if half in (None, chat.half)]
+        for name, chats in sets.items()
+        if name in only or not {*only} & {*sets}
+    }
+    if {*only} == {FLOOR}:
+        return Selection(chosen, [], floor=True)
+    picked = [name for name in methods if name in only or not {*only} & {*methods}]
+    return Selection(chosen, picked, floor=not only or FLOOR in only)
+
+
+async def _run(folder: Path, selection: Selection, reranker: Path | None) -> Result:
     async with open_recall(folder, reranker) as recall:
-        shipped = relevance_sets()
-        short = [chat for half in shipped.values() for chat in (half.texts, half.few)]
-        await recall.fill([*(chat for chats in sets.values() for chat in chats), *short])
-        first: list[float] = []
-        again: list[float] = []
-        reranked: list[float] = []
-        for name, chats in sets.items():
-            scores: dict[str, dict[str, list[Score]]] = {
-                method: defaultdict(list) for method in methods
-            }
+        await recall.fill([chat for chats in selection.sets.values() for chat in chats])
+        result = Result([*selection.methods])
+        seconds = Seconds()
+        for name, chats in selection.sets.items():
             for chat in chats:
-                await _ask(recall, chat, scores, first, again, reranked)
-            result.scores[name] = {method: by_kind(scores[method], FACTUAL) for method in methods}
-            result.floors[name] = {
-                half: await measure(recall, part, shipped[half].off_topic)
-                for half, part in halves(chats).items()
-            }
-        count = len(shipped["test"].texts.turns)
-        full: dict[str, FloorEffect] = {}
-        small: dict[str, FloorEffect] = {}
-        for half, material in shipped.items():
-            full[half] = await measure(recall, [material.texts], material.off_topic)
-            small[half] = await measure(recall, [material.few], material.off_topic)
-        result.floors |= {f"{count} short texts": full, f"{FEW} short texts": small}
-        if first:
-            result.seconds = {
-                "hybrid, ten hits": _percentiles(first),
-                "the same with the query's vector known": _percentiles(again),
-            }
-        if reranked:
-            result.seconds["the same, reranked"] = _percentiles(reranked)
-        turns = sum(len(chat.turns) for chats in [*sets.values(), short] for chat in chats)
-        sizes = recall.sizes()
-        result.facts = {
-            "messages": f"{turns:,} of {len(recall.agents)} agents in one project",
-            "vector index on disk": f"{sizes['vectors'] / _MIB:.0f} MiB",
-            "PostgreSQL on disk, its log included": f"{sizes['postgres'] / _MIB:.0f} MiB",
-            "load of the machine in the last minute": f"{os.getloadavg()[0]:.1f},"
-            f" with {os.cpu_count()} processors",
-        }
-        if recall.reranked is not None:
-            result.facts["reranker"] = recall.reranked.description()
-    return result
+                result.answers += await answer_questions(
+                    recall, name, chat, selection.methods, seconds
+                )
+        if selection.floor:
+            result.floors = await _floors(recall, selection.sets)
+        _add_times(result, seconds)
+        await _add_facts(result, recall)
+        return result
 
 
-async def _ask(
-    recall: Recall,
-    chat: Chat,
-    scores: dict[str, dict[str, list[Score]]],
-    first: list[float],
-    again: list[float],
-    reranked: list[float],
-) -> None:
-    texts = [turn.text for turn in chat.turns]
-    bm25 = Bm25(texts)
-    for question in chat.questions:
-        hybrid, seconds = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)
-        first.append(seconds)
-        _, seconds = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)
-        again.append(seconds)
-        full_text, _ = await recall.search(chat, question, pb.SEARCH_MODE_FULL_TEXT, DEPTH)
-        results: dict[str, Sequence[str]] = {
-            "hybrid": hybrid,
-            "dense": await recall.by_meaning(chat, question, DEPTH),
-            "full text": full_text,
-            "BM25": [chat.turns[place].key for place in bm25.search(question.text, DEPTH)],
-            "substring": [
-                chat.turns[place].key for place in substring(texts, question.text, DEPTH)
-            ],
+async def _floors(
+    recall: Recall, sets: Mapping[str, Sequence[Chat]]
+) -> dict[str, dict[str, FloorEffect]]:
+    shipped = relevance_sets()
+    await recall.fill([chat for half in shipped.values() for chat in (half.texts, half.few)])
+    effects = {}
+    for name, chats in sets.items():
+        effects[name] = {
+            half: await measure(recall, part, shipped[half].off_topic)
+            for half, part in halves(chats).items()
         }
-        if recall.reranked is not None:
-            # The query's vector is cached by now, so that only the reranker is measured.
-            results[RERANKED], seconds = await recall.rerank(chat, question, DEPTH)
-            reranked.append(seconds)
-        for method, keys in results.items():
-            scores[method][question.kind].append(score(keys, question.evidence))
+    count = len(shipped["test"].texts.turns)
+    for title, few in ((f"{count} sentences", False), (f"{FEW} sentences", True)):
+        effects[title] = {
+            half: await measure(
+                recall, [material.few if few else material.texts], material.off_topic
+            )
+            for half, material in shipped.items()
+        }
+    return effects
+
+
+def _add_times(result: Result, seconds: Seconds) -> None:
+    for name, durations in (
+        ("hybrid, ten hits", seconds.first),
+        ("the same with the query's vector known", seconds.again),
+        ("the same, reranked", seconds.reranked),
+    ):
+        if durations:
+            result.seconds[name] = _percentiles(durations)
+
+
+async def _add_facts(result: Result, recall: Recall) -> None:
+    sizes = recall.sizes()
+    result.facts = {
+        "messages": f"{len(recall.keys):,} of {len(recall.agents)} agents in one project",
+        "vector index on disk": f"{sizes['vectors'] / _MIB:.0f} MiB",
+        "PostgreSQL on disk, its log included": f"{sizes['postgres'] / _MIB:.0f} MiB",
+        "load of the machine in the last minute": f"{os.getloadavg()[0]:.1f},"
+        f" with {os.cpu_count()} processors",
+    }
+    if recall.reranked is not None:
+        result.facts["reranker"] = recall.reranked.description()
 
 
 def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
     cuts = quantiles(seconds, n=20, method="inclusive") if len(seconds) > 1 else [*seconds] * 19
     return cuts[9], cuts[18]
-
-
-def _name(path: Path) -> str:
-    return path.resolve().name.partition(".")[0]
-
-
-def _is_beam(name: str, paths: Sequence[Path]) -> bool:
-    return any(_name(path) == name and path.is_dir() for path in paths)
 
 
 @contextmanager
@@ -175,7 +184,9 @@ def _folder(path: Path | None) -> Iterator[Path]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.retrieval",
-        description="Measures the retrieval quality of search on public chats.",
+        description="Measures the retrieval quality of search on chats with questions.",
+        epilog="Example: python -m benchmarks.retrieval --half calibration --data /tmp/retrieval"
+        f" --only '{short_chats.NAME}' --only {HYBRID}",
     )
     parser.add_argument(
         "paths",
@@ -183,13 +194,21 @@ def _options() -> argparse.Namespace:
         type=Path,
         metavar="PATH",
         help=(
-            "data to measure in addition to the short texts of this benchmark: a BEAM chat or a"
+            "data to measure in addition to the short chats of this benchmark: a BEAM chat or a"
             " folder of them, or a JSON file of LoCoMo, LongMemEval or facts"
         ),
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("docs/benchmarks"), help="folder for the report"
+        "--only",
+        action="append",
+        metavar="NAME",
+        help=f"a data set, a method ({', '.join(METHODS)}, {TOOL}) or {FLOOR}; can be repeated",
     )
+    parser.add_argument("--half", choices=HALVES, help="only the chats of this half")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help=f"write the report {NAME}.md to this folder"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures and ranks to this file")
     parser.add_argument(
         "--data", type=Path, help="folder to keep stored and indexed data in, for the next run"
     )
@@ -199,7 +218,6 @@ def _options() -> argparse.Namespace:
         metavar="FOLDER",
         help="a cross-encoder (model.onnx, vocab.txt) to measure as well",
     )
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser.parse_args()
 
 

@@ -1,19 +1,46 @@
-"""The report of the retrieval benchmark: a document with plots."""
+"""The report of the retrieval benchmark: a document with plots, and all figures as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from benchmarks.retrieval.datasets import BEAM_CALIBRATION
+from benchmarks.retrieval.datasets import HALVES
 from benchmarks.retrieval.floor import FloorEffect
+from benchmarks.retrieval.methods import HYBRID, TOOL
 from benchmarks.retrieval.plots import bars
-from benchmarks.retrieval.scoring import ALL, Score, interval
+from benchmarks.retrieval.scoring import (
+    ALL,
+    NEWEST_FIRST,
+    PER_1000,
+    SESSION_METRICS,
+    SHOWN,
+    TOKENS,
+    TURN_METRICS,
+    Answer,
+    Figure,
+    Figures,
+    figures,
+    groups_of,
+    interval,
+)
 
 NAME = "retrieval"
+_CALIBRATION, _TEST = HALVES
+_HALF_NAMES = {_CALIBRATION: "calibration (tuned on)", _TEST: "test"}
+_MAIN = ("recall@5", "recall@10", "any@10", "all@10", "MRR", *SESSION_METRICS)
+# Smaller groups say nothing about a difference.
+_FEWEST = 10
+
+# Figures by data set, half, group and method.
+ByMethod = Mapping[str, Figures]
+ByGroup = Mapping[str, ByMethod]
 
 
 @dataclass
@@ -21,152 +48,332 @@ class Result:
     """The results of one run.
 
     Attributes:
-        scores: Scores by data set, then method, then type of question.
+        methods: The measured methods, in order.
+        answers: The scores of each question.
         seconds: Latency through the service: p50 and p95, by name.
         facts: Sizes and counts as text, by name.
-        floors: The effect of the floor, by data set, then "calibration" or "test".
+        floors: The effect of the floor, by data set and half.
     """
 
-    scores: dict[str, dict[str, dict[str, Score]]] = field(default_factory=dict)
+    methods: Sequence[str]
+    answers: list[Answer] = field(default_factory=list)
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     floors: dict[str, dict[str, FloorEffect]] = field(default_factory=dict)
 
-    def write(self, folder: Path, methods: Sequence[str], headline: Sequence[str]) -> None:
+    @cached_property
+    def figures(self) -> dict[str, dict[str, ByGroup]]:
+        """The figures by data set, half, group and method; read when all answers are there."""
+        grouped: dict[str, dict[str, dict[str, list[Answer]]]] = {}
+        for answer in self.answers:
+            groups = grouped.setdefault(answer.data_set, {}).setdefault(answer.chat.half, {})
+            for group in groups_of(answer):
+                groups.setdefault(group, []).append(answer)
+        return {
+            name: {
+                half: {
+                    group: {method: figures(answers, method) for method in self.methods}
+                    for group, answers in sorted(halves[half].items())
+                }
+                for half in HALVES
+                if half in halves
+            }
+            for name, halves in grouped.items()
+        }
+
+    def save(self, file: Path) -> None:
+        """Writes all figures, and the scores and ranks of every question, as JSON."""
+        plain = {
+            name: {
+                half: {
+                    group: {method: entry.plain() for method, entry in by_method.items()}
+                    for group, by_method in groups.items()
+                }
+                for half, groups in halves.items()
+            }
+            for name, halves in self.figures.items()
+        }
+        floors = {
+            name: {half: effect.counts() for half, effect in halves.items()}
+            for name, halves in self.floors.items()
+        }
+        data: dict[str, Any] = {
+            "figures": plain,
+            "seconds": self.seconds,
+            "facts": self.facts,
+            "floors": floors,
+            "answers": [answer.plain() for answer in self.answers],
+        }
+        file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def write(self, folder: Path) -> None:
         """Writes the document and its plots."""
         folder.mkdir(parents=True, exist_ok=True)
         parts = [_HEAD.format(date=datetime.now(UTC).strftime("%Y-%m-%d"))]
-        for data_set, by_method in self.scores.items():
-            parts += self._data_set(folder, data_set, by_method, methods, headline)
+        for name, halves in self.figures.items():
+            parts += self._data_set(folder, name, halves)
+        if TOOL in self.methods:
+            parts += self._shown()
+        parts += self._behind()
         if self.floors:
             parts += _floors(self.floors)
-        parts.append("## Time and space\n")
-        parts.append("| through the service | p50 ms | p95 ms |\n|---|---|---|")
-        parts += [
-            f"| {name} | {p50 * 1000:.1f} | {p95 * 1000:.1f} |"
-            for name, (p50, p95) in self.seconds.items()
-        ]
-        parts.append("")
+        if self.seconds:
+            parts += ["## Time and space", "", "| through the service | p50 ms | p95 ms |"]
+            parts.append("|---|---|---|")
+            parts += [
+                f"| {name} | {p50 * 1000:.1f} | {p95 * 1000:.1f} |"
+                for name, (p50, p95) in self.seconds.items()
+            ]
+            parts.append("")
         parts += [f"- {name}: {text}" for name, text in self.facts.items()]
         (folder / f"{NAME}.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
 
-    def save(self, file: Path) -> None:
-        """Writes the figures as JSON."""
-        plain = {
-            data_set: {
-                method: {kind: asdict(score) for kind, score in kinds.items()}
-                for method, kinds in by_method.items()
-            }
-            for data_set, by_method in self.scores.items()
-        }
-        floors = {
-            data_set: {half: effect.counts() for half, effect in halves.items()}
-            for data_set, halves in self.floors.items()
-        }
-        data = {"scores": plain, "seconds": self.seconds, "facts": self.facts, "floors": floors}
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    @property
+    def _ranked(self) -> list[str]:
+        """The methods that rank turns or sessions."""
+        return [method for method in self.methods if method != TOOL]
 
-    def _data_set(
-        self,
-        folder: Path,
-        data_set: str,
-        by_method: Mapping[str, Mapping[str, Score]],
-        methods: Sequence[str],
-        headline: Sequence[str],
-    ) -> list[str]:
-        parts = [f"## {data_set}\n", _TABLE]
-        for method in methods:
-            total = by_method[method][ALL]
-            parts.append(
-                f"| {method} | {total.recall_5:.3f} | {total.recall_10:.3f} |"
-                f" {total.any_10:.3f} | {total.all_10:.3f} | {total.mrr:.3f} |"
-            )
-        kinds = [kind for kind in by_method[methods[0]] if kind != ALL]
-        chosen = [kind for kind in kinds if kind in headline]
-        over = by_method[methods[0]][ALL].questions
-        which = ", ".join(kind.replace("_", " ") for kind in chosen) if chosen else "every type"
-        parts.append(f"\n{over} questions: {which}.\n")
-        for title, read in (("recall@10", "recall_10"), ("all@10", "all_10")):
-            file = f"{NAME}-{data_set.lower()}-{title.partition('@')[0]}.svg"
-            groups = {
-                kind: {method: getattr(by_method[method][kind], read) for method in methods}
-                for kind in [ALL, *kinds]
-            }
-            (folder / file).write_text(bars(f"{data_set}: {title}", groups, methods), "utf-8")
-            parts.append(f"![{title} by type of question]({file})\n")
-        parts.append("| type | questions | " + " | ".join(methods) + " |")
-        parts.append("|---|---|" + "---|" * len(methods))
-        for kind in kinds:
-            cells = " | ".join(f"{by_method[method][kind].recall_10:.3f}" for method in methods)
-            number = by_method[methods[0]][kind].questions
-            parts.append(f"| {kind.replace('_', ' ')} | {number} | {cells} |")
-        parts.append("\nThe table is recall@10.\n")
+    def _data_set(self, folder: Path, name: str, halves: Mapping[str, ByGroup]) -> list[str]:
+        title = name[0].upper() + name[1:]
+        parts = [f"## {title}", "", *_main_table(halves, self._ranked), ""]
+        parts += self._kinds(folder, title, halves)
+        if any("languages: different" in groups for groups in halves.values()):
+            parts += self._languages(halves)
         return parts
+
+    def _kinds(self, folder: Path, title: str, halves: Mapping[str, ByGroup]) -> list[str]:
+        """Returns recall@10 by type of question, as a table and a plot."""
+        turns = [
+            method
+            for method in self._ranked
+            if any("recall@10" in groups[ALL][method].metrics for groups in halves.values())
+        ]
+        half = _TEST if _TEST in halves else _CALIBRATION
+        groups = halves[half]
+        kinds = [group for group in groups if group.startswith("type: ")]
+        values = {
+            group.removeprefix("type: "): {
+                method: groups[group][method].metrics["recall@10"].value for method in turns
+            }
+            for group in [ALL, *kinds]
+        }
+        file = f"{NAME}-{re.sub(r'[^a-z0-9]+', '-', title.lower())}.svg"
+        (folder / file).write_text(bars(f"{title}, {half}: recall@10", values, turns), "utf-8")
+        changing = any(NEWEST_FIRST in groups[ALL][method].metrics for method in turns)
+        parts = [
+            f"recall@10 by type of question, {_HALF_NAMES[half]} half:",
+            "",
+            _row(["type", "questions", *turns]),
+            "|---" * (len(turns) + 2) + "|",
+            *(
+                _row(
+                    [
+                        group.removeprefix("type: ").replace("_", " "),
+                        str(groups[group][turns[0]].questions),
+                        *(_text(groups[group][method], "recall@10") for method in turns),
+                    ]
+                )
+                for group in kinds
+            ),
+            "",
+        ]
+        if changing:
+            shares = ", ".join(
+                f"{method} {_text(groups[ALL][method], NEWEST_FIRST)}" for method in turns
+            )
+            parts += [f"A newer statement stands before the one it replaces: {shares}.", ""]
+        return [*parts, f"![recall@10 by type of question]({file})", ""]
+
+    def _languages(self, halves: Mapping[str, ByGroup]) -> list[str]:
+        """Returns hit@1 and hit@3 by language."""
+        turns = [
+            method
+            for method in self._ranked
+            if any("hit@1" in groups[ALL][method].metrics for groups in halves.values())
+        ]
+        parts = [
+            "hit@1 / hit@3 by language (*same*: question and text are in one language):",
+            "",
+            _row(["half", "languages", "questions", *turns]),
+            "|---" * (len(turns) + 3) + "|",
+        ]
+        for half, groups in halves.items():
+            for group in groups:
+                if not group.startswith("language"):
+                    continue
+                name = re.sub(r"languages?: ", "", group)
+                entries = groups[group]
+                cells = [
+                    f"{_text(entries[method], 'hit@1')} / {_text(entries[method], 'hit@3')}"
+                    for method in turns
+                ]
+                count = str(entries[turns[0]].questions)
+                parts.append(_row([_HALF_NAMES[half], name, count, *cells]))
+        return [*parts, ""]
+
+    def _shown(self) -> list[str]:
+        """Returns the section about what the tool shows."""
+        parts = ["## What conversation_search shows", "", _SHOWN]
+        parts += ["| set | half | evidence shown | tokens | per 1,000 tokens |", "|---" * 5 + "|"]
+        for name, halves in self.figures.items():
+            for half, groups in halves.items():
+                entry = groups[ALL][TOOL]
+                share, tokens = entry.metrics[SHOWN], entry.metrics[TOKENS].value
+                per = entry.metrics[PER_1000].value
+                parts.append(
+                    _row([name, _HALF_NAMES[half], _figure(share), f"{tokens:.0f}", f"{per:.3f}"])
+                )
+        return [*parts, ""]
+
+    def _behind(self) -> list[str]:
+        """Returns the section about groups of the test half in which another method is better."""
+        lines = [
+            _row([name, group, str(count), metric, f"{own:.3f}", f"{other:.3f} ({method})"])
+            for name, halves in self.figures.items()
+            for group, count, metric, own, other, method in _better(halves.get(_TEST, {}))
+        ]
+        if HYBRID not in self.methods or not lines:
+            return []
+        return [
+            "## Where hybrid is behind",
+            "",
+            f"Groups of at least {_FEWEST} questions of the test half, with the best other method:",
+            "",
+            "| set | questions | number | metric | hybrid | better |",
+            "|---" * 6 + "|",
+            *lines,
+            "",
+        ]
+
+
+def print_figures(result: Result) -> None:
+    """Prints the main figures."""
+    for name, halves in result.figures.items():
+        for half, groups in halves.items():
+            if ALL not in groups or not result.methods:
+                continue
+            print(f"{name}, {_HALF_NAMES[half]}")
+            for method, entry in groups[ALL].items():
+                cells = [
+                    f"{metric} {entry.metrics[metric].value:.3f}"
+                    for metric in (*TURN_METRICS, *SESSION_METRICS, SHOWN, TOKENS)
+                    if metric in entry.metrics
+                ]
+                print(f"  {method:20s} {'  '.join(cells)}")
+    for name, effects in result.floors.items():
+        for half, effect in effects.items():
+            print(
+                f"floor, {name}, {half}: {sum(effect.lost.values())} of"
+                f" {sum(effect.answered.values())} lost, nothing for"
+                f" {sum(effect.nothing.values())} of {sum(effect.asked.values())} off topic"
+            )
+
+
+def _main_table(halves: Mapping[str, ByGroup], methods: Sequence[str]) -> list[str]:
+    parts = [_row(["half", "questions", "method", *_MAIN]), "|---" * (len(_MAIN) + 3) + "|"]
+    for half, groups in halves.items():
+        for method in methods:
+            entry = groups[ALL][method]
+            cells = [
+                _figure(entry.metrics[name]) if name in entry.metrics else "" for name in _MAIN
+            ]
+            parts.append(_row([_HALF_NAMES[half], str(entry.questions), method, *cells]))
+    return parts
+
+
+def _better(groups: ByGroup) -> Iterator[tuple[str, int, str, float, float, str]]:
+    """Yields the groups in which another method has a higher figure than hybrid."""
+    for group, entries in groups.items():
+        if HYBRID not in entries or entries[HYBRID].questions < _FEWEST:
+            continue
+        for metric in ("recall@10", "session any@5"):
+            values = {
+                method: entry.metrics[metric].value
+                for method, entry in entries.items()
+                if metric in entry.metrics
+            }
+            best = max(values, key=lambda method: values[method])
+            if values[best] > values[HYBRID]:
+                count = entries[HYBRID].questions
+                yield group, count, metric, values[HYBRID], values[best], best
 
 
 def _floors(effects: Mapping[str, Mapping[str, FloorEffect]]) -> list[str]:
     """Returns the section about the floor."""
-    parts = ["## The floor", "", _FLOOR.format(chats=", ".join(sorted(BEAM_CALIBRATION)))]
-    for title, parts_of, whole_of, without_of in (
-        ("Lost questions", "lost", "answered", None),
-        ("Off-topic queries that return nothing", "nothing", "asked", "nothing_without"),
-    ):
-        parts += [f"### {title}", ""]
-        last = [] if without_of is None else ["nothing without a floor"]
-        columns = ["set", "half", "kind", "queries", title.split()[0].lower(), "share", *last]
-        columns[4:6] = ["lost" if without_of is None else "nothing", "share (95 % interval)"]
-        parts += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-        for name, halves in effects.items():
-            for half, effect in halves.items():
-                named = f"{half} (chosen on it)" if half == "calibration" else half
-                wholes: Mapping[str, int] = getattr(effect, whole_of)
-                some: Mapping[str, int] = getattr(effect, parts_of)
-                totals = {ALL: sum(wholes.values())} if len(wholes) > 1 else {}
-                for kind, whole in {**totals, **wholes}.items():
-                    part = sum(some.values()) if kind == ALL else some[kind]
-                    cells = [name, named, kind.replace("_", " "), str(whole), str(part)]
-                    cells.append(_share(part, whole))
-                    if without_of is not None:
-                        nothing: Mapping[str, int] = getattr(effect, without_of)
-                        count = sum(nothing.values()) if kind == ALL else nothing[kind]
-                        cells.append(str(count))
-                    parts.append(f"| {' | '.join(cells)} |")
-        parts.append("")
-    return parts
+    parts = ["## The floor", "", _FLOOR]
+    parts += ["| set | half | lost | off-topic queries without results | without a floor |"]
+    parts.append("|---" * 5 + "|")
+    for name, halves in effects.items():
+        for half, effect in halves.items():
+            lost, answered = sum(effect.lost.values()), sum(effect.answered.values())
+            nothing, asked = sum(effect.nothing.values()), sum(effect.asked.values())
+            without = sum(effect.nothing_without.values())
+            cells = [_share(lost, answered), _share(nothing, asked), str(without)]
+            parts.append(_row([name, _HALF_NAMES[half], *cells]))
+    return [*parts, ""]
 
 
 def _share(part: int, whole: int) -> str:
     if not whole:
         return "-"
     low, high = interval(part, whole)
-    return f"{part / whole:.3f} ({low:.3f} to {high:.3f})"
+    return f"{part} of {whole} ({low:.3f} to {high:.3f})"
+
+
+def _figure(figure: Figure) -> str:
+    if figure.interval is None:
+        return f"{figure.value:.3f}"
+    return f"{figure.value:.3f} ({figure.interval[0]:.3f} to {figure.interval[1]:.3f})"
+
+
+def _text(entry: Figures, metric: str) -> str:
+    return f"{entry.metrics[metric].value:.3f}" if metric in entry.metrics else "-"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 _FLOOR = """\
 Results below a floor are left out ([decision](../decisions/0023-floor-by-query.md)). A question is
 *lost* if a search without the floor has evidence among the first five results, and a search with it
 has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
-of its set. The floor was chosen on the calibration half (of BEAM: {chats}), so that only the
-figures of the test half are evidence. The short texts and all off-topic queries are in
-`benchmarks/retrieval/relevance.json`.
+of its set. They and the single sentences are in `benchmarks/retrieval/relevance.json`. In brackets
+are 95 % intervals.
 """
-_TABLE = "| | recall@5 | recall@10 | any@10 | all@10 | MRR |\n|---|---|---|---|---|---|"
+_SHOWN = """\
+The share of the evidence that stands in the return of the tool with its defaults, at the time of
+the question, and the tokens of the return, as the agent loop estimates them. Of a long message that
+is shown in part, the share is that of its sentences.
+"""
 _HEAD = """\
 # What search finds
 
-Written by `python -m benchmarks.retrieval PATH...` on {date}: the real recall service with embedded
-PostgreSQL and the embedded vector engine, every message stored and indexed as in use, every
-question asked as it stands through `SearchMessages`. No model but the local embedding model takes
-part. The data sets are read from the paths that are given; none is part of the project.
+Written by `python -m benchmarks.retrieval PATH... --out docs/benchmarks` on {date}: the real recall
+service with embedded PostgreSQL and the embedded vector engine, every message stored and indexed as
+in use, every question asked as it stands through `SearchMessages`. No model but the local embedding
+model takes part. The short chats are in `benchmarks/retrieval/short_chats`; other data sets are
+read from the paths. `--json` writes all figures and the rank of every piece of evidence, and
+`python -m benchmarks.retrieval.compare OLD NEW` compares two such files.
 
 - **hybrid** is what `conversation_search` uses: meaning and words together, and whose words and
   what time a question asks for ([decision](../decisions/0061-hybrid-messages.md)).
 - **dense** is the cosine of the same vectors alone, **full text** the search in PostgreSQL that
-  remains without the engine, **BM25** a plain one over whole messages (k1 1.2, b 0.75), and
-  **substring** what the whole query stands in.
+  remains without the engine.
+- **BM25** (k1 1.2, b 0.75) has stems and stop words by language, pairs of characters in Chinese and
+  Japanese, and the date and the speaker as words. The language of every text and question is an
+  input. **BM25 over sessions** is the same over whole sessions; it ranks no turns. **Plain BM25**
+  has English suffixes removed and nothing else.
 - **reranked**, where a cross-encoder is given (`--reranker FOLDER`), is hybrid with its best
   results put into order by that ([decision](../decisions/0068-reranker.md)).
 
-A message is the unit. recall@k is the share of the evidence among the first k, any@10 whether any
-of it is there, all@10 whether all of it is; each question counts alike.
+recall@k is the share of the evidence among the first k messages, any@10 whether any of it is there,
+all@10 whether all of it is, hit@k whether any is among the first k; each question counts alike. A
+session's rank is that of its first message among 50 results. In BEAM a session is what stands
+between two time anchors, and the headline has the types whose evidence is facts. In brackets are
+95 % intervals (bootstrap over questions).
+
+Figures on the **calibration** half are *tuned on*: weights of the search may have been chosen by
+them. Only those on the **test** half are evidence
+([decision](../decisions/0130-retrieval-benchmark.md)).
 """

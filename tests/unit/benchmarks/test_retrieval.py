@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from benchmarks.retrieval.__main__ import methods_of
-from benchmarks.retrieval.baselines import Bm25, substring
-from benchmarks.retrieval.datasets import Chat, halves, load
+from benchmarks.retrieval.__main__ import select
+from benchmarks.retrieval.baselines import Bm25, document_of, plain_words, words_of
+from benchmarks.retrieval.compare import differences, read
+from benchmarks.retrieval.datasets import Chat, Question, Turn, halves, load
+from benchmarks.retrieval.evidence_shown import shown
 from benchmarks.retrieval.floor import FEW, FloorEffect, relevance_sets
+from benchmarks.retrieval.methods import METHODS, TOOL, ChatBaselines
 from benchmarks.retrieval.plots import bars
 from benchmarks.retrieval.report import Result
-from benchmarks.retrieval.scoring import ALL, by_kind, interval, score
+from benchmarks.retrieval.scoring import (
+    ALL,
+    NEWEST_FIRST,
+    SESSION_METRICS,
+    SHOWN,
+    TOKENS,
+    Answer,
+    Ranking,
+    bootstrap,
+    groups_of,
+    interval,
+    ranks,
+    score,
+    sessions_of,
+)
+
+from strata.shared.tool_returns import pack
 
 
 def one(path: Path) -> Chat:
@@ -104,44 +125,195 @@ def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
         list(load(tmp_path))
 
 
-def test_bm25_finds_rare_words_first_and_substrings_are_literal() -> None:
+def test_bm25_finds_rare_words_first() -> None:
     texts = ["the cat sat", "the dog sat", "the dog and the zebra sat"]
-    assert Bm25(texts).search("sitting zebra", 3) == [2]
-    assert Bm25(texts).search("dogs", 3) == [1, 2]
-    assert substring(texts, "DOG", 3) == [2, 1]
-    assert substring(texts, "dog zebra", 3) == []
+    plain = Bm25([plain_words(text) for text in texts])
+    assert plain.search(plain_words("sitting zebra"), 3) == [2]
+    assert plain.search(plain_words("dogs"), 3) == [1, 2]
 
 
-def test_a_ranking_is_scored() -> None:
-    results = ["x", "a", *"mnopqr", "b", "c"]
-    result = score(results, {"a", "b", "z"})
-    assert (result.recall_5, result.recall_10) == pytest.approx((1 / 3, 2 / 3))
-    assert (result.any_10, result.all_10, result.mrr) == (1.0, 0.0, 0.5)
-    assert score([], {"a"}).mrr == 0
+@pytest.mark.parametrize(
+    ("language", "text", "words"),
+    [
+        ("en", "The horses were running", ["hors", "run"]),
+        ("de", "Die Häuser und der Garten", ["haus", "gart"]),
+        ("fr", "L'horloge des marchés", ["horlog", "march"]),
+        ("es", "las canciones de los niños", ["cancion", "niñ"]),
+        ("zh", "我的茶馆 v2", ["我的", "的茶", "茶馆", "v2"]),
+        ("ja", "3月に魚", ["3", "月に", "に魚"]),
+        ("en", "drain_node() fails", ["drain_nod", "fail"]),
+    ],
+)
+def test_words_of_the_baseline_are_stems_without_stop_words(
+    language: str, text: str, words: list[str]
+) -> None:
+    assert words_of(text, language) == words
 
 
-def test_the_headline_is_of_its_types_only() -> None:
-    good, bad = score(["a"], {"a"}), score([], {"a"})
-    means = by_kind({"fact": [good, good], "order": [bad]}, ["fact"])
-    assert (means[ALL].recall_10, means["order"].recall_10) == (1.0, 0.0)
-    assert means[ALL].questions == 2
-    assert by_kind({"order": [bad, good]}, ["fact"])[ALL].recall_10 == 0.5
+def test_documents_of_the_baseline_have_date_and_speaker() -> None:
+    time = datetime(2025, 3, 9, tzinfo=UTC)
+    turn = Turn("a", "user", "Hola", time, "Inés", 0, "es")
+    assert document_of(turn) == ["doming", "9", "marz", "2025", "ines", "hol"]
+    nameless = Turn("a", "assistant", "Hello", time)
+    assert document_of(nameless) == ["sunday", "9", "march", "2025", "assist", "hello"]
+    assert "3" in document_of(Turn("a", "user", "你好", time, language="zh"))
 
 
-def test_a_reranker_adds_a_method_beside_hybrid(tmp_path: Path) -> None:
-    plain, more = methods_of(None), methods_of(tmp_path)
-    assert more[:2] == ("hybrid", "reranked")
-    assert tuple(name for name in more if name != "reranked") == plain
-    chart = ET.fromstring(bars("t", {"all": dict.fromkeys(more, 0.5)}, more))
+def chat_of(*questions: Question) -> Chat:
+    """Returns a chat of three sessions with turns a to f."""
+    turns = [
+        Turn(key, "user", f"text {key}", datetime(2025, 1, 1, tzinfo=UTC), session=place // 2)
+        for place, key in enumerate("abcdef")
+    ]
+    return Chat("chat", turns, questions)
+
+
+def question_of(*evidence: str, outdated: str = "", kind: str = "fact") -> Question:
+    asked = datetime(2025, 2, 1, tzinfo=UTC)
+    return Question(kind, "?", frozenset(evidence), asked, outdated=frozenset(outdated))
+
+
+def ranking_of(keys: str, chat: Chat) -> Ranking:
+    return Ranking([*keys], [*keys], sessions_of([*keys], chat))
+
+
+def test_a_ranking_is_scored_by_turn_and_by_session() -> None:
+    chat = chat_of()
+    scores = score(ranking_of("xaxxxxxxxbc", chat_with_x(chat)), question_of("a", "b", "c"), chat)
+    assert (scores["recall@5"], scores["recall@10"]) == pytest.approx((1 / 3, 2 / 3))
+    assert (scores["any@10"], scores["all@10"], scores["MRR"]) == (1.0, 0.0, 0.5)
+    assert (scores["hit@1"], scores["hit@3"]) == (0.0, 1.0)
+    scores = score(ranking_of("fa", chat), question_of("a", "c"), chat)
+    assert (scores["session any@5"], scores["session recall@10"]) == (1.0, 0.5)
+    assert score(ranking_of("", chat), question_of("a"), chat)["MRR"] == 0
+    sessions_only = score(Ranking(None, (), [1]), question_of("c"), chat)
+    assert sessions_only == dict.fromkeys(SESSION_METRICS, 1.0)
+
+
+def chat_with_x(chat: Chat) -> Chat:
+    turn = Turn("x", "user", "", datetime(2025, 1, 1, tzinfo=UTC), session=3)
+    return replace(chat, turns=[*chat.turns, turn])
+
+
+def test_newest_first_needs_the_newest_before_every_outdated_turn() -> None:
+    chat = chat_of()
+    question = question_of("e", outdated="ab")
+    shares = [score(ranking_of(keys, chat), question, chat)[NEWEST_FIRST] for keys in ("cea", "ae")]
+    assert shares == [1.0, 0.0]
+    assert score(ranking_of("c", chat), question, chat)[NEWEST_FIRST] == 0.0
+    assert NEWEST_FIRST not in score(ranking_of("c", chat), question_of("e"), chat)
+
+
+def test_ranks_of_the_evidence_are_kept() -> None:
+    assert ranks(["x", "b"], {"a", "b"}) == {"a": None, "b": 2}
+
+
+def test_the_headline_of_beam_is_of_its_factual_types() -> None:
+    chat = chat_of()
+    factual, other = (
+        Answer("BEAM", chat, question_of("a", kind=kind), "other words")
+        for kind in ("knowledge_update", "event_ordering")
+    )
+    assert ALL in groups_of(factual)
+    assert list(groups_of(other)) == ["type: event_ordering"]
+
+
+def test_wording_depends_on_rare_words_only() -> None:
+    time = datetime(2025, 1, 1, tzinfo=UTC)
+    texts = ["The boat leaks", *["My boat is blue"] * 3, "A horse"]
+    turns = [Turn(str(place), "user", text, time) for place, text in enumerate(texts)]
+    baselines = ChatBaselines(Chat("chat", turns, []))
+
+    def wording(text: str) -> str:
+        return baselines.wording(Question("fact", text, frozenset("0"), time))
+
+    assert wording("What leaked?") == "shared words"
+    assert wording("Where is the boat?") == "other words"
+    assert wording("Whose horse?") == "other words"
+
+
+def test_questions_are_grouped_by_their_languages() -> None:
+    chat = chat_of()
+    asked = datetime(2025, 2, 1, tzinfo=UTC)
+
+    def groups(language: str, about: str) -> set[str]:
+        question = Question("fact", "?", frozenset("a"), asked, language, about)
+        return {
+            group
+            for group in groups_of(Answer("short chats", chat, question, "other words"))
+            if group.startswith("language")
+        }
+
+    assert groups("de", "de") == {"language: de", "languages: same, not English"}
+    assert groups("en", "en") == {"language: en"}
+    assert groups("en", "zh") == {"languages: different", "languages: English question"}
+    assert groups("zh", "en") == {"languages: different", "languages: English text"}
+
+
+def test_intervals_are_the_same_in_every_run_and_hold_the_mean() -> None:
+    low, high = bootstrap([0.0, 1.0] * 50)
+    assert low < 0.5 < high
+    assert (low, high) == bootstrap([0.0, 1.0] * 50)
+    assert bootstrap([1.0] * 5) == (1.0, 1.0)
+
+
+def test_evidence_counts_as_shown_by_the_share_of_its_sentences() -> None:
+    time = datetime(2025, 1, 1, tzinfo=UTC)
+    short = Turn("a", "user", 'She said "no"\nand left.', time)
+    long = Turn("b", "user", "First part. Other part.", time)
+    content, _ = pack("OK", {"results": [{"content": short.text}, "First part."]}, time, 1_000)
+    result = shown(content, [short, long])
+    assert result[SHOWN] == pytest.approx((1 + 0.5) / 2, abs=0.02)
+    assert result[TOKENS] == -(-len(content.encode()) // 3.2)
+    assert shown(content, [Turn("c", "user", "Neither.", time)])[SHOWN] == 0
+
+
+def test_a_run_can_be_limited() -> None:
+    chats = [chat_of(), replace(chat_of(), name="other", half="calibration")]
+    sets = {"short chats": chats, "BEAM": chats}
+    whole = select(sets, (), None, reranker=False)
+    assert (whole.sets, whole.methods, whole.floor) == (sets, [*METHODS, TOOL], True)
+    part = select(sets, ("BEAM", "hybrid"), "calibration", reranker=False)
+    assert (part.sets, part.methods, part.floor) == ({"BEAM": chats[1:]}, ["hybrid"], False)
+    only_floor = select(sets, ("floor",), None, reranker=False)
+    assert (only_floor.methods, only_floor.floor) == ([], True)
+    with pytest.raises(ValueError, match="unknown: Hybrid; there are short chats, BEAM, hybrid"):
+        select(sets, ("Hybrid",), None, reranker=False)
+
+
+def test_a_reranker_adds_a_method_beside_hybrid() -> None:
+    plain = select({}, (), None, reranker=False).methods
+    more = select({}, (), None, reranker=True).methods
+    assert more[:2] == ["hybrid", "reranked"]
+    assert [name for name in more if name != "reranked"] == plain
+    chart = ET.fromstring(bars("t", {"all": dict.fromkeys(more, 0.5)}, more[:6]))
     colours = {element.get("fill") for element in chart.iter() if element.get("height") == "10"}
-    assert len(colours) == len(more)
+    assert len(colours) == 6
     right = [float(element.get("x", 0)) for element in chart.iter() if element.text in more]
     assert max(right) < 800  # the last name stays on the chart
 
 
-def test_the_report_has_its_plots(tmp_path: Path) -> None:
-    scores = by_kind({"fact <1>": [score(["a"], {"a"})]}, [])
-    result = Result({"Set": {"hybrid": scores, "BM25": scores}}, {"hybrid": (0.01, 0.02)})
+def result_of(rank: int) -> Result:
+    """Returns a result in which BM25 is better than hybrid, which has the evidence at a rank."""
+    result = Result(["hybrid", "BM25", TOOL])
+    for half in ("calibration", "test"):
+        question = question_of("a", kind="fact <1>")
+        chat = replace(chat_of(question), half=half)
+        for number in range(10):
+            named = replace(chat, name=f"{half}{number}")
+            answer = Answer("short chats", named, question, "other words")
+            hybrid = ranking_of("bcdefx"[: rank - 1] + "a", chat_with_x(chat))
+            for method, ranking in (("hybrid", hybrid), ("BM25", ranking_of("a", chat))):
+                answer.scores[method] = score(ranking, question, chat)
+                answer.ranks[method] = ranks(ranking.deep, question.evidence)
+            answer.scores[TOOL] = {SHOWN: 0.5, TOKENS: 200.0}
+            result.answers.append(answer)
+    return result
+
+
+def test_the_report_has_its_plots_and_tells_the_halves_apart(tmp_path: Path) -> None:
+    result = result_of(rank=1)
+    result.answers[-1].scores["hybrid"]["recall@10"] = 0.0
     effect = FloorEffect(
         Counter(fact=40, topic=10),
         Counter(topic=2),
@@ -149,21 +321,36 @@ def test_the_report_has_its_plots(tmp_path: Path) -> None:
         Counter(words=9),
         Counter(words=1),
     )
-    result.floors = {"Set": {"calibration": effect, "test": effect}}
-    result.write(tmp_path, ["hybrid", "BM25"], [])
+    result.floors = {"short chats": {"calibration": effect, "test": effect}}
+    result.seconds = {"hybrid": (0.01, 0.02)}
+    result.write(tmp_path)
     result.save(tmp_path / "out.json")
     text = (tmp_path / "retrieval.md").read_text()
-    for plot in tmp_path.glob("*.svg"):
-        ET.fromstring(plot.read_text())
-        assert plot.name in text
-    assert len(list(tmp_path.glob("*.svg"))) == 2
-    assert "| Set | calibration (chosen on it) | all | 50 | 2 | 0.040 (0.011 to 0.135) |" in text
-    assert "| Set | test | topic | 10 | 2 | 0.200 (0.057 to 0.510) |" in text
-    assert "| Set | test | words | 10 | 9 | 0.900 (0.596 to 0.982) | 1 |" in text
+    [plot] = tmp_path.glob("*.svg")
+    ET.fromstring(plot.read_text())
+    assert f"({plot.name})" in text
+    assert "| calibration (tuned on) | 10 | hybrid | 1.000 | 1.000 (1.000 to 1.000) |" in text
+    assert "| test | 10 | hybrid | 1.000 | 0.900 (" in text
+    assert "| short chats | all | 10 | recall@10 | 0.900 | 1.000 (BM25) |" in text
+    assert "| short chats | test | 0.500 (0.500 to 0.500) | 200 | 2.500 |" in text
+    floor = "2 of 50 (0.011 to 0.135) | 9 of 10 (0.596 to 0.982) | 1 |"
+    assert f"| short chats | test | {floor}" in text
     data = json.loads((tmp_path / "out.json").read_text())
-    assert data["scores"]["Set"]["BM25"]
-    assert data["floors"]["Set"]["test"]["lost"] == {"topic": 2}
+    assert data["figures"]["short chats"]["test"]["all"]["BM25"]["recall@10"] == 1.0
+    assert data["answers"][0]["ranks"]["hybrid"] == {"a": 1}
+    assert data["floors"]["short chats"]["test"]["lost"] == {"topic": 2}
     assert "&lt;" in bars("t", {"<": {"a": 0.5}}, ["a"])
+
+
+def test_two_runs_are_compared_question_by_question(tmp_path: Path) -> None:
+    for name, rank in (("old", 3), ("new", 1)):
+        result_of(rank).save(tmp_path / f"{name}.json")
+    old, new = (read(tmp_path / f"{name}.json") for name in ("old", "new"))
+    lines = differences(old, new)
+    assert lines[0] == "20 questions in both runs, 0 only in the new one"
+    gain = "0.000 -> 1.000, +1.000 (+1.000 to +1.000)"
+    assert f"short chats | test | hybrid | hit@1: {gain}" in lines
+    assert not any("MRR" in line for line in lines)
 
 
 def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart(tmp_path: Path) -> None:
