@@ -96,7 +96,7 @@ async def answer_questions(
         for method in methods:
             if method == TOOL:
                 content = await conversation_search(
-                    recall.messages, recall.agents[chat.name], question
+                    recall.messages, recall.agent_of(chat), question
                 )
                 evidence = [turns[key] for key in sorted(question.evidence)]
                 answer.scores[TOOL] = shown(content, evidence)

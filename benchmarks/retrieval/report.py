@@ -150,7 +150,8 @@ class Result:
         ]
         half = _TEST if _TEST in halves else _CALIBRATION
         groups = halves[half]
-        kinds = [group for group in groups if group.startswith("type: ")]
+        kinds = _named(groups, "type: ")
+        rows = [*kinds, *_named(groups, "shape: "), *_named(groups, "wording: ")]
         values = {
             group.removeprefix("type: "): {
                 method: groups[group][method].metrics["recall@10"].value for method in turns
@@ -173,7 +174,7 @@ class Result:
                         *(_text(groups[group][method], "recall@10") for method in turns),
                     ]
                 )
-                for group in kinds
+                for group in rows
             ),
             "",
         ]
@@ -281,6 +282,12 @@ def _main_table(halves: Mapping[str, ByGroup], methods: Sequence[str]) -> list[s
     return parts
 
 
+def _named(groups: ByGroup, prefix: str) -> list[str]:
+    """Returns the groups with a prefix; none if there is only one, which has all questions."""
+    names = [group for group in groups if group.startswith(prefix)]
+    return names if len(names) > 1 else []
+
+
 def _better(groups: ByGroup) -> Iterator[tuple[str, int, str, float, float, str]]:
     """Yields the groups in which another method has a higher figure than hybrid."""
     for group, entries in groups.items():
@@ -368,7 +375,8 @@ read from the paths. `--json` writes all figures and the rank of every piece of 
   results put into order by that ([decision](../decisions/0068-reranker.md)).
 
 recall@k is the share of the evidence among the first k messages, any@10 whether any of it is there,
-all@10 whether all of it is, hit@k whether any is among the first k; each question counts alike. A
+all@10 whether all of it is, hit@k whether any is among the first k; each question counts alike.
+*Shared words* are questions with a word of their evidence that is rare in the chat. A
 session's rank is that of its first message among 50 results. In BEAM a session is what stands
 between two time anchors, and the headline has the types whose evidence is facts. In brackets are
 95 % intervals (bootstrap over questions).

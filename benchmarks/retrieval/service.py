@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections import Counter
@@ -65,7 +66,7 @@ class Recall:
     """The recall service, filled with chats.
 
     Attributes:
-        agents: The agent of each chat, by the chat's name.
+        agents: The agent of each chat, by the chat's name and a digest of its turns.
         keys: The key of each turn, by the id of its message.
         project: The tenant of all agents.
         without_floor: A second service over the same messages, whose searches have no floor.
@@ -83,13 +84,16 @@ class Recall:
     agents: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     reranked: Reranked | None = None
+    _agent_by_chat: dict[str, str] = field(default_factory=dict)
 
     async def fill(self, chats: Sequence[Chat]) -> None:
         """Stores missing messages, and waits until all of them are indexed."""
         for chat in chats:
-            if chat.name not in self.agents:
-                await self._store(chat)
+            identity = identity_of(chat)
+            if identity not in self.agents:
+                self.agents[identity] = await self._store(chat)
                 self._remember()
+            self._agent_by_chat[chat.name] = self.agents[identity]
         while waiting := (await self.pending.lag()).waiting:
             print(f"  {waiting} messages wait for the index", flush=True)
             await asyncio.sleep(5)
@@ -134,11 +138,15 @@ class Recall:
     async def by_meaning(self, chat: Chat, question: Question, limit: int) -> list[str]:
         """Returns the best turns by cosine alone, without preferences."""
         vector = (await self.embedder.embed([question.text], "query"))[0]
-        where = Where(eq={"agent_id": self.agents[chat.name]})
+        where = Where(eq={"agent_id": self.agent_of(chat)})
         hits = await self.vectors.query(
             MESSAGES, self.project, dense=vector, where=where, limit=limit
         )
         return [self.keys[hit.document_id] for hit in hits]
+
+    def agent_of(self, chat: Chat) -> str:
+        """Returns the agent that has the turns of a chat."""
+        return self._agent_by_chat[chat.name]
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes on disk, by engine."""
@@ -162,12 +170,13 @@ class Recall:
         limit: int,
     ) -> message_pb.SearchMessagesRequest:
         request = message_pb.SearchMessagesRequest(
-            agent_id=self.agents[chat.name], query=text, mode=mode, limit=limit
+            agent_id=self.agent_of(chat), query=text, mode=mode, limit=limit
         )
         request.reference_time.FromDatetime(asked)
         return request
 
-    async def _store(self, chat: Chat) -> None:
+    async def _store(self, chat: Chat) -> str:
+        """Stores the turns of a chat as one conversation of a new agent, and returns its id."""
         agent, conversation = new_id("agent"), new_id("conversation")
         system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
         wires = [_wire(turn) for turn in chat.turns]
@@ -176,12 +185,18 @@ class Recall:
                 conversation_id=conversation, agent_id=agent, messages=[system, *wires]
             )
         )
-        self.agents[chat.name] = agent
         self.keys |= {wire.id: turn.key for wire, turn in zip(wires, chat.turns, strict=True)}
+        return agent
 
     def _remember(self) -> None:
         known = {"project": self.project, "agents": self.agents, "keys": self.keys}
         (self.folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
+
+
+def identity_of(chat: Chat) -> str:
+    """Returns the name of a chat with a digest of its turns, so that changed ones are stored."""
+    turns = [(turn.key, turn.role, turn.name, turn.text, str(turn.time)) for turn in chat.turns]
+    return f"{chat.name} {hashlib.sha256(json.dumps(turns).encode()).hexdigest()[:16]}"
 
 
 def _wire(turn: Turn) -> common.Message:

@@ -35,6 +35,7 @@ from benchmarks.retrieval.scoring import (
     score,
     sessions_of,
 )
+from benchmarks.retrieval.service import identity_of
 
 from strata.shared.tool_returns import pack
 
@@ -266,6 +267,15 @@ def test_evidence_counts_as_shown_by_the_share_of_its_sentences() -> None:
     assert result[SHOWN] == pytest.approx((1 + 0.5) / 2, abs=0.02)
     assert result[TOKENS] == -(-len(content.encode()) // 3.2)
     assert shown(content, [Turn("c", "user", "Neither.", time)])[SHOWN] == 0
+
+
+def test_changed_chats_are_stored_again_in_a_kept_folder() -> None:
+    chat = chat_of()
+    moved = replace(chat.turns[0], time=datetime(2025, 1, 2, tzinfo=UTC))
+    changed = replace(chat, turns=[moved, *chat.turns[1:]])
+    other_questions = replace(chat, questions=[question_of("a")])
+    assert identity_of(chat) == identity_of(other_questions)
+    assert len({identity_of(one) for one in (chat, changed, replace(chat, name="b"))}) == 3
 
 
 def test_a_run_can_be_limited() -> None:
