@@ -32,7 +32,7 @@ KINDS = (
 )
 
 _SMALL_TALK = "small_talk.json"
-_EXTRA_SESSIONS = 4
+_EXTRA_SESSIONS = 2
 """Sessions of small talk only, in the middle of the longest gaps between the others."""
 _NOON = timedelta(hours=12)
 

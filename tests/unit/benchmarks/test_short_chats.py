@@ -11,7 +11,7 @@ import pytest
 from benchmarks.retrieval.datasets import HALVES, Chat, Turn
 from benchmarks.retrieval.short_chats import FOLDER, KINDS, LANGUAGES, short_chats
 
-_DIGEST = "0f07d0055ba7f05652f12c92cf06d75246505732573a1dbfbce6029872581e0a"
+_DIGEST = "09a56674bf6ceefea8fcec7487c0d675117f3dcc7bb99767601a5476fb98eb11"
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
 
