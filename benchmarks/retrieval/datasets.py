@@ -69,6 +69,7 @@ class Question:
         language: ISO 639-1 code of its language.
         evidence_language: Language of the turns that answer it.
         outdated: Keys of turns that were the answer before.
+        needs_context: Whether the evidence is clear only from the turns before it.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Question:
     language: str = "en"
     evidence_language: str = "en"
     outdated: frozenset[str] = frozenset()
+    needs_context: bool = False
 
 
 @dataclass(frozen=True, slots=True)

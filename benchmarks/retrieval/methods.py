@@ -71,6 +71,8 @@ class ChatBaselines:
 
     def wording(self, question: Question) -> str:
         """Returns the `Answer.wording` of a question."""
+        if question.needs_context:
+            return "needs context"
         evidence = {word for key in question.evidence for word in self._words[key]}
         shared = evidence & {*words_of(question.text, question.language)}
         rare = any(self._holders[word] <= _RARE for word in shared)

@@ -200,7 +200,8 @@ class Result:
         ]
         for half, groups in halves.items():
             for group in groups:
-                if not group.startswith("language"):
+                # Of the half that was tuned on, the sums are enough.
+                if not group.startswith("language" if half == _TEST else "languages"):
                     continue
                 name = re.sub(r"languages?: ", "", group)
                 entries = groups[group]
@@ -376,7 +377,8 @@ read from the paths. `--json` writes all figures and the rank of every piece of 
 
 recall@k is the share of the evidence among the first k messages, any@10 whether any of it is there,
 all@10 whether all of it is, hit@k whether any is among the first k; each question counts alike.
-*Shared words* are questions with a word of their evidence that is rare in the chat. A
+*Shared words* are questions with a word of their evidence that is rare in the chat; *needs context*
+are those whose evidence is clear only from the messages before it. A
 session's rank is that of its first message among 50 results. In BEAM a session is what stands
 between two time anchors, and the headline has the types whose evidence is facts. In brackets are
 95 % intervals (bootstrap over questions).

@@ -58,8 +58,9 @@ class Answer:
     """The scores of all methods for one question.
 
     Attributes:
-        wording: "shared words" if the question has a word of its evidence that is rare in the
-            chat, else "other words".
+        wording: "needs context" if the evidence is clear only from the turns before it, else
+            "shared words" if the question has a word of its evidence that is rare in the chat,
+            else "other words".
         scores: Metrics by method.
         ranks: Ranks of the evidence from 1, by method and key; None beyond `DEEP`.
     """

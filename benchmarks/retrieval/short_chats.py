@@ -34,6 +34,8 @@ KINDS = (
 _SMALL_TALK = "small_talk.json"
 _EXTRA_SESSIONS = 2
 """Sessions of small talk only, in the middle of the longest gaps between the others."""
+# First letter of the keys of turns that are clear only from the turns before.
+_IN_EXCHANGE = "c"
 _NOON = timedelta(hours=12)
 
 
@@ -110,6 +112,7 @@ class _Builder:
             item["language"],
             languages[evidence[0]],
             frozenset(item.get("outdated", ())),
+            all(key.startswith(_IN_EXCHANGE) for key in evidence),
         )
 
     def _sessions(self) -> list[tuple[datetime, list[_Line]]]:

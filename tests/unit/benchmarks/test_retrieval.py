@@ -231,6 +231,8 @@ def test_wording_depends_on_rare_words_only() -> None:
     assert wording("What leaked?") == "shared words"
     assert wording("Where is the boat?") == "other words"
     assert wording("Whose horse?") == "other words"
+    answer = Question("fact", "What leaked?", frozenset("0"), time, needs_context=True)
+    assert baselines.wording(answer) == "needs context"
 
 
 def test_questions_are_grouped_by_their_languages() -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.retrieval.datasets import HALVES, Chat, Turn
 from benchmarks.retrieval.short_chats import FOLDER, KINDS, LANGUAGES, short_chats
 
-_DIGEST = "09a56674bf6ceefea8fcec7487c0d675117f3dcc7bb99767601a5476fb98eb11"
+_DIGEST = "72b904a0cc560df4aa805f31811da0c7b4246d2a7f1e24ac4b74334702fe7c1f"
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
 
@@ -51,6 +51,7 @@ def test_every_run_builds_the_same_chats(chats: list[Chat]) -> None:
                 question.asked.isoformat(),
                 sorted(question.evidence),
                 sorted(question.outdated),
+                question.needs_context,
             ]
             for question in chat.questions
         ]
@@ -123,6 +124,7 @@ def test_both_halves_have_every_kind_and_pair_of_languages(chats: list[Chat]) ->
         questions = [question for chat in chats if chat.half == half for question in chat.questions]
         kinds = Counter(question.kind for question in questions)
         assert min(kinds[kind] for kind in KINDS) >= 8, kinds
+        assert sum(question.needs_context for question in questions) >= 50
         languages = Counter(
             question.language
             for question in questions
