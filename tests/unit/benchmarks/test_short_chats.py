@@ -11,7 +11,7 @@ import pytest
 from benchmarks.retrieval.datasets import HALVES, Chat, Turn
 from benchmarks.retrieval.short_chats import FOLDER, KINDS, LANGUAGES, short_chats
 
-_DIGEST = "72b904a0cc560df4aa805f31811da0c7b4246d2a7f1e24ac4b74334702fe7c1f"
+_DIGEST = "b96194a2586ff1bc87d6a6d8b0f2ab7ea3d1552576fad37a491538d4c6264bc5"
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
 
