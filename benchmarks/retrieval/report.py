@@ -316,7 +316,7 @@ def _floors(effects: Mapping[str, Mapping[str, FloorEffect]]) -> list[str]:
             lost, answered = sum(effect.lost.values()), sum(effect.answered.values())
             nothing, asked = sum(effect.nothing.values()), sum(effect.asked.values())
             without = sum(effect.nothing_without.values())
-            cells = [_share(lost, answered), _share(nothing, asked), str(without)]
+            cells = [_share(lost, answered), _share(nothing, asked), str(without) if asked else "-"]
             parts.append(_row([name, _HALF_NAMES[half], *cells]))
     return [*parts, ""]
 
@@ -346,8 +346,8 @@ _FLOOR = """\
 Results below a floor are left out ([decision](../decisions/0023-floor-by-query.md)). A question is
 *lost* if a search without the floor has evidence among the first five results, and a search with it
 has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
-of its set. They and the single sentences are in `benchmarks/retrieval/relevance.json`. In brackets
-are 95 % intervals.
+of its set, but not to the short chats, which are about too many things. They and the single
+sentences are in `benchmarks/retrieval/relevance.json`. In brackets are 95 % intervals.
 """
 _SHOWN = """\
 The share of the evidence that stands in the return of the tool with its defaults, at the time of
