@@ -63,7 +63,10 @@ def main() -> int:
 
 def read_sets(paths: Sequence[Path]) -> dict[str, list[Chat]]:
     """Returns the shipped chats and those at the paths, by data set."""
-    sets = {short_chats.NAME: list(short_chats.short_chats())}
+    sets = {
+        short_chats.NAME: list(short_chats.short_chats()),
+        short_chats.DIALOGUES: list(short_chats.dialogues()),
+    }
     for path in paths:
         name = BEAM if path.is_dir() else path.resolve().name.partition(".")[0]
         sets.setdefault(name, []).extend(load(path))
@@ -124,8 +127,8 @@ async def _floors(
     await recall.fill([chat for half in shipped.values() for chat in (half.texts, half.few)])
     effects = {}
     for name, chats in sets.items():
-        # The short chats are about so many things that some queries would not be off topic.
-        off_topic = name != short_chats.NAME
+        # The shipped chats are about so many things that some queries would not be off topic.
+        off_topic = name not in (short_chats.NAME, short_chats.DIALOGUES)
         effects[name] = {
             half: await measure(recall, part, shipped[half].off_topic if off_topic else {})
             for half, part in halves(chats).items()

@@ -346,7 +346,7 @@ _FLOOR = """\
 Results below a floor are left out ([decision](../decisions/0023-floor-by-query.md)). A question is
 *lost* if a search without the floor has evidence among the first five results, and a search with it
 has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
-of its set, but not to the short chats, which are about too many things. They and the single
+of its set, but not to the shipped chats, which are about too many things. They and the single
 sentences are in `benchmarks/retrieval/relevance.json`. In brackets are 95 % intervals.
 """
 _SHOWN = """\
@@ -360,7 +360,8 @@ _HEAD = """\
 Written by `python -m benchmarks.retrieval PATH... --out docs/benchmarks` on {date}: the real recall
 service with embedded PostgreSQL and the embedded vector engine, every message stored and indexed as
 in use, every question asked as it stands through `SearchMessages`. No model but the local embedding
-model takes part. The short chats are in `benchmarks/retrieval/short_chats`; other data sets are
+model takes part. The short chats are in `benchmarks/retrieval/short_chats`, the
+dialogues in `benchmarks/retrieval/dialogues`; other data sets are
 read from the paths. `--json` writes all figures and the rank of every piece of evidence, and
 `python -m benchmarks.retrieval.compare OLD NEW` compares two such files.
 

@@ -1,7 +1,9 @@
-"""The shipped chats of short messages, as `benchmarks/retrieval/short_chats/README.md` describes.
+"""The shipped chats of short messages, and the shipped dialogues.
 
-Facts and questions are written by hand. Small talk, reactions and sentences about other people are
-drawn from lists with a fixed seed, so that every run builds the same chats.
+`benchmarks/retrieval/short_chats/README.md` and `benchmarks/retrieval/dialogues/README.md` describe
+them. Facts and questions are written by hand. In the short chats small talk, reactions and
+sentences about other people are drawn from lists with a fixed seed, so that every run builds the
+same chats.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from benchmarks.retrieval.datasets import Chat, Question, Turn
 
 FOLDER = Path(__file__).with_name("short_chats")
 NAME = "short chats"
+DIALOGUES_FOLDER = Path(__file__).with_name("dialogues")
+DIALOGUES = "dialogues"
 LANGUAGES = ("en", "de", "fr", "es", "zh", "ja")
 KINDS = (
     "single fact",
@@ -57,11 +61,27 @@ def short_chats() -> Iterator[Chat]:
             yield _Builder(json.loads(file.read_text(encoding="utf-8")), lists).chat()
 
 
-class _Builder:
-    """Builds one chat from its file and the lists of small talk."""
+def dialogues() -> Iterator[Chat]:
+    """Yields the shipped dialogues, in a fixed order."""
+    lists = json.loads((FOLDER / _SMALL_TALK).read_text(encoding="utf-8"))
+    for file in sorted(DIALOGUES_FOLDER.glob("*.json")):
+        yield _Builder(json.loads(file.read_text(encoding="utf-8")), lists, filler=False).chat()
 
-    def __init__(self, data: Mapping[str, Any], lists: Mapping[str, Any]) -> None:
+
+class _Builder:
+    """Builds one chat from its file and the lists of small talk.
+
+    Args:
+        data: The content of the file.
+        lists: The lists of small talk.
+        filler: Add small talk, reactions and sessions of small talk.
+    """
+
+    def __init__(
+        self, data: Mapping[str, Any], lists: Mapping[str, Any], *, filler: bool = True
+    ) -> None:
         self._data = data
+        self._has_filler = filler
         self._name: str = data["name"]
         self._language: str = data["language"]
         self._people: Mapping[str, str] = data["people"]
@@ -119,6 +139,8 @@ class _Builder:
         sessions = [
             (_time(item["time"]), self._written(item["turns"])) for item in self._data["sessions"]
         ]
+        if not self._has_filler:
+            return sessions
         gaps = [(after - before, before) for (before, _), (after, _) in pairwise(sessions)]
         for gap, before in sorted(gaps, reverse=True)[:_EXTRA_SESSIONS]:
             minute = self._random.randint(0, 59)
@@ -128,11 +150,16 @@ class _Builder:
 
     def _written(self, items: Sequence[Mapping[str, Any]]) -> list[_Line]:
         """Returns the lines of a file's session, with reactions and small talk around them."""
-        lines = self._greeting()
-        for item, after in zip(items, [*items[1:], None], strict=True):
-            line = _Line(
+        written = [
+            _Line(
                 item["by"], item["text"], item.get("language", self._language), item.get("key", "")
             )
+            for item in items
+        ]
+        if not self._has_filler:
+            return written
+        lines = self._greeting()
+        for line, after in zip(written, [*items[1:], None], strict=True):
             lines.append(line)
             same = after is None or after["by"] == line.by
             if line.by != "assistant" and same and self._random.random() < self._reacting():
