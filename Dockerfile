@@ -30,6 +30,8 @@ COPY services services
 COPY gateway gateway
 COPY standalone standalone
 RUN uv pip install --python /opt/strata/bin/python --no-deps ./clients/python .
+# What the embedding model computes once for an installation; services cannot write it there.
+RUN /opt/strata/bin/python -m strata.shared.search.embedding.prepare
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="Strata" \

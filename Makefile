@@ -26,6 +26,7 @@ $(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable clients/python --editable .
+	@$(BIN)/python -m strata.shared.search.embedding.prepare
 	@touch $(READY)
 
 # MCP servers of others, for the tests; without Node those tests are skipped.

@@ -16,6 +16,7 @@ from benchmarks.calls import archival, conversation_search, gateway_calls
 from benchmarks.client import Client
 from benchmarks.core_memory import compile_big, compile_unchanged
 from benchmarks.fairness import noisy_neighbour, noisy_turns
+from benchmarks.indexing import indexing
 from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.memory_agents import memory_agents
 from benchmarks.processes import Neighbours
@@ -39,6 +40,7 @@ SUITES: dict[str, Suite] = {
     "long_reply": long_reply,
     "archival": archival,
     "conversation_search": conversation_search,
+    "indexing": indexing,
     "custom_tools": custom_tools,
     "noisy_neighbour": noisy_neighbour,
     "noisy_turns": noisy_turns,

@@ -26,6 +26,7 @@ class Effort:
         long_window: Messages in the long window.
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
+        indexed_bytes: Size of the document that is indexed.
         load_s: Seconds of each load test.
         rounds: Blocks of each of several alternating cases.
         settle_s: Seconds before memory is read after a start.
@@ -38,6 +39,7 @@ class Effort:
     long_window: int = 200
     calls: int = 200
     passages: int = 300
+    indexed_bytes: int = 1_000_000
     load_s: float = 10.0
     rounds: int = 4
     settle_s: float = 5.0
@@ -51,6 +53,7 @@ QUICK = Effort(
     long_window=60,
     calls=50,
     passages=60,
+    indexed_bytes=100_000,
     load_s=3.0,
     rounds=1,
     settle_s=2.0,

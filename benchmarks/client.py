@@ -14,6 +14,8 @@ from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
+from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
@@ -26,6 +28,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 Credentials = tuple[tuple[str, str], ...]
 
 _SECONDS = 120.0
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Client:
         self._runs = run_grpc.RunServiceStub(channel)
         self._messages = message_grpc.MessageServiceStub(channel)
         self._passages = passage_grpc.PassageServiceStub(channel)
+        self._files = file_grpc.FileServiceStub(channel)
         self._tools = tool_grpc.ToolServiceStub(channel)
         self._tool_ids: dict[str, str] = {}
 
@@ -163,6 +167,59 @@ class Client:
                 agent_id=agent_id,
                 passage=passage_pb.NewPassage(text=text),
             ),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
+
+    async def upload_file(self, folder_id: str, name: str, text: str) -> str:
+        """Stores a text file; returns its id. It is read and indexed afterwards."""
+        header = file_pb.UploadFileHeader(
+            request_id=uuid.uuid4().hex, folder_id=folder_id, name=name
+        )
+        data = text.encode()
+        parts = [data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES)]
+        requests = [
+            file_pb.UploadFileRequest(header=header),
+            *(file_pb.UploadFileRequest(chunk=part) for part in parts),
+        ]
+        response = await self._files.UploadFile(
+            iter(requests), metadata=self._metadata, timeout=_SECONDS
+        )
+        return response.file.id
+
+    async def new_folder(self) -> str:
+        """Creates a folder and returns its id."""
+        request = file_pb.CreateFolderRequest(
+            request_id=uuid.uuid4().hex, name=f"bench-{uuid.uuid4().hex[:12]}"
+        )
+        response = await self._files.CreateFolder(
+            request, metadata=self._metadata, timeout=_SECONDS
+        )
+        return response.folder.id
+
+    async def follow_file(self, file_id: str, share: float) -> float:
+        """Waits until more than a share of a file is indexed, or all; returns the share.
+
+        Raises:
+            RuntimeError: The file cannot be read.
+        """
+        reached = 0.0
+        stream = self._files.WatchFile(
+            file_pb.WatchFileRequest(file_id=file_id), metadata=self._metadata
+        )
+        async for response in stream:
+            if response.file.error:
+                raise RuntimeError(f"the file was not indexed: {response.file.error}")
+            reached = response.file.index_progress
+            if share < reached < 1:
+                stream.cancel()
+                break
+        return reached
+
+    async def delete_folder(self, folder_id: str) -> None:
+        """Deletes a folder with its files."""
+        await self._files.DeleteFolder(
+            file_pb.DeleteFolderRequest(folder_id=folder_id),
             metadata=self._metadata,
             timeout=_SECONDS,
         )

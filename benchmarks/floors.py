@@ -20,7 +20,7 @@ import grpc.aio
 from benchmarks.echo_server import METHOD
 from benchmarks.processes import Child
 from benchmarks.samples import Samples
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 _KILOBYTE = b"x" * 1024
 _DATABASE = "benchmarks"
@@ -179,14 +179,14 @@ class SdkFloor:
 class EmbeddingFloor:
     """Embeds one text of the same length as the inserted ones."""
 
-    def __init__(self, embedder: MiniLmEmbedder) -> None:
+    def __init__(self, embedder: MultilingualEmbedder) -> None:
         self.samples = Samples()
         self._embedder = embedder
 
     @classmethod
     async def open(cls, stack: AsyncExitStack) -> EmbeddingFloor:
         """Loads the model that Strata uses."""
-        embedder = await MiniLmEmbedder.load()
+        embedder = await MultilingualEmbedder.load()
         stack.push_async_callback(embedder.close)
         return cls(embedder)
 

@@ -1,4 +1,7 @@
-"""The tool-execution service alone, on an embedded PostgreSQL, behind a real socket."""
+"""The tool-execution service on an embedded PostgreSQL, behind a real socket.
+
+The tool runner is in the same process, as in `strata up`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import grpc.aio
+
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
@@ -18,8 +23,10 @@ from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
 from strata.shared.migrate import RolePasswords
 from strata.shared.server import serving
+from strata.shared.service import Service, Wiring
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.tool_execution.main import build
 from strata.tool_execution.migrations import MIGRATIONS
@@ -30,6 +37,7 @@ from strata.tool_runner.settings import ToolRunnerSettings
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 # A trivial tool makes no calls to other services.
 _NOBODY = dict.fromkeys(("gateway", "core_memory", "recall", "archival"), "dns:///127.0.0.1:9")
+_RUNNER = "tool_runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,38 @@ def _folder(stack: AsyncExitStack) -> Path:
     return made
 
 
+class _WiringWithRunner:
+    """The wiring of a service whose process has the tool runner as well.
+
+    Args:
+        network: Has the tool runner.
+        others: The channels to the other services.
+    """
+
+    def __init__(self, network: InProcessNetwork, others: Wiring) -> None:
+        self.verifier = network.verifier
+        self.clock = network.clock
+        self.telemetry = network.telemetry
+        self.shared_resources = network.shared_resources
+        self._network = network
+        self._others = others
+
+    def channel(self, service: str) -> grpc.aio.Channel:
+        """See `Wiring.channel`."""
+        wiring = self._network if service == _RUNNER else self._others
+        return wiring.channel(service)
+
+
+async def _build_with_runner(
+    settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
+) -> Service:
+    network = await stack.enter_async_context(
+        InProcessNetwork(wiring.verifier, clock=wiring.clock, telemetry=wiring.telemetry)
+    )
+    network.register(await build_started(ToolRunnerSettings(), network, stack))
+    return await build(settings, _WiringWithRunner(network, wiring), stack)
+
+
 @asynccontextmanager
 async def open_tools_service() -> AsyncIterator[ToolsService]:
     """Opens the service over an empty database."""
@@ -90,18 +130,14 @@ async def open_tools_service() -> AsyncIterator[ToolsService]:
         await MIGRATIONS.upgrade(postgres.url(), _PASSWORDS)
         private, public = generate_key_pair()
         roles = MIGRATIONS.roles
-        runner_settings = ToolRunnerSettings(
-            host=f"unix:{folder / 'runner'}", token_public_keys=public, drain_s=0
-        )
-        runner = await stack.enter_async_context(serving(build_started, runner_settings))
         settings = ToolExecutionSettings(
             host=f"unix:{folder / 'socket'}",
             database_url=postgres.url(user=roles.service, password=_PASSWORDS.service),
             token_public_keys=public,
-            targets={**_NOBODY, "tool_runner": runner.address},
+            targets=_NOBODY,
             drain_s=0,
         )
-        server = await stack.enter_async_context(serving(build, settings))
+        server = await stack.enter_async_context(serving(_build_with_runner, settings))
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
         channel = factory.channel(server.address, services_of("tool_execution"))

@@ -232,11 +232,12 @@ async def worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
     await opened.close()
 
 
-@pytest.fixture
-def system(running_system: System) -> Iterator[System]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(running_system: System) -> AsyncIterator[System]:
     """The system of a folder of tests; the model must get nothing that a provider refuses."""
     running_system.model.reset()
     yield running_system
+    await running_system.end_open_runs()
     assert running_system.model.violations == []
 
 

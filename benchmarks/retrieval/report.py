@@ -365,8 +365,10 @@ dialogues in `benchmarks/retrieval/dialogues`; other data sets are
 read from the paths. `--json` writes all figures and the rank of every piece of evidence, and
 `python -m benchmarks.retrieval.compare OLD NEW` compares two such files.
 
-- **hybrid** is what `conversation_search` uses: meaning and words together, and whose words and
-  what time a question asks for ([decision](../decisions/0061-hybrid-messages.md)).
+- **hybrid** is what `conversation_search` uses: meaning and words together, whose words and what
+  time a question asks for ([0061](../decisions/0061-hybrid-messages.md)), what stands around a
+  message ([0133](../decisions/0133-surroundings-and-the-present.md)), and an order that was
+  learned on the calibration halves ([0135](../decisions/0135-learned-order.md)).
 - **dense** is the cosine of the same vectors alone, **full text** the search in PostgreSQL that
   remains without the engine.
 - **BM25** (k1 1.2, b 0.75) has stems and stop words by language, pairs of characters in Chinese and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -139,10 +140,12 @@ class Recall:
         """Returns the best turns by cosine alone, without preferences."""
         vector = (await self.embedder.embed([question.text], "query"))[0]
         where = Where(eq={"agent_id": self.agent_of(chat)})
+        # By rank: the score of a hit also counts what stands around it.
         hits = await self.vectors.query(
-            MESSAGES, self.project, dense=vector, where=where, limit=limit
+            MESSAGES, self.project, dense=vector, where=where, limit=limit, uncut=True
         )
-        return [self.keys[hit.document_id] for hit in hits]
+        hits.sort(key=lambda hit: hit.vector_rank or math.inf)
+        return [self.keys[hit.document_id] for hit in hits[:limit]]
 
     def agent_of(self, chat: Chat) -> str:
         """Returns the agent that has the turns of a chat."""

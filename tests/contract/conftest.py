@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from strata.shared.search.embedding import CachingEmbedder, Embedder
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def embedder() -> AsyncIterator[Embedder]:
     """The real embedding model, which remembers what it has embedded."""
-    model = await MiniLmEmbedder.load()
+    model = await MultilingualEmbedder.load()
     yield CachingEmbedder(model)
     await model.close()

@@ -127,7 +127,12 @@ class HttpServer:
                 self.abandoned.set()
                 raise CutError
             writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-            await writer.drain()
+            try:
+                await writer.drain()
+            except ConnectionError:
+                # The client left after the check above.
+                self.abandoned.set()
+                raise
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 

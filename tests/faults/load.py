@@ -12,7 +12,7 @@ import grpc
 
 from faults.live import Client, Live, Turn, dialogue
 from strata.api.common.v1 import message_pb2
-from strata.protocol.status import from_rpc_error
+from strata.protocol.status import FAILED_WRITE, from_rpc_error
 
 _PATIENCE_S = 60.0
 # What a client may see while something is down; anything else is a defect.
@@ -29,9 +29,9 @@ def is_passing(error: grpc.aio.AioRpcError) -> bool:
 
     gRPC itself ends a call as CANCELLED that a stopping server has not handed to a method yet; the
     clients of the product repeat it by the rule of `from_rpc_error`. A CANCELLED that a service
-    has sent is a defect.
+    has sent is a defect. A write that fails as the connection breaks has a status of its own.
     """
-    if error.code() is grpc.StatusCode.CANCELLED:
+    if error.code() is grpc.StatusCode.CANCELLED or error.details() == FAILED_WRITE:
         return from_rpc_error(error).lost
     return error.code() in PASSING
 

@@ -132,7 +132,7 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, se
         await start(world, swarm, type=group_pb.MANAGER_TYPE_SWARM, max_turns=3),
     ]
     deaths = 0
-    while deaths < 4:
+    while deaths < 3:
         # After one to sixteen more events of the logs everything dies.
         await watch(world, runs, chance.randint(1, 16))
         if all(run.ended for run in runs):

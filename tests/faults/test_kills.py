@@ -108,16 +108,16 @@ async def through(
 
 
 @pytest.mark.timeout(900)
-async def test_forty_faults_leave_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
-    await through(40, split, [split.runtime.address], persona, marks)
+async def test_twenty_faults_leave_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
+    await through(20, split, [split.runtime.address], persona, marks)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", [30.0], indirect=True, ids=["clock 30 s ahead"])
-async def test_ten_faults_of_two_replicas_leave_no_deviation(
+async def test_six_faults_of_two_replicas_leave_no_deviation(
     cluster: Cluster, persona: Persona, marks: Path
 ) -> None:
-    await through(10, cluster, cluster.addresses, persona, marks)
+    await through(6, cluster, cluster.addresses, persona, marks)
 
 
 @pytest.mark.slow

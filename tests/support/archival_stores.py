@@ -33,12 +33,13 @@ from strata.archival.store import (
 )
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.search.embedding.base import MULTILINGUAL_DIM, MULTILINGUAL_MODEL
 from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.results import SearchHit, SearchResult
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4
-MODEL, DIM = "all-minilm-l6-v2-int8", 384
+MODEL, DIM = MULTILINGUAL_MODEL, MULTILINGUAL_DIM
 
 
 def archive(name: str) -> Archive:

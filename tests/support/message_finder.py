@@ -21,7 +21,8 @@ from strata.shared.search.fusion import FLOOR, FusionConfig
 from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.results import SearchResult
 from strata.shared.search.vectors import Where
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors

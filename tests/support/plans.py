@@ -8,7 +8,9 @@ from strata.shared.db import Database
 
 
 async def plan_of(database: Database, statement: str, *, elements: int = 1) -> str:
-    """The plan of a recorded statement, with some text for each of its parameters.
+    """The plan of a recorded statement, with a value for each of its parameters.
+
+    A parameter is a number where the statement casts it to ``bigint``, else a text.
 
     Args:
         database: Where.
@@ -17,6 +19,8 @@ async def plan_of(database: Database, statement: str, *, elements: int = 1) -> s
     """
     array = f"'{{{','.join(f'x{number}' for number in range(elements))}}}'::text[]"
     arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", array, statement)
-    explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", arrays)
+    numbers = re.sub(r"CAST\(\$\d+(::\w+)? AS bigint\)", "1", arrays)
+    numbers = re.sub(r"CAST\(\$\d+(::\w+)?(\[\])? AS bigint\[\]\)", "'{1}'::bigint[]", numbers)
+    explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", numbers)
     async with database.transaction(read_only=True) as connection:
         return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))

@@ -2,75 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from qdrant_client import AsyncQdrantClient, models
+from google.protobuf.message import Message
 
-# Calls about collections and aliases, which hold no data of a project.
-ADMINISTRATION = {
-    "collection_exists",
-    "create_collection",
-    "get_collection",
-    "get_collections",
-    "create_payload_index",
-    "get_aliases",
-    "update_collection_aliases",
-    "close",
-}
+from strata.shared.search.qdrant_wire import collections, common, points
+from strata.shared.search.vectors.client import QdrantClient
+
+# Requests about collections and aliases, which hold no data of a project.
+ADMINISTRATION = (
+    collections.CollectionExistsRequest,
+    collections.CreateCollection,
+    collections.GetCollectionInfoRequest,
+    collections.ListCollectionsRequest,
+    collections.ListAliasesRequest,
+    collections.ChangeAliases,
+    points.CreateFieldIndexCollection,
+)
 
 
-class RecordingClient:
-    """Passes calls on to a client and records them."""
+class RecordingClient(QdrantClient):
+    """Records requests and passes them on to another client."""
 
-    def __init__(self, client: AsyncQdrantClient) -> None:
+    def __init__(self, client: QdrantClient) -> None:
         self._client = client
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.requests: list[Message] = []
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
+    @property
+    def on_documents(self) -> list[Message]:
+        """The requests on documents, in their order."""
+        return [request for request in self.requests if not isinstance(request, ADMINISTRATION)]
 
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append((name, args, kwargs))
-            return await method(*args, **kwargs)
+    async def send(self, request: Message) -> Any:
+        self.requests.append(request)
+        return await self._client.send(request)
 
-        return call
+    async def close(self) -> None:
+        await self._client.close()
 
 
-def tenants_of(condition: models.Filter | None) -> set[object]:
-    """Returns the projects that a condition of a filter requires."""
-    assert condition is not None
-    assert isinstance(condition.must, list)
+def tenants_of(conditions: common.Filter) -> set[str]:
+    """Returns the projects that a filter requires."""
     return {
-        part.match.value
-        for part in condition.must
-        if isinstance(part, models.FieldCondition)
-        and part.key == "project_id"
-        and isinstance(part.match, models.MatchValue)
+        condition.field.match.keyword
+        for condition in conditions.must
+        if condition.field.key == "project_id"
+        and condition.field.match.WhichOneof("match_value") == "keyword"
     }
 
 
-def projects_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> set[object]:
+def projects_of(request: Message) -> set[str]:
     """Returns the projects that a request reads or writes.
 
     Raises:
         AssertionError: The kind of request is unknown.
     """
-    match name:
-        case "query_batch_points":
-            tenants = [tenants_of(request.filter) for request in args[1]]
+    match request:
+        case points.QueryBatchPoints():
+            tenants = [tenants_of(arm.filter) for arm in request.query_points]
             tenants += [
-                tenants_of(request.params.idf.corpus)
-                for request in args[1]
-                if request.params is not None
+                tenants_of(arm.params.idf.corpus)
+                for arm in request.query_points
+                if arm.HasField("params")
             ]
             return set.union(*tenants) if all(len(one) == 1 for one in tenants) else set()
-        case "count":
-            return tenants_of(kwargs["count_filter"])
-        case "delete":
-            return tenants_of(args[1].filter)
-        case "set_payload":
-            return tenants_of(kwargs["points"])
-        case "upsert":
-            return {point.payload["project_id"] for point in args[1]}
-    raise AssertionError(f"a request of a kind not known here: {name}")
+        case points.CountPoints():
+            return tenants_of(request.filter)
+        case points.DeletePoints():
+            return tenants_of(request.points.filter)
+        case points.UpsertPoints():
+            return {point.payload["project_id"].string_value for point in request.points}
+    raise AssertionError(f"a request of a kind not known here: {type(request).__name__}")

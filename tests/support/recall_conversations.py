@@ -178,5 +178,14 @@ class Talk:
         return messages
 
 
+def with_pinned_steps(messages: Sequence[Message]) -> list[Message]:
+    """Returns the pinned messages, with their whole steps, as the agent loop keeps them.
+
+    A call that lost its return would be refused.
+    """
+    steps = {(m.run_id, m.step) for m in messages if m.pinned}
+    return [m for m in messages if m.pinned or (m.step > 0 and (m.run_id, m.step) in steps)]
+
+
 def ids(messages: Sequence[Message]) -> list[str]:
     return [message.id for message in messages]

@@ -7,9 +7,10 @@ behind a gRPC server of its own. Tests call both as a client does: over a socket
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Any
 from unittest.mock import patch
@@ -42,6 +43,7 @@ from strata.core_memory import main as core_memory_main
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.runs.domain import timing
 from strata.gateway.settings import GatewaySettings
+from strata.protocol.errors import NotFoundError
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
@@ -55,6 +57,11 @@ from strata.standalone.ports import ReservedPort
 from strata.standalone.vectors import EmbeddedVectors
 
 CALL_TIMEOUT_S = 60.0
+_OPEN_STATES = (
+    run_pb.RUN_STATE_QUEUED,
+    run_pb.RUN_STATE_RUNNING,
+    run_pb.RUN_STATE_CANCELLING,
+)
 
 
 class Shape(StrEnum):
@@ -138,6 +145,23 @@ class SystemClient:
     async def cancel(self, run_id: str) -> None:
         """Asks for a run to be cancelled."""
         await self.runs.CancelRun(run_pb.CancelRunRequest(run_id=run_id))
+
+    async def end_open_runs(self) -> None:
+        """Ends all runs of the project, so that none calls the model during the next test.
+
+        A memory agent whose run failed starts another one later, so it is deleted.
+        """
+        request = run_pb.ListRunsRequest(states=_OPEN_STATES)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while runs := (await self.runs.ListRuns(request)).runs:
+                for run in runs:
+                    if run.kind == run_pb.RUN_KIND_SLEEPTIME:
+                        with suppress(NotFoundError):
+                            await self.agents.DeleteAgent(
+                                agent_pb.DeleteAgentRequest(agent_id=run.agent_id)
+                            )
+                    await self.cancel(run.id)
+                await asyncio.sleep(0.02)
 
     async def log(
         self, agent: agent_pb.Agent, conversation_id: str = ""

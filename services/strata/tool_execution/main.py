@@ -13,7 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.db.opening import open_database, open_worker_database
-from strata.shared.search.engines import open_local_embedder
+from strata.shared.search.engines import open_english_embedder
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 from strata.tool_execution.builtin.agents import AgentTools
@@ -129,7 +129,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             store,
             BUILTIN_TOOLS,
             partial(
-                open_local_embedder, settings.embedding_model_path, wiring.shared_resources, stack
+                open_english_embedder, settings.embedding_model_path, wiring.shared_resources, stack
             ),
         ),
         wiring.clock,

@@ -8,10 +8,7 @@ from typing import Any
 
 import grpc
 
-from strata.protocol.status import WireStatus
-
-FAILED_WRITE = "Internal error from Core"
-"""Text of the status that grpc.aio (1.85) gives a call when a write fails."""
+from strata.protocol.status import FAILED_WRITE, WireStatus
 
 _LOOKS = 100
 _PAUSE_S = 0.005

@@ -60,8 +60,10 @@ class Turns:
             look: Queries for work of the projects after an id. Returns the work, or None, and the
                 last project that was served; empty to start again at the first project.
         """
-        work, after = await look(self._after)
-        if work is None and self._after:
+        # Callers may overlap: another one changes the position during the query.
+        begin = self._after
+        work, after = await look(begin)
+        if work is None and begin:
             work, after = await look("")
         self._after = after
         return work

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 MIB = 1 << 20
 CONVERSION_MODULE = "_strata_fitting"
@@ -80,6 +80,18 @@ class Limits:
     output_bytes: int = MIB
     result_bytes: int = 4 * MIB
 
+    def by_name(self) -> dict[str, Any]:
+        """Returns the limits by name; `dataclasses.asdict` takes five times as long."""
+        return {name: getattr(self, name) for name in LIMIT_NAMES}
+
+    def not_positive(self) -> list[str]:
+        """Returns the names of the limits that are not above zero."""
+        # NaN is not above zero either.
+        return [name for name in LIMIT_NAMES if not getattr(self, name) > 0]
+
+
+LIMIT_NAMES = tuple(limit.name for limit in fields(Limits))
+"""The names of all limits."""
 
 # Answers questions of running code, JSON text to JSON text. An exception ends the call, and
 # `Sandbox.run` raises it.

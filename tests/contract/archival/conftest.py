@@ -16,7 +16,8 @@ from strata.shared.clock import ManualClock
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.fusion import FLOOR, FusionConfig
 from strata.shared.search.indexing.indexer import Backlog, Indexer
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 

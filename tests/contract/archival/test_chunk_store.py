@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from archival_stores import Stores, new_chunks
 from callers import as_project
-from strata.archival.domain.chunks import SetState
+from strata.archival.domain.chunks import FileChunk, SetState
 from strata.archival.store import ChunkQueue
 from strata.protocol.errors import AbortedError
 from strata.shared import context
@@ -43,6 +43,22 @@ async def test_a_file_is_seen_when_all_its_chunks_are_there(stores: Stores) -> N
     await stores.chunks.serve(set_id, 1, "one")
     assert await search_texts(stores, folder, "apples") == ["apples are red"]
     assert await stores.progress(file) == (0, 1)
+
+
+async def test_a_chunk_is_found_by_its_heading_and_returned_with_it(stores: Stores) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    chunk = FileChunk(0, "We stayed for a week.", 5, 6, "travel.md\nIceland")
+    set_id = await stores.chunks.begin(folder, file)
+    await stores.chunks.add(set_id, [chunk])
+    await stores.chunks.serve(set_id, 1, "one")
+    for words in ("Iceland", "stayed"):
+        [(stored, _)] = await stores.chunks.by_words(words, [folder], 10)
+        assert stored.chunk == chunk
+    async with stores.queue.claim() as queued:
+        assert queued is not None
+        batch = await stores.queue.next(queued, 1)
+    assert batch is not None
+    assert list(batch.chunks) == [chunk]
 
 
 async def test_the_former_chunks_are_found_until_the_new_ones_serve(stores: Stores) -> None:

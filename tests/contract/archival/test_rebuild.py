@@ -7,7 +7,7 @@ from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
-from strata.shared.search.vectors.qdrant import connect
+from strata.shared.search.vectors.client import connect
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -38,8 +38,8 @@ async def test_all_passages_are_pending_before_the_collection_is_created(
     await finder.stores.index_file(new_id("folder"), file, "a chunk")
     await finder.index_all()
     client = connect(engine.url, engine.api_key)
-    for collection in (await client.get_collections()).collections:
-        await client.delete_collection(collection.name)
+    for name in await client.collection_names():
+        await client.delete_collection(name)
     await client.close()
     passages = Watched(finder.index, finder, file)
     chunks = Watched(finder.chunk_index, finder, file)

@@ -33,13 +33,14 @@ from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.search import engines
 from strata.shared.search.embedding import Embedder, EmbeddingModels
-from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.embedding.base import ENGLISH_MODEL, MULTILINGUAL_MODEL
 from strata.shared.search.engines import open_models
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.reindexing.routes import StoredRoutes
 from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.vectors import Where
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.shared_resources import SharedResources
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -63,8 +64,8 @@ async def indexing(
 ) -> AsyncIterator[RebuiltIndexes]:
     endpoint = await serve()
     client = connect(engine.url, engine.api_key)
-    for collection in (await client.get_collections()).collections:
-        await client.delete_collection(collection.name)
+    for name in await client.collection_names():
+        await client.delete_collection(name)
     # Texts of a model of few words have little to do with any question.
     vectors = QdrantIndex(client, QdrantConfig(fusion=FusionConfig(floor=0)))
     settings = ArchivalSettings(
@@ -95,7 +96,11 @@ async def test_the_model_is_changed_during_searches(indexing: RebuiltIndexes) ->
     [old] = await indexing.generations()
     begun = await admin.start("passages", WORDS, "request-1")
     assert (await admin.start("passages", WORDS, "request-1")).id == begun.id
-    assert (begun.total, begun.old_model, begun.new_model) == (len(TEXTS), LOCAL_MODEL, WORDS)
+    assert (begun.total, begun.old_model, begun.new_model) == (
+        len(TEXTS),
+        MULTILINGUAL_MODEL,
+        WORDS,
+    )
     steps = 0
     while await indexing.step():
         steps += 1
@@ -158,7 +163,7 @@ async def test_rebuild_can_be_rolled_back_until_it_is_finished(indexing: Rebuilt
     # This reader still believes in the new one, which is gone.
     assert (await routes.serving()).generation != old
     assert (await reader.find("Said while the new one served"))[0].startswith("Said while")
-    assert (await admin.state("passages")).embedding_model == LOCAL_MODEL
+    assert (await admin.state("passages")).embedding_model == MULTILINGUAL_MODEL
     with pytest.raises(FailedPreconditionError):
         await admin.finish("passages")
 
@@ -177,7 +182,7 @@ async def test_a_model_that_finds_nothing_does_not_get_to_serve(indexing: Rebuil
     assert job.found_by_new < asked
     assert f"the new index found {job.found_by_new}, the serving one {asked}" in job.note
     assert await indexing.generations() == [old]
-    assert (await indexing.indexes.admin.state("passages")).embedding_model == LOCAL_MODEL
+    assert (await indexing.indexes.admin.state("passages")).embedding_model == MULTILINGUAL_MODEL
     assert (await indexing.find("glacier"))[0].startswith(TEXTS[2])
 
 
@@ -293,14 +298,14 @@ async def test_rebuild_is_finished_after_the_grace_period(indexing: RebuiltIndex
     await hasty.indexes.admin.start("passages", "", "")
     job = await hasty.reindex()
     # Without a model's name it is the same model, in a collection of its own.
-    assert (job.phase, job.new_model) == (pb.REINDEX_PHASE_FINISHED, LOCAL_MODEL)
+    assert (job.phase, job.new_model) == (pb.REINDEX_PHASE_FINISHED, MULTILINGUAL_MODEL)
     assert [name.endswith("-r1") for name in await indexing.generations()] == [True]
     assert (await hasty.find("otter"))[0] == TEXTS[0]
 
 
 async def test_invalid_rebuild_requests_are_refused(indexing: RebuiltIndexes) -> None:
     admin = indexing.indexes.admin
-    with pytest.raises(InvalidArgumentError, match=f"there are .*{LOCAL_MODEL}.*{WORDS}"):
+    with pytest.raises(InvalidArgumentError, match=f"there are .*{MULTILINGUAL_MODEL}.*{WORDS}"):
         await admin.start("passages", "no-such-model", "")
     with pytest.raises(InvalidArgumentError):
         await admin.state("messages")
@@ -332,6 +337,38 @@ async def test_chunks_of_files_are_rebuilt(indexing: RebuiltIndexes) -> None:
     assert await indexing.held(state.generation, FILE_CHUNKS) == 11
 
 
+async def test_indexes_with_the_earlier_default_are_rebuilt_by_themselves_during_searches(
+    indexing: RebuiltIndexes,
+) -> None:
+    folder = new_id("folder")
+    await indexing.insert(*TEXTS)
+    await indexing.stores.index_file(folder, new_id("file"), *MORE)
+    await indexing.index_all()
+    admin = indexing.indexes.admin
+    for name in ("passages", "files"):
+        await admin.start(name, ENGLISH_MODEL, "")
+        await indexing.reindex(name)
+        await admin.finish(name)
+    await indexing.reindex()
+    assert (await admin.state("files")).embedding_model == ENGLISH_MODEL
+
+    upgraded = await indexing.again()
+    for backlog in upgraded.indexes.reindexer._backlogs:
+        await backlog.ensure()
+    steps = 0
+    while await upgraded.step():
+        steps += 1
+        assert TEXTS[2] in await upgraded.find("glacier")
+        result = await upgraded.file_search.search([folder], "narwhal", 3)
+        assert result.hits[0].stored.chunk.text == MORE[1]
+    assert steps > 4
+    for name, count in (("passages", len(TEXTS)), ("files", len(MORE))):
+        state = await upgraded.indexes.admin.state(name)
+        assert state.reindex.phase == pb.REINDEX_PHASE_SWITCHED, state.reindex.note
+        assert (state.embedding_model, state.waiting) == (MULTILINGUAL_MODEL, 0)
+        assert (state.reindex.old_model, state.reindex.total) == (ENGLISH_MODEL, count)
+
+
 async def test_an_archive_has_a_model_of_its_own(indexing: RebuiltIndexes) -> None:
     stores = indexing.stores
     await indexing.insert(*TEXTS)
@@ -346,7 +383,7 @@ async def test_an_archive_has_a_model_of_its_own(indexing: RebuiltIndexes) -> No
     await indexing.index_all()
     own = indexing.indexes.passages.generation_of(WORDS).generation
     assert await indexing.held(own, ARCHIVE_PASSAGES) == 2
-    assert await indexing.held(PASSAGES.generation(LOCAL_MODEL)) == len(TEXTS)
+    assert await indexing.held(PASSAGES.generation(MULTILINGUAL_MODEL)) == len(TEXTS)
     assert (await indexing.find("narwhal"))[0] == "A narwhal dives below it."
     assert (await indexing.find("telescope"))[0] == TEXTS[4]
     # Both were asked, each with its own vector, and found by meaning.
@@ -400,7 +437,7 @@ async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndex
     await indexing.stores.insert(other, "This one stays where it is.")
     await indexing.index_all()
     [archive] = await indexing.stores.archives.page(indexing.agent, 5, None)
-    default = PASSAGES.generation(LOCAL_MODEL)
+    default = PASSAGES.generation(MULTILINGUAL_MODEL)
     own = indexing.indexes.passages.generation_of(WORDS).generation
     with pytest.raises(NotFoundError):
         await indexing.archives.latest(archive.id)
@@ -417,7 +454,7 @@ async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndex
     assert await indexing.held(default) == len(TEXTS) + 2
     await indexing.archives.roll_back(archive.id)
     await indexing.reindex()
-    assert (await indexing.stores.archives.get(archive.id)).embedding_model == LOCAL_MODEL
+    assert (await indexing.stores.archives.get(archive.id)).embedding_model == MULTILINGUAL_MODEL
     assert await indexing.held(own, ARCHIVE_PASSAGES) == 0
     assert (await indexing.find("Written in both"))[0].startswith("Written in both")
     # And for good.
@@ -453,7 +490,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(indexing: Rebu
     hasty = await indexing.again(grace=0.0)
     await hasty.indexes.admin.start("passages", WORDS, "")
     await hasty.reindex()
-    alone = EmbeddingModels.of(await indexing.models.get(LOCAL_MODEL))
+    alone = EmbeddingModels.of(await indexing.models.get(MULTILINGUAL_MODEL))
     stores = indexing.stores
     bare = await wire(
         indexing.settings,
@@ -466,7 +503,7 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(indexing: Rebu
     later = replace(indexing, indexes=bare, models=alone)
     hits = (await later.search.search(Search("otter", 3, agent_id=indexing.agent))).hits
     assert [(hit.item.text, hit.mode) for hit in hits] == [(TEXTS[0], "fts")]
-    await bare.admin.start("passages", LOCAL_MODEL, "")
+    await bare.admin.start("passages", MULTILINGUAL_MODEL, "")
     await later.insert("Stored while there was no index.")
     await later.index_all()
     assert (await later.reindex()).phase == pb.REINDEX_PHASE_SWITCHED

@@ -20,7 +20,7 @@ from strata.shared.search.reranking import Outcome
 from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 
-QUESTION = "What is the name of the boat?"
+QUESTION = "What was the name of the boat?"
 SAID = (
     "The boat is called Nora.",
     "Nora is the name of the boat.",

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
 from callers import as_project
-from recall_conversations import NOW, Talk, call_of, ids, return_of, text
+from recall_conversations import NOW, Talk, call_of, ids, return_of, text, with_pinned_steps
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.search import SearchQuery
@@ -278,6 +278,7 @@ MOVES = st.lists(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(moves=MOVES)
+@example(moves=[("calls", 1), ("pin", 8), ("turn", 0), ("compact", 0), ("fork", 0)])
 async def test_a_fork_is_the_window_that_was_there(
     database: Database, moves: list[tuple[str, int]]
 ) -> None:
@@ -294,8 +295,8 @@ async def test_a_fork_is_the_window_that_was_there(
             case "pin" | "unpin" if body:
                 await talk.pins.set(body[number % len(body)].id, pinned=move == "pin")
             case "compact" if body:
-                newest = body[-1].run_id
-                kept = [m for m in body if m.pinned or m.run_id == newest]
+                newest, pinned = body[-1].run_id, with_pinned_steps(body)
+                kept = [m for m in body if m.run_id == newest or m in pinned]
                 if kept != body:
                     await talk.compact(*kept)
             case "fork":

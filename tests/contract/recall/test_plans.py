@@ -6,7 +6,7 @@ from plans import plan_of
 from recall_conversations import START
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
-from strata.recall.store import PostgresSearchStore, PostgresWindowStore
+from strata.recall.store import PostgresMessageStore, PostgresSearchStore, PostgresWindowStore
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
@@ -57,3 +57,18 @@ async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: D
         window = await PostgresWindowStore(database).get(conversation)
     assert [message.id for message in window.messages] == [message.id for message in messages]
     await are_read_by_id(database, texts[-1])
+
+
+async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(
+    database: Database,
+) -> None:
+    _, _, messages = await grown(database, 4_000)
+    stored = await PostgresMessageStore(database).get(messages[2_000].id)
+    with database.statistics.record() as texts:
+        around = await PostgresSearchStore(database).around([stored], 1)
+    assert [item.id for item in around[stored.id]] == [messages[1_999].id, messages[2_001].id]
+    (statement,) = texts
+    for elements in (1, 30):
+        plan = await plan_of(database, statement, elements=elements)
+        assert "messages_pkey" in plan, plan
+        assert "Seq Scan" not in plan

@@ -30,7 +30,8 @@ from strata.shared.messages import MessageRole
 from strata.shared.search.engines import open_models
 from strata.shared.search.reindexing.state import ReindexConfig
 from strata.shared.search.vectors import Where
-from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantIndex
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors

@@ -25,7 +25,7 @@ from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 
-QUESTION = "What is the name of the boat?"
+QUESTION = "What was the name of the boat?"
 SAID = (
     "The boat is called Nora.",
     "Nora is the name of the boat.",

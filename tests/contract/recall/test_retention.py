@@ -32,7 +32,8 @@ from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.indexing.indexer import Indexer
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors

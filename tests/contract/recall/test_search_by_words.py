@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from callers import as_project
-from recall_conversations import Writer
+from recall_conversations import START, Writer
+from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore
@@ -33,9 +35,9 @@ async def writer(database: Database) -> Writer:
     return writer
 
 
-async def search_texts(search: MessageSearch, text: str, **fields: Any) -> list[str]:
+async def search_texts(search: MessageSearch, query: str, **fields: Any) -> list[str]:
     limit = fields.pop("limit", 10)
-    answer = await search.search(SearchQuery(AGENT, text, limit, **fields))
+    answer = await search.search(SearchQuery(AGENT, query, limit, **fields))
     return [hit.item.id for hit in answer.hits]
 
 
@@ -133,6 +135,89 @@ async def test_neighbours_come_with_a_hit(search: MessageSearch, writer: Writer)
     hits = (await search.search(SearchQuery(AGENT, "saxophone", 5, neighbours=1))).hits
     assert hits[0].item.id == hit.id
     assert [item.id for item in hits[0].neighbours] == [before.id, after.id]
+
+
+async def test_neighbours_are_messages_with_a_text_of_other_runs(
+    search: MessageSearch, writer: Writer
+) -> None:
+    call = {"type": "tool_call", "tool_call_id": "c1", "name": "f", "arguments": "{}"}
+    tool_return = {
+        "type": "tool_return",
+        "tool_call_id": "c1",
+        "name": "f",
+        "status": "OK",
+        "content": "r",
+        "stdout": [],
+        "stderr": [],
+        "provenance": "TOOL",
+    }
+    question = await writer.say("Which one did you take?")
+    await writer.say("", MessageRole.ASSISTANT, "", call)
+    await writer.say("", MessageRole.TOOL, "", tool_return)
+    hit = await writer.say("The saxophone.", MessageRole.ASSISTANT)
+    run = new_id("run")
+    await writer.say("And what did I say?", run=run)
+    query = SearchQuery(AGENT, "saxophone", 5, neighbours=2, exclude_run_id=run)
+    (best,) = (await search.search(query)).hits
+    assert best.item.id == hit.id
+    assert [item.id for item in best.neighbours] == [question.id]
+
+
+async def test_neighbours_of_an_agent_that_sends_messages_are_its_words(
+    search: MessageSearch, writer: Writer
+) -> None:
+    def call(name: str, arguments: str) -> dict[str, str]:
+        return {"type": "tool_call", "tool_call_id": "c1", "name": name, "arguments": arguments}
+
+    hit = await writer.say("Do you like the saxophone?")
+    looks = call("conversation_search", '{"query": "instruments"}')
+    await writer.say("I will look for it.", MessageRole.ASSISTANT, "", looks)
+    heartbeat = Message(
+        id=new_id("message"),
+        role=MessageRole.USER,
+        parts=({"type": "text", "text": '{"type": "heartbeat"}'},),
+        create_time=START,
+        provenance=("system",),
+    )
+    run = new_id("run")
+    await writer.windows.begin_turn(writer.conversation, writer.agent, run, 1, [heartbeat])
+    answer = await writer.say(
+        "", MessageRole.ASSISTANT, "", call("send_message", '{"message": "Very much."}')
+    )
+    (best,) = (await search.search(SearchQuery(AGENT, "saxophone", 5, neighbours=2))).hits
+    assert best.item.id == hit.id
+    assert [item.id for item in best.neighbours] == [answer.id]
+
+
+async def test_neighbours_are_of_the_same_conversation_and_not_deleted(
+    search: MessageSearch, database: Database, writer: Writer
+) -> None:
+    async def hit_and_neighbours() -> tuple[str, list[str]]:
+        (best,) = (await search.search(SearchQuery(AGENT, "saxophone", 5, neighbours=5))).hits
+        return best.item.id, [item.id for item in best.neighbours]
+
+    # All have the same sequence numbers.
+    for agent in (AGENT, new_id("agent")):
+        other = Writer(database, agent)
+        await other.open()
+        for words in ("one", "two", "three"):
+            await other.say(words)
+    with context.use(as_project()):
+        outside = Writer(database, AGENT)
+        outside.conversation = writer.conversation
+        await outside.open()
+        for words in ("one", "two", "three"):
+            await outside.say(words)
+    hit = await writer.say("my saxophone")
+    # The newest message has nothing after it, and the system message is no neighbour.
+    assert await hit_and_neighbours() == (hit.id, [])
+    gone = await writer.say("gone")
+    after = await writer.say("after")
+    assert await hit_and_neighbours() == (hit.id, [gone.id, after.id])
+    statement = text("DELETE FROM recall.messages WHERE id = :id")
+    async with database.transaction() as connection:
+        await connection.execute(statement, {"id": gone.id})
+    assert await hit_and_neighbours() == (hit.id, [after.id])
 
 
 async def test_the_time_that_is_spoken_of_comes_first(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,6 +211,19 @@ async def test_tainted_messages_in_search_results_taint(post: Post) -> None:
     ran = await post.run(agent, finds, SENDS, conversation_id=await post.conversation(agent))
     assert waits(ran)
     assert ran.approval.taint[0].tool_name == "conversation_search"
+
+
+async def test_tainted_messages_beside_a_search_result_taint(post: Post) -> None:
+    agent = await post.agent("conversation_search")
+    post.services.model.script(post.reads, say("The page says hello."))
+    await post.services.run(agent, "I grow heliotropes.")
+    finds = Reply(calls=(Call("conversation_search", {"query": "heliotropes"}),))
+    ran = await post.run(agent, finds, SENDS, conversation_id=await post.conversation(agent))
+    assert waits(ran)
+    [tool_return] = ran.tool_returns[:1]
+    result = json.loads(tool_return.content)["message"]["results"][0]
+    assert "untrusted" not in result
+    assert result["after"][0]["untrusted"] == "web"
 
 
 async def test_a_restarted_run_asks_for_the_same(post: Post) -> None:

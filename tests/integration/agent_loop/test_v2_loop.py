@@ -127,6 +127,24 @@ def deltas(ran: RunEvents, kind: Literal["reasoning_delta", "tool_call_delta"]) 
     return "".join(getattr(piece, field) for piece in pieces)
 
 
+async def test_a_search_shows_what_the_agent_sent(services: InnerServices) -> None:
+    agent = await make(services)
+    sent = Call("send_message", {"message": "I would plant heliotropes."})
+    services.model.script(
+        Reply(calls=(search("balconies", request_heartbeat=True),)), Reply(calls=(sent,))
+    )
+    await services.run(agent, "What grows on a balcony?")
+    services.model.script(
+        Reply(calls=(search("heliotropes", request_heartbeat=True),)), Reply(calls=(SEND,))
+    )
+    ran = await services.run(agent, "What did you say?")
+    (returned,) = [p.tool_return for p in ran.messages[1].parts if p.HasField("tool_return")]
+    (result,) = json.loads(returned.content)["message"]["results"]
+    assert result["content"] == "I would plant heliotropes."
+    # Neither the heartbeat nor the call of the search.
+    assert [item["content"] for item in result["before"]] == ["What grows on a balcony?"]
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize("kind", list(TYPES))

@@ -18,7 +18,8 @@ from strata.protocol.errors import StrataError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.ids import new_id
 from strata.shared.search.vectors import Where
-from strata.shared.search.vectors.qdrant import QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantIndex
 from strata.standalone.ports import ReservedPort
 from strata.standalone.vectors import EmbeddedVectors
 

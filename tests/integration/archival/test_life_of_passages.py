@@ -20,7 +20,7 @@ from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from strata.shared.ids import new_id
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 
 async def listed(client: Client, archive: str, **fields: Any) -> list[str]:
@@ -145,20 +145,20 @@ def vector(*start: float) -> list[float]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def model() -> AsyncIterator[MiniLmEmbedder]:
-    embedder = await MiniLmEmbedder.load()
+async def model() -> AsyncIterator[MultilingualEmbedder]:
+    embedder = await MultilingualEmbedder.load()
     yield embedder
     await embedder.close()
 
 
 async def test_a_given_vector_is_used_instead_of_the_models(
-    client: Client, model: MiniLmEmbedder
+    client: Client, model: MultilingualEmbedder
 ) -> None:
     archive = await made(client)
     question = "zebra stripes on the savannah"
     near = await put(client, archive, question)
     # Its words are of taxes, its vector is that of the zebras.
-    (vector,) = await model.embed([question], "document")
+    (vector,) = await model.embed([question], "query")
     await put(
         client,
         archive,

@@ -54,6 +54,8 @@ _STEPS = [
     (name, revision) for name, service in _SERVICES.items() for revision in service.revisions[:-1]
 ]
 
+# The migrations after these revisions change rows only.
+_ROWS_ONLY = {("core_memory", "0010")}
 # All that a schema is made of. Places of columns count from one without the dropped ones, and
 # privileges are sorted: neither is seen by anyone. The owner of each is the service's one owner.
 _PARTS = {
@@ -192,7 +194,7 @@ async def test_a_downgrade_restores_the_schema_of_the_revision(
     before = await schema_of(url, service)
     await service.upgrade(url, databases.passwords)
     after = await schema_of(url, service)
-    assert after != before
+    assert (after == before) == ((name, revision) in _ROWS_ONLY)
 
     await service.downgrade(url, revision)
 

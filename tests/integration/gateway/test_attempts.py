@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -175,7 +176,10 @@ async def test_run_whose_holders_are_lost_too_often_fails(
         assert end.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     else:
         assert end.error.reason == Reason.INTERNAL
-        assert "8 times in a row" in end.error.message
+        times = re.search(r"(\d+) times in a row", end.error.message)
+        # More if the machine is so busy that the second gateway loses its lease, too.
+        assert times is not None
+        assert int(times[1]) >= 8
     assert len(services.turns.requests) == 1
 
 

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import models
 
-from strata.shared.search.vectors.qdrant import connect
-from strata.standalone.vectors import EmbeddedVectors, filter_rewriter, wire
+from integration.standalone.vector_points import connect
+from strata.shared.search import qdrant_wire as wire
+from strata.standalone.vectors import EmbeddedVectors, filter_rewriter
 from strata.standalone.vectors.convert_filters import filter_of
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
 from strata.standalone.vectors.store import CollectionStore
@@ -37,7 +38,7 @@ async def test_quantized_vectors_find_the_results_of_whole_ones(open_folder: Pat
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
     engine = EmbeddedVectors(open_folder / "vectors")
     await engine.start()
-    client = connect(engine.url, engine.api_key)
+    client = connect(engine)
     params = models.VectorParams(size=DIM, distance=models.Distance.COSINE)
     await client.create_collection("things", vectors_config={"dense": params})
 

@@ -14,7 +14,8 @@ import qdrant_edge as edge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.standalone.vectors import filter_rewriter, post_filter, wire
+from strata.shared.search import qdrant_wire as wire
+from strata.standalone.vectors import filter_rewriter, post_filter
 from strata.standalone.vectors.convert_queries import query_request
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
 from strata.standalone.vectors.post_filter import search

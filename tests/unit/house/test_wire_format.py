@@ -340,6 +340,7 @@ SHARES = {
     "Messages, where memory and files grow": token_budget.MESSAGES_SHARE,
     "Messages, when files are opened": token_budget.FILES_SHARE,
     "Messages, for a compaction to be worth its cost": token_budget.MIN_SPACE_SHARE,
+    "Messages found by one search": token_budget.SEARCH_SHARE,
     "One tool return": packaging._WINDOW_SHARE,
     "What a compaction frees": agents.DEFAULT_EVICTED_SHARE,
     "The summary": plan._SUMMARY_SHARE,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,6 +52,8 @@ def test_only_the_limits_drop_words(value: str) -> None:
     [
         (message(MessageRole.USER, text("hello")), "hello"),
         (message(MessageRole.SYSTEM, text("prompt")), ""),
+        (replace(message(MessageRole.USER, text("heartbeat")), provenance=("system",)), ""),
+        (replace(message(MessageRole.USER, text("hi")), provenance=("user", "web")), "hi"),
         (message(MessageRole.ASSISTANT, {"type": "reasoning", "text": "hm"}, text("yes")), "yes"),
         (message(MessageRole.ASSISTANT, text("ok"), call("memory_insert", '{"a": "b"}')), "ok"),
         (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.shared.search.folded_text import fold, normalise
-from strata.shared.search.query_language import probable_languages
+from strata.shared.search.languages import probable_languages
 from strata.shared.search.time_expressions import time_ranges
 from strata.shared.search.time_grammar.calendar_spans import days_back, unit_span
 from strata.shared.search.time_grammar.han_numerals import numeral, parse_number

@@ -172,6 +172,8 @@ def test_details_that_are_broken_or_of_another_domain_are_ignored() -> None:
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed for recall:7603", UnavailableError),
         (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2", UnavailableError),
+        # A write of an upload fails in grpc.aio as the connection breaks.
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", UnavailableError),
         (grpc.StatusCode.UNKNOWN, "Stream removed (ipv6:[::1]:7605)", UnavailableError),
         (
             grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.convert_filters import filter_of
 from strata.standalone.vectors.convert_points import (
     payload,
@@ -118,7 +118,7 @@ def test_the_engines_process_does_without_the_whole_client() -> None:
         "assert not any(m in sys.modules for m in ('httpx', 'numpy', 'pydantic'));"
         "import qdrant_client;"
         "from qdrant_client import AsyncQdrantClient, models, grpc;"
-        "from strata.standalone.vectors import wire; assert wire.points.PointStruct"
+        "from strata.shared.search import qdrant_wire as wire; assert wire.points.PointStruct"
         " is grpc.PointStruct"
     )
     done = subprocess.run(

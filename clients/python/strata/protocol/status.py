@@ -28,6 +28,10 @@ from strata.protocol.errors import (
 DOMAIN = "strata"
 DETAILS_KEY = "grpc-status-details-bin"
 
+FAILED_WRITE = "Internal error from Core"
+"""Text of the status that grpc.aio (1.85) gives a call when a write fails, because the call is over
+or the connection is broken."""
+
 _MAX_MESSAGE_BYTES = 600
 _MAX_VALUE_BYTES = 400
 _MAX_DETAILS_BYTES = 3000
@@ -145,7 +149,9 @@ def _of_transport(code: grpc.StatusCode, text: str, *, answered: bool) -> Strata
     unsent = (
         code is grpc.StatusCode.UNAVAILABLE and not answered and _UNSENT.match(text) is not None
     )
-    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) and _BROKEN.search(text):
+    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) and (
+        text == FAILED_WRITE or _BROKEN.search(text)
+    ):
         code = grpc.StatusCode.UNAVAILABLE
     message = text
     if code is grpc.StatusCode.CANCELLED:

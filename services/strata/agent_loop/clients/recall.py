@@ -1,4 +1,4 @@
-"""The client of recall memory, with a cache of images."""
+"""The client of recall memory, with caches of images and windows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 import grpc.aio
 
+from strata.agent_loop.clients.window_cache import (
+    WINDOW_CACHE_BYTES,
+    WindowCache,
+    whole_window,
+)
 from strata.agent_loop.convert.messages import (
     message_to_proto,
     messages_from_proto,
@@ -64,17 +69,26 @@ class RecallClient:
     Args:
         channel: Channel to the recall service.
         image_cache_bytes: Size of the cache of recently stored or read images.
+        window_cache_bytes: Size of the cache of windows.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, image_cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        image_cache_bytes: int = 0,
+        window_cache_bytes: int = WINDOW_CACHE_BYTES,
+    ) -> None:
         self._stub = window_grpc.WindowServiceStub(channel)
         self._messages = message_grpc.MessageServiceStub(channel)
         self._images = ImageCache(image_cache_bytes)
+        self._windows = WindowCache(window_cache_bytes)
 
     async def begin_turn(
         self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
     ) -> BegunTurn:
         """Stores the inputs, takes the fence, returns the window."""
+        place = (current_project(), key.conversation_id)
+        held = self._windows.get(place)
         request = window_pb.BeginTurnRequest(
             conversation_id=key.conversation_id,
             agent_id=key.agent_id,
@@ -82,11 +96,14 @@ class RecallClient:
             attempt=key.attempt,
             inputs=[message_to_proto(message) for message in inputs],
             clear_window=clear,
+            held=held.to_proto() if held is not None else None,
         )
         response = await self._stub.BeginTurn(request)
         self._keep_images(inputs)
+        whole = whole_window(response, held)
+        self._windows.put(place, whole)
         return BegunTurn(
-            window_from_proto(response.window),
+            whole.window,
             messages_from_proto(response.inputs),
             response.committed_steps,
             messages_from_proto(response.committed_messages),

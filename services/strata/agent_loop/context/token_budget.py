@@ -31,6 +31,12 @@ FILES_SHARE = 0.25
 `MESSAGES_SHARE`, so that a file that was just opened is not closed at the next step because a
 block has grown or the estimate of tokens has changed."""
 
+SEARCH_SHARE = 0.1
+"""Share of the usable prompt that the messages found by one search may take."""
+
+LEAST_SEARCH_BYTES = 4_000
+"""UTF-8 bytes that they may take in any case; the smallest limit of a return shows them whole."""
+
 MIN_SPACE_SHARE = 0.05
 """Share of a prompt that messages need at least for a compaction to be worth its cost."""
 

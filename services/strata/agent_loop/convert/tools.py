@@ -81,6 +81,7 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         max_files_open=batch.snapshot.max_files_open,
         per_file_view_window_char_limit=batch.snapshot.file_view_chars,
         max_memory_bytes=batch.snapshot.max_memory_bytes,
+        max_search_bytes=batch.snapshot.max_search_bytes,
         message_id=batch.message_id,
         taint=labels_to_proto(batch.snapshot.taint),
         older_lines=pb.OlderLines(**asdict(older)) if older is not None else None,

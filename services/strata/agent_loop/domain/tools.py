@@ -155,6 +155,8 @@ class PromptSnapshot:
         file_view_chars: Characters of one file that are shown; 0 leaves it to core memory.
         max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
             when files are opened; 0 likewise.
+        max_search_bytes: UTF-8 bytes that messages found by a search may take in its return; 0 for
+            the default.
     """
 
     block_revisions: Mapping[str, int] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class PromptSnapshot:
     taint: tuple[Provenance, ...] = ()
     file_view_chars: int = 0
     max_memory_bytes: int = 0
+    max_search_bytes: int = 0
 
     def after(self, results: Collection[ToolResult]) -> PromptSnapshot:
         """Returns the snapshot for calls that run after other calls of the same reply.

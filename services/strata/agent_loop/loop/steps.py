@@ -22,7 +22,7 @@ from strata.agent_loop.context.packaging import (
     limit_images,
     pack_heartbeat,
 )
-from strata.agent_loop.context.token_budget import FILES_SHARE
+from strata.agent_loop.context.token_budget import FILES_SHARE, LEAST_SEARCH_BYTES, SEARCH_SHARE
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
@@ -273,7 +273,7 @@ class Steps:
             effects(asked.reply, self._toolset),
             {},
             # The taint is that of the reply: nothing was added to its context since.
-            replace(self._snapshot_of_files(), taint=taint_of(labels_of(asked.message))),
+            replace(self._prompt_limits(), taint=taint_of(labels_of(asked.message))),
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))
@@ -337,18 +337,20 @@ class Steps:
         self._show_memory(closed)
         return closed.size < section.size
 
-    def _snapshot_of_files(self) -> PromptSnapshot:
-        """Returns the limits for calls that open files."""
+    def _prompt_limits(self) -> PromptSnapshot:
+        """Returns the limits for calls that open files or search."""
         rules = len(parts_of(self._section.text)["tool rules"].text.encode("utf-8", "replace"))
         rest = self._window.system_bytes - self._section.size + rules
         fixed = rest + tools_bytes(self._rules.shown(self._toolset).schemas)
+        budget = self._model_requester.token_budget
         return PromptSnapshot(
             max_files_open=self._memory_view.files.max_open,
             file_view_chars=self._memory_view.files.view_chars,
             max_memory_bytes=max(
                 1,
-                int(self._model_requester.token_budget.bytes_beside_messages(FILES_SHARE)) - fixed,
+                int(budget.bytes_beside_messages(FILES_SHARE)) - fixed,
             ),
+            max_search_bytes=max(LEAST_SEARCH_BYTES, int(budget.max_bytes * SEARCH_SHARE)),
         )
 
     def _may_outdate_memory(self, result: ToolResult) -> bool:
@@ -378,7 +380,7 @@ class Steps:
         reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
         tool_effects = effects(reply, self._toolset)
         # The request may have closed files and read memory again.
-        snapshot = replace(self._snapshot_of_files(), block_revisions=self._section.block_revisions)
+        snapshot = replace(self._prompt_limits(), block_revisions=self._section.block_revisions)
         return StepRecord(
             step,
             name.step_id,

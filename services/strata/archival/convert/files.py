@@ -13,6 +13,7 @@ from strata.shared.checks import Checks
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
 MAX_IDS = 500
+MAX_HEADING_CHARS = 1_000
 
 
 def to_chunks(
@@ -41,7 +42,10 @@ def to_chunks(
         # A token has at least one byte, so short chunks need not be counted.
         if len(wire.text.encode()) > limit // 2:
             checked_tokens(wire.text, count_tokens, limit)
-    return [FileChunk(wire.ordinal, wire.text, wire.start_line, wire.end_line) for wire in wires]
+    return [
+        FileChunk(wire.ordinal, wire.text, wire.start_line, wire.end_line, wire.heading)
+        for wire in wires
+    ]
 
 
 def check_source(folder_id: str, file_id: str) -> tuple[str, str]:
@@ -108,6 +112,7 @@ def hit_to_proto(hit: FoundChunk) -> pb.FileChunkHit:
             text=chunk.text,
             start_line=chunk.start_line,
             end_line=chunk.end_line,
+            heading=chunk.heading,
         ),
         score=hit.score,
     )
@@ -119,3 +124,4 @@ def _check_chunk(checks: Checks, field: str, wire: pb.FileChunk, ordinal: int) -
     checks.unless(wire.start_line >= 1, f"{field}.start_line", "must be at least 1")
     valid = wire.end_line >= wire.start_line
     checks.unless(valid, f"{field}.end_line", "must not be before start_line")
+    checks.text(wire.heading, f"{field}.heading", most=MAX_HEADING_CHARS)

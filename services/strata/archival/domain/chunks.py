@@ -13,12 +13,26 @@ from strata.shared.search.result_merge import DatabaseSnapshot
 
 @dataclass(frozen=True, slots=True)
 class FileChunk:
-    """A chunk of a file; ``ordinal`` counts from 0, lines from 1."""
+    """A chunk of a file.
+
+    Attributes:
+        ordinal: Position in the file, from 0.
+        text: The text.
+        start_line: First line, from 1.
+        end_line: Last line.
+        heading: The name of the file and the headings above the text, a line each; may be empty.
+    """
 
     ordinal: int
     text: str
     start_line: int
     end_line: int
+    heading: str = ""
+
+    @property
+    def indexed_text(self) -> str:
+        """The text that is searched: with the heading, which the text need not repeat."""
+        return f"{self.heading}\n{self.text}" if self.heading else self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,16 @@ from strata.shared.search.indexing.generations import Routes, Serving, first_gen
 from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
 from strata.shared.search.reindexing.routes import GenerationsByModel
 from strata.shared.search.time_expressions import TimeRange, just_before
-from strata.shared.search.time_preference import time_preferences
-from strata.shared.search.vectors import Collection, FieldKind, Hit, StartGate, VectorIndex, Where
+from strata.shared.search.time_preference import newest_share, time_preferences
+from strata.shared.search.vectors import (
+    Collection,
+    FieldKind,
+    Hit,
+    NeighbourFields,
+    StartGate,
+    VectorIndex,
+    Where,
+)
 from strata.shared.search.vectors.sparse import SparseEncoder
 
 PASSAGES = Collection(
@@ -43,6 +51,7 @@ FILE_CHUNKS = Collection(
         "file_id": FieldKind.KEYWORD,
         "set_id": FieldKind.KEYWORD,
     },
+    neighbours=NeighbourFields("set_id", "ordinal", "chars"),
 )
 
 
@@ -202,6 +211,7 @@ class PassageIndex:
                 where,
                 limit,
                 prefer=prefer,
+                newest_share=newest_share(query),
                 within=one,
                 uncut=several,
                 weak=weak,
@@ -263,9 +273,14 @@ def entry_of(passage: Passage) -> Entry:
 
 def chunk_entries(batch: ChunkBatch) -> list[Entry]:
     """Returns the index entries of chunks of a file."""
-    payload = {"folder_id": batch.folder_id, "file_id": batch.file_id, "set_id": batch.set_id}
+    shared = {"folder_id": batch.folder_id, "file_id": batch.file_id, "set_id": batch.set_id}
     return [
-        Entry(chunk_key(batch.set_id, chunk.ordinal), chunk.text, payload) for chunk in batch.chunks
+        Entry(
+            chunk_key(batch.set_id, chunk.ordinal),
+            chunk.indexed_text,
+            {**shared, "ordinal": chunk.ordinal, "chars": len(chunk.text)},
+        )
+        for chunk in batch.chunks
     ]
 
 

@@ -154,8 +154,8 @@ class _FileUpload:
             raise invalid_field("file_id", "must be that of the first message, or empty")
 
     def _note(self, chunk: FileChunk) -> None:
-        head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)}\0"
-        self._digest.update((head + chunk.text).encode())
+        head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)},{len(chunk.heading)}\0"
+        self._digest.update((head + chunk.text + chunk.heading).encode())
         self._held.append(chunk)
         self._held_chars += len(chunk.text)
 

@@ -67,8 +67,8 @@ _CHUNKS = text(
     """
 )
 _ONE_CHUNK = text(
-    """
-    SELECT c.text FROM archival.chunk_sets s JOIN archival.file_chunks c
+    f"""
+    SELECT {chunk_columns("c")} FROM archival.chunk_sets s JOIN archival.file_chunks c
       ON c.project_id = s.project_id AND c.set_id = s.id
     WHERE s.project_id = :project AND s.id = :set AND s.state = 'serving' AND c.ordinal = :ordinal
     """
@@ -165,11 +165,11 @@ class ChunkContents:
         return ChunkBatch(set_id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def text(self, key: Key, ordinal: int) -> str | None:
-        """Returns the text of a chunk; None if its set does not serve any more."""
+        """Returns the indexed text of a chunk; None if its set does not serve any more."""
         values = {"project": key[0], "set": key[1], "ordinal": ordinal}
         async with self._database.transaction(project_id=key[0], read_only=True) as connection:
             row = (await connection.execute(_ONE_CHUNK, values)).one_or_none()
-        return None if row is None else str(row.text)
+        return None if row is None else to_chunk(row).indexed_text
 
     async def serves(self, key: Key) -> bool:
         """Says whether a set still serves."""

@@ -161,7 +161,13 @@ EMPTIED = """
     change_digest = '', revision = p.revision + 1
 """
 """Assignments that leave a tombstone of a passage ``p``, until it is removed from the index."""
-_CHUNK = {"ordinal": "integer", "text": "text", "start_line": "integer", "end_line": "integer"}
+_CHUNK = {
+    "ordinal": "integer",
+    "text": "text",
+    "start_line": "integer",
+    "end_line": "integer",
+    "heading": "text",
+}
 CHUNK_COLUMNS = ", ".join(_CHUNK)
 """The columns of a chunk for `to_chunk`."""
 NEW_CHUNKS = ", ".join(f"CAST(:{name} AS {type_}[])" for name, type_ in _CHUNK.items())
@@ -227,7 +233,7 @@ def content_values(row: Row[Any]) -> dict[str, Any]:
 
 def to_chunk(row: Row[Any]) -> FileChunk:
     """Returns the chunk of a row with `CHUNK_COLUMNS`."""
-    return FileChunk(row.ordinal, row.text, row.start_line, row.end_line)
+    return FileChunk(row.ordinal, row.text, row.start_line, row.end_line, row.heading)
 
 
 def chunk_values(chunks: Sequence[FileChunk]) -> dict[str, list[Any]]:

@@ -114,8 +114,9 @@ def _to_proto(chunk: Chunk) -> pb.FileChunk:
         text=chunk.text,
         start_line=chunk.start_line,
         end_line=chunk.end_line,
+        heading=chunk.heading,
     )
 
 
 def _from_proto(chunk: pb.FileChunk) -> Chunk:
-    return Chunk(chunk.ordinal, chunk.text, chunk.start_line, chunk.end_line)
+    return Chunk(chunk.ordinal, chunk.text, chunk.start_line, chunk.end_line, chunk.heading)

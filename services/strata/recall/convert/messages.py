@@ -16,7 +16,14 @@ from strata.recall.convert.parts import (
     provenance_from_text,
     provenance_to_text,
 )
-from strata.recall.domain.messages import Compaction, Message, MessageFilter, Step, Window
+from strata.recall.domain.messages import (
+    Compaction,
+    HeldWindow,
+    Message,
+    MessageFilter,
+    Step,
+    Window,
+)
 from strata.recall.domain.pairs import pair_violations
 from strata.shared.checks import Checks
 from strata.shared.convert.messages import ROLES
@@ -64,6 +71,14 @@ def window_to_proto(window: Window) -> window_pb.Window:
         message_count=window.message_count,
         metadata_stale=window.metadata_stale,
     )
+
+
+def to_held(request: window_pb.BeginTurnRequest) -> HeldWindow | None:
+    """Returns what the caller of a turn holds of the window; None if nothing."""
+    if not request.HasField("held"):
+        return None
+    held = request.held
+    return HeldWindow(held.revision, held.message_count, held.last_message_id)
 
 
 def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:

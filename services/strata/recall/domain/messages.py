@@ -126,19 +126,37 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldWindow:
+    """The part of a window that a caller holds from an earlier turn.
+
+    Attributes:
+        revision: Revision that it was read at.
+        message_count: Its number of messages, from the system message on.
+        last_message_id: The last of them.
+    """
+
+    revision: int
+    message_count: int
+    last_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnStart:
     """The state that a turn starts from.
 
     Attributes:
+        window: The window, without the messages that the caller holds unchanged.
         inputs: The stored inputs.
         committed_steps: Number of steps that earlier attempts of the run committed.
         committed: The messages of those steps, in order.
+        unchanged_count: Number of messages after the system message that the window leaves out.
     """
 
     window: Window
     inputs: tuple[Message, ...]
     committed_steps: int = 0
     committed: tuple[Message, ...] = ()
+    unchanged_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class SearchQuery:
     """A search in an agent's messages; times are UTC, ``end_time`` is exclusive.
 
     Attributes:
-        neighbours: Number of messages before and after each hit to return with it.
+        neighbours: Number of messages before and after each hit to return with it; see
+            `SearchStore.around`.
         explain: Explain each hit, and count what the conditions leave out.
         timezone: IANA name of the user's time zone.
         reference_time: The time that words like "yesterday" refer to; None for now.
@@ -95,7 +96,16 @@ class SearchStore(Protocol):
         ...
 
     async def around(
-        self, messages: Sequence[Message], count: int
+        self, messages: Sequence[Message], count: int, *, exclude_run_id: str = ""
     ) -> dict[str, tuple[Message, ...]]:
-        """Returns the neighbours of each message in its conversation, by id of the message."""
+        """Returns the neighbours of each message in its conversation, by id of the message.
+
+        Neighbours are messages of `DEFAULT_ROLES` with a text, an image or a ``send_message``.
+        Heartbeats and messages that call tools which show messages are passed over.
+
+        Args:
+            messages: The messages.
+            count: Neighbours before and after each message.
+            exclude_run_id: Leave out messages of this run.
+        """
         ...

@@ -13,6 +13,7 @@ from strata.protocol.images import image_text
 from strata.recall.domain.messages import Message
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.messages import MessageRole
+from strata.shared.provenance import Provenance
 from strata.shared.tool_catalogue import HISTORY_TOOLS
 
 # A tsvector is limited to 1 MB, so only this many characters of a message are searchable.
@@ -49,12 +50,14 @@ def searchable_text(message: Message) -> str:
     """Returns the searchable text of a message; empty if it has none.
 
     It starts with the name of the user, if there is one. An image is found by its description
-    and by the word "image". Not searchable are system and approval messages, reasoning, and
-    arguments of tool calls, except the text of ``send_message``. Calls and returns of tools that
-    show messages (`HISTORY_TOOLS`) are excluded too, so that a search does not find the results
-    of earlier searches.
+    and by the word "image". Not searchable are system and approval messages, heartbeats and logins
+    (which the system writes in the user's role), reasoning, and arguments of tool calls, except the
+    text of ``send_message``. Calls and returns of tools that show messages (`HISTORY_TOOLS`) are
+    excluded too, so that a search does not find the results of earlier searches.
     """
     if message.role not in _SEARCHABLE_ROLES:
+        return ""
+    if message.role is MessageRole.USER and message.provenance == (Provenance.SYSTEM,):
         return ""
     calls = [part for part in message.parts if part["type"] == "tool_call"]
     if any(call["name"] in HISTORY_TOOLS for call in calls):

@@ -10,6 +10,7 @@ from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
     Cursor,
+    HeldWindow,
     Image,
     Message,
     MessageFilter,
@@ -46,11 +47,13 @@ class WindowStore(Protocol):
         inputs: Sequence[Message],
         *,
         clear: bool = False,
+        held: HeldWindow | None = None,
     ) -> TurnStart:
         """Stores the inputs of a run once and sets the fence to the attempt.
 
         With `clear`, the first attempt removes all messages but the system message and pinned
-        ones from the window first.
+        ones from the window first. Messages that the caller holds are left out of the result if
+        none of them has changed or left the window; the system message never is.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.

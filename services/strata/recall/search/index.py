@@ -12,11 +12,12 @@ from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.indexing.generations import Routes
 from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex
 from strata.shared.search.time_expressions import TimeRange, just_before
-from strata.shared.search.time_preference import time_preferences
+from strata.shared.search.time_preference import newest_share, time_preferences
 from strata.shared.search.vectors import (
     Collection,
     FieldKind,
     Hit,
+    NeighbourFields,
     Preference,
     StartGate,
     VectorIndex,
@@ -35,6 +36,8 @@ MESSAGES = Collection(
         "run_id": FieldKind.KEYWORD,
         "create_time": FieldKind.DATETIME,
     },
+    neighbours=NeighbourFields("conversation_id", "sequence", "chars"),
+    is_chat=True,
     depth=150,
 )
 # Like the time (`WHEN_WEIGHT`), the role decides between equally relevant messages, and does
@@ -119,6 +122,7 @@ class MessageIndex:
             _where(query),
             limit,
             prefer=preferences(query, spoken),
+            newest_share=newest_share(query.text),
             words=query.mode is not Mode.SEMANTIC,
             weak=weak,
             after=after,
@@ -130,17 +134,19 @@ def entries_of(messages: Sequence[Message]) -> list[Entry]:
     return [
         Entry(
             message.id,
-            searchable_text(message),
+            text,
             {
                 "agent_id": message.agent_id,
                 "conversation_id": message.conversation_id,
                 "role": message.role.value,
                 "run_id": message.run_id,
                 "create_time": message.create_time,
+                "sequence": message.sequence,
+                "chars": len(text),
             },
         )
         for message in messages
-        if is_indexed(message)
+        if is_indexed(message) and (text := searchable_text(message))
     ]
 
 

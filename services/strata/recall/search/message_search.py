@@ -61,9 +61,14 @@ class MessageSearch:
             # A full-text search keeps the order of the search by words.
             rerank=query.mode is not Mode.FULL_TEXT,
         )
-        if not query.neighbours or not result.hits:
+        if not query.neighbours:
             return result
-        around = await self._store.around([hit.item for hit in result.hits], query.neighbours)
+        # Read even without hits, so that the cost of a search does not depend on its results.
+        around = await self._store.around(
+            [hit.item for hit in result.hits],
+            query.neighbours,
+            exclude_run_id=query.exclude_run_id,
+        )
         hits = tuple(replace(hit, neighbours=around.get(hit.item.id, ())) for hit in result.hits)
         return replace(result, hits=hits)
 

@@ -64,12 +64,14 @@ class WindowServicer(window_grpc.WindowServiceServicer):
             request.attempt,
             inputs,
             clear=request.clear_window,
+            held=convert.to_held(request),
         )
         return window_pb.BeginTurnResponse(
             window=convert.window_to_proto(start.window),
             inputs=convert.messages_to_proto(start.inputs),
             committed_steps=start.committed_steps,
             committed_messages=convert.messages_to_proto(start.committed),
+            unchanged_count=start.unchanged_count,
         )
 
     async def CommitStep(

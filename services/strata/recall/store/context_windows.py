@@ -4,6 +4,9 @@ Each write is one statement whose first part is a guarded UPDATE of the window's
 That row is the lock and the fence: PostgreSQL checks the guard again after waiting
 for it, so of two writers exactly one passes. When none passes, a second query finds
 the reason: repeated, stale, or missing.
+
+`rewrite_revision` is the revision of the last change that was not an addition at the end
+or a new text of the system message: what a caller holds since then is still in the window.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from strata.recall.domain.eviction import remaining_messages
 from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
+    HeldWindow,
     Message,
     Part,
     Step,
@@ -109,6 +113,7 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
     WITH updated_window AS (
         UPDATE recall.windows SET
             active_run_id = :run, attempt = :attempt, committed_steps = 0,
+            rewrite_revision = CASE WHEN {changes} THEN revision + 1 ELSE rewrite_revision END,
             message_ids = {message_ids} || CAST(:ids AS text[]),
             message_count = message_count + CAST(:count AS integer),
             revision = revision + CAST(CAST(:count AS integer) > 0 OR {changes} AS integer),
@@ -152,6 +157,8 @@ _COMMIT = text(
                 || CAST(:ids AS text[]),
             message_count = message_count + CAST(:count AS integer),
             revision = revision + 1,
+            rewrite_revision = CASE
+                WHEN CAST(:evicted AS integer) > 0 THEN revision + 1 ELSE rewrite_revision END,
             metadata_stale = coalesce(CAST(:stale AS boolean), metadata_stale)
         WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
           AND active_run_id = :run AND attempt = :attempt AND committed_steps = :step - 1
@@ -172,7 +179,7 @@ _COMPACT = text(
         UPDATE recall.windows SET
             message_ids = message_ids[1:1] || CAST(:ids AS text[]) || CAST(:kept AS text[]),
             message_count = message_count + 1,
-            revision = revision + 1,
+            revision = revision + 1, rewrite_revision = revision + 1,
             metadata_stale = true
         WHERE project_id = :project AND conversation_id = :conversation
           AND revision = :expected AND CAST(:kept AS text[]) <@ message_ids[2:]
@@ -202,7 +209,8 @@ _LOCK_WINDOW = text(f"{_WINDOW.text} FOR UPDATE")
 _EVICT = text(
     """
     UPDATE recall.windows
-    SET message_ids = CAST(:ids AS text[]), revision = revision + 1, metadata_stale = true
+    SET message_ids = CAST(:ids AS text[]), revision = revision + 1,
+        rewrite_revision = revision + 1, metadata_stale = true
     WHERE project_id = :project AND conversation_id = :conversation
     """
 )
@@ -269,6 +277,7 @@ class PostgresWindowStore:
         inputs: Sequence[Message],
         *,
         clear: bool = False,
+        held: HeldWindow | None = None,
     ) -> TurnStart:
         """Stores the inputs of a run once and sets the fence."""
         project = current_project()
@@ -284,12 +293,16 @@ class PostgresWindowStore:
             begun = await connection.execute(statement, {**fence, **_new_rows(inputs)})
             row = begun.one_or_none()
             if row is None:
-                return await self._resume(connection, fence)
+                return await self._resume(connection, fence, held)
             await store_images(connection, project, agent_id, inputs)
             first = row.message_count - len(inputs)
             stored = _placed(inputs, conversation_id, agent_id, first)
-            known = await self._by_id(connection, project, row.message_ids[: -len(inputs) or None])
-            return TurnStart(window=_window(row, [*known, *stored]), inputs=stored)
+            earlier_ids = row.message_ids[: -len(inputs) or None]
+            unchanged = _unchanged(row, earlier_ids, held)
+            earlier = await self._by_id(connection, project, _without(earlier_ids, unchanged))
+            return TurnStart(
+                window=_window(row, [*earlier, *stored]), inputs=stored, unchanged_count=unchanged
+            )
 
     async def commit_step(self, step: Step) -> CommittedStep:
         """Stores a step and adds it to the window."""
@@ -365,7 +378,9 @@ class PostgresWindowStore:
             await delete_unused_images(connection, project, row.images)
             return int(row.message_count)
 
-    async def _resume(self, connection: AsyncConnection, fence: dict[str, Any]) -> TurnStart:
+    async def _resume(
+        self, connection: AsyncConnection, fence: dict[str, Any], held: HeldWindow | None
+    ) -> TurnStart:
         taken = await connection.execute(_TAKE_OVER, fence)
         row = taken.one_or_none()
         if row is None:
@@ -381,9 +396,12 @@ class PostgresWindowStore:
             },
         )
         messages = [to_message(item) for item in of_run]
-        window = await self._by_id(connection, fence["project"], row.message_ids)
+        unchanged = _unchanged(row, row.message_ids, held)
+        shown_ids = _without(row.message_ids, unchanged)
+        window = await self._by_id(connection, fence["project"], shown_ids)
         return TurnStart(
             window=_window(row, window),
+            unchanged_count=unchanged,
             # Summaries of the run have step 0 too.
             inputs=tuple(
                 message
@@ -492,6 +510,27 @@ def _window(row: Row[Any], messages: Sequence[Message]) -> Window:
         message_count=row.message_count,
         metadata_stale=row.metadata_stale,
     )
+
+
+def _unchanged(row: Row[Any], ids: Sequence[str], held: HeldWindow | None) -> int:
+    """Returns how many messages after the system message a caller holds as they are.
+
+    Args:
+        row: The window.
+        ids: Its messages, without new inputs.
+        held: What the caller holds.
+    """
+    if held is None or not row.rewrite_revision <= held.revision <= row.revision:
+        return 0
+    count = held.message_count
+    if not 0 < count <= len(ids) or ids[count - 1] != held.last_message_id:
+        return 0
+    return count - 1
+
+
+def _without(ids: Sequence[str], unchanged: int) -> Sequence[str]:
+    # The text of the system message can change.
+    return [*ids[:1], *ids[1 + unchanged :]]
 
 
 def _check_agent(row: Row[Any], agent_id: str) -> None:

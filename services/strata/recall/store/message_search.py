@@ -14,13 +14,14 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.messages import Message
-from strata.recall.domain.search import SearchQuery
+from strata.recall.domain.search import DEFAULT_ROLES, SearchQuery
 from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
+from strata.shared.tool_catalogue import HISTORY_TOOLS, SEND_MESSAGE
 
 # Maximum of matches that are ranked, newest first: ranking reads the text of every match.
 RANKED_MATCHES = 1_000
@@ -33,6 +34,23 @@ _SPOKEN_BONUS = 0.2
 _WAITING = "m.index_state = 'pending'"
 # Quoted phrases and excluded words, which are strict conditions.
 _STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
+_SEARCHES = " || ".join(f'@.name == "{name}"' for name in sorted(HISTORY_TOOLS))
+# What stands between a question and its answer is passed over: calls of tools, announcements of
+# searches, returns, and what the system wrote in the user's role; see `searchable_text`.
+_NEAR = """
+    SELECT m.* FROM recall.messages m
+    WHERE m.project_id = :project AND m.conversation_id = middle_conversation
+      AND m.sequence {side} middle_sequence AND m.role = ANY(CAST(:roles AS text[]))
+      AND (:excluded = '' OR m.run_id <> :excluded)
+      AND NOT (m.role = 'user' AND m.provenance = '{{system}}')
+      AND m.parts @? '$[*] ? (
+          (@.type == "text" || @.type == "summary") && @.text != "" || @.type == "image"
+          || @.type == "tool_call" && @.name == "{send_message}"
+      )'
+      AND NOT m.parts @? '$[*] ? (@.type == "tool_call" && ({searches}))'
+    ORDER BY m.sequence {order} LIMIT CAST(:count AS bigint)
+"""
+_NAMES = {"send_message": SEND_MESSAGE, "searches": _SEARCHES}
 _AROUND = text(
     f"""
     WITH middle AS (
@@ -40,10 +58,11 @@ _AROUND = text(
             CAST(:ids AS text[]), CAST(:conversations AS text[]), CAST(:sequences AS bigint[])
         ) AS m(middle_id, middle_conversation, middle_sequence)
     )
-    SELECT middle_id, {COLUMNS} FROM middle JOIN recall.messages
-        ON project_id = :project AND conversation_id = middle_conversation
-        AND sequence BETWEEN middle_sequence - :count AND middle_sequence + :count
-        AND sequence <> middle_sequence AND role <> 'system'
+    SELECT middle_id, {COLUMNS} FROM middle CROSS JOIN LATERAL (
+        ({_NEAR.format(side="<", order="DESC", **_NAMES)})
+        UNION ALL
+        ({_NEAR.format(side=">", order="ASC", **_NAMES)})
+    ) near
     ORDER BY middle_id, sequence
     """
 )
@@ -74,7 +93,7 @@ class PostgresSearchStore:
             return await _find(connection, query, spoken)
 
     async def around(
-        self, messages: Sequence[Message], count: int
+        self, messages: Sequence[Message], count: int, *, exclude_run_id: str = ""
     ) -> dict[str, tuple[Message, ...]]:
         """Returns the neighbours of each message."""
         values = {
@@ -83,6 +102,8 @@ class PostgresSearchStore:
             "conversations": [message.conversation_id for message in messages],
             "sequences": [message.sequence for message in messages],
             "count": count,
+            "roles": [role.value for role in DEFAULT_ROLES],
+            "excluded": exclude_run_id,
         }
         by_id: dict[str, list[Message]] = {}
         async with self._database.transaction(read_only=True) as connection:

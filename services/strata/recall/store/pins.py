@@ -27,6 +27,7 @@ _PIN = text(
 )
 _REARRANGE = text(
     "UPDATE recall.windows SET message_ids = CAST(:ids AS text[]), revision = revision + 1,"
+    " rewrite_revision = revision + 1,"
     " metadata_stale = metadata_stale OR :stale"
     " WHERE project_id = :project AND conversation_id = :conversation"
 )

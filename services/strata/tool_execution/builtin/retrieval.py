@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
@@ -21,14 +22,18 @@ from strata.shared.convert.messages import (
     taint_of_messages,
 )
 from strata.shared.messages import MessageRole
+from strata.shared.replies import sent_text
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_schemas import date, integer, parameters, text, texts
+from strata.tool_execution.builtin.excerpts import excerpts_of, shortened, show
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 Arguments = dict[str, Any]
 
+# Messages before and after a match that are shown with it.
+_NEIGHBOURS = 1
 _MATCH = {
     "any": passage_pb.TAG_MATCH_MODE_ANY,
     "all": passage_pb.TAG_MATCH_MODE_ALL,
@@ -39,7 +44,8 @@ CONVERSATION_SEARCH = builtin(
     description=(
         "Search the messages of this and earlier conversations with this user, including those"
         " that are no longer in view. Use it when the user refers to something you cannot see."
-        " Returns the best matching messages with their time and speaker."
+        " Returns the best matching messages with their time and speaker, and what was said"
+        " directly before and after them."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
@@ -121,6 +127,7 @@ class ConversationSearch:
             limit=arguments.get("limit", 0),
             exclude_run_id=caller.run_id,
             timezone=caller.timezone,
+            neighbours=_NEIGHBOURS,
         )
         _set_time(request.start_time, start_of(arguments.get("start_date"), "start_date", timezone))
         _set_time(request.end_time, end_of(arguments.get("end_date"), "end_date", timezone))
@@ -128,9 +135,15 @@ class ConversationSearch:
         if not response.hits:
             return Output({"message": "No results found.", "results": []})
         now = self._clock.now()
-        results = [message_result(hit, now, timezone) for hit in response.hits]
+        results, messages = show(
+            excerpts_of(response.hits),
+            lambda hit: message_result(hit, now, timezone),
+            lambda message: neighbour_result(message, timezone),
+            matches=[hit.message.id for hit in response.hits],
+            most_bytes=caller.max_search_bytes,
+        )
         shown = {"message": f"Showing {len(results)} results:", "results": results}
-        return Output(shown, taint=taint_of_messages(hit.message for hit in response.hits))
+        return Output(shown, taint=taint_of_messages(messages))
 
 
 class ArchivalTools:
@@ -225,17 +238,41 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
     result: dict[str, Any] = {
         "timestamp": sent_at.isoformat(),
         "time_ago": time_ago(sent_at, now),
-        "role": role_name(message.role),
+        **_speaker(message),
         "relevance": _relevance(hit.relevance, mode=True),
     }
     thinking = "\n".join(part.reasoning.text for part in message.parts if part.reasoning.text)
     if thinking:
-        result["thinking"] = thinking
-    pieces = [part.text.text or part.summary.text for part in message.parts]
+        result["thinking"] = shortened(thinking)
+    result["content"] = _content(message)
+    return result | _untrusted(taint_of_messages([message]))
+
+
+def neighbour_result(message: common.Message, timezone: Any) -> dict[str, Any]:
+    """Returns a message beside a matching one as the model sees it."""
+    return {
+        "timestamp": local_time(message.create_time, timezone).isoformat(),
+        **_speaker(message),
+        "content": _content(message),
+        **_untrusted(taint_of_messages([message])),
+    }
+
+
+def _speaker(message: common.Message) -> dict[str, Any]:
+    name = {"name": message.name} if message.name else {}
+    return {"role": role_name(message.role), **name}
+
+
+def _text_of(part: common.Part) -> str:
+    sent = sent_text(part.tool_call.name, part.tool_call.arguments)
+    return part.text.text or part.summary.text or sent or ""
+
+
+def _content(message: common.Message) -> str:
+    pieces = [_text_of(part) for part in message.parts]
     pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
     pieces += [part.tool_return.content for part in message.parts]
-    result["content"] = "\n".join(piece for piece in pieces if piece)
-    return result | _untrusted(taint_of_messages([message]))
+    return "\n".join(piece for piece in pieces if piece)
 
 
 def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:

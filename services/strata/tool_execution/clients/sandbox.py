@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
@@ -158,7 +157,7 @@ def run_to_proto(run: Run) -> pb.RunCodeRequest:
         environment=run.environment,
         hosts=run.hosts,
         packages=run.packages,
-        limits=pb.SandboxLimits(**asdict(run.limits)),
+        limits=pb.SandboxLimits(**run.limits.by_name()),
         minimum=pb.SandboxIsolation.ValueType(run.minimum),
     )
 

@@ -114,6 +114,7 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         max_files_open=request.max_files_open,
         file_view_chars=request.per_file_view_window_char_limit,
         max_memory_bytes=request.max_memory_bytes,
+        max_search_bytes=request.max_search_bytes,
         message_id=request.message_id,
         taint=taint_from_proto(request.taint),
         older_lines=_older_lines(request),

@@ -213,6 +213,8 @@ class Caller:
         file_view_chars: Characters of one file in the prompt; 0 means the default.
         max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
             when files are opened; 0 means the default.
+        max_search_bytes: UTF-8 bytes that the messages found by a search may take in its return;
+            0 means the default.
         message_id: The assistant message that contains the calls; empty if unknown.
         taint: Labels of the untrusted content that the model has read: "web", "mcp". Tools attach
             them to what they write to memory.
@@ -231,6 +233,7 @@ class Caller:
     max_files_open: int = 0
     file_view_chars: int = 0
     max_memory_bytes: int = 0
+    max_search_bytes: int = 0
     message_id: str = ""
     taint: tuple[str, ...] = ()
     older_lines: OlderLines | None = None

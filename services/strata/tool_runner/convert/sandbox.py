@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.shared.checks import Checks
-from strata.shared.sandbox import Isolation, Limits, Run, RunResult
+from strata.shared.sandbox import LIMIT_NAMES, Isolation, Limits, Run, RunResult
 
 _LEVELS = frozenset(int(level) for level in Isolation)
 
@@ -18,9 +18,9 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
         InvalidArgumentError: Fields are wrong; the error names all of them.
     """
     checks = Checks()
-    for field in fields(Limits):
-        limit = getattr(wire.limits, field.name)
-        checks.unless(limit > 0, f"limits.{field.name}", "must be above zero")
+    limits = Limits(**{name: getattr(wire.limits, name) for name in LIMIT_NAMES})
+    for name in limits.not_positive():
+        checks.fail(f"limits.{name}", "must be above zero")
     checks.unless(wire.minimum in _LEVELS, "minimum", "is not a known isolation level")
     checks.done()
     return Run(
@@ -30,7 +30,7 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
         environment=dict(wire.environment),
         hosts=tuple(wire.hosts),
         packages=wire.packages if wire.HasField("packages") else None,
-        limits=Limits(**{field.name: getattr(wire.limits, field.name) for field in fields(Limits)}),
+        limits=limits,
         minimum=Isolation(wire.minimum),
     )
 

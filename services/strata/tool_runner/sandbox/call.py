@@ -13,10 +13,9 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable
-from dataclasses import asdict
 
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
-from strata.shared.sandbox import ASK, Limits, Run, RunResult, RunStatus
+from strata.shared.sandbox import ASK, Run, RunResult, RunStatus
 from strata.tool_runner.domain.proxy import Proxy
 from strata.tool_runner.sandbox import frames, outcome
 from strata.tool_runner.sandbox.forkserver import Child, Exit
@@ -342,7 +341,9 @@ def check(run: Run) -> str:
         return "The arguments are not JSON."
     if not isinstance(arguments, dict):
         return "The arguments are not a JSON object."
-    return _check_limits(run.limits)
+    for name in run.limits.not_positive():
+        return f"The limit {name} must be above zero."
+    return ""
 
 
 def _is_text(text: str) -> bool:
@@ -352,10 +353,3 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _check_limits(limits: Limits) -> str:
-    for name, value in asdict(limits).items():
-        if value <= 0:
-            return f"The limit {name} must be above zero."
-    return ""

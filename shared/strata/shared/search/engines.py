@@ -8,12 +8,19 @@ from functools import partial
 from pathlib import Path
 
 from strata.shared.search.embedding import CachingEmbedder, Embedder, EmbeddingModels, ModelInfo
-from strata.shared.search.embedding.base import LOCAL_DIM, LOCAL_MODEL
+from strata.shared.search.embedding.base import (
+    ENGLISH_DIM,
+    ENGLISH_MODEL,
+    MULTILINGUAL_DIM,
+    MULTILINGUAL_MODEL,
+    MULTILINGUAL_UNRELATED,
+)
 from strata.shared.search.embedding.query_priority import QueriesFirst
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.service_settings import EmbeddingEndpoint, SearchingServiceSettings
+from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.index import VectorIndex
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.shared_resources import SharedResources
 
 EMBEDDING_RETRIES = 4
@@ -40,8 +47,11 @@ async def open_models(
     for endpoint in _endpoints(settings):
         info = ModelInfo(endpoint.name, endpoint.dim, unrelated=endpoint.unrelated_cosine)
         entries.append((info, partial(_remote, endpoint, settings, shared_resources, stack)))
-    local = partial(open_local_embedder, settings.embedding_model_path, shared_resources, stack)
-    entries.append((ModelInfo(LOCAL_MODEL, LOCAL_DIM), local))
+    multilingual = partial(open_local_embedder, shared_resources, stack)
+    info = ModelInfo(MULTILINGUAL_MODEL, MULTILINGUAL_DIM, unrelated=MULTILINGUAL_UNRELATED)
+    entries.append((info, multilingual))
+    english = partial(open_english_embedder, settings.embedding_model_path, shared_resources, stack)
+    entries.append((ModelInfo(ENGLISH_MODEL, ENGLISH_DIM), english))
     models = EmbeddingModels(settings.default_embedding_model, entries)
     await models.get(models.default.id)
     return models
@@ -84,7 +94,7 @@ async def open_vectors(
 
 def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
     endpoints = list(settings.embedding_models)
-    if settings.embedding_provider != "minilm":
+    if settings.embedding_provider == "openai":
         endpoints.append(
             EmbeddingEndpoint(
                 name=settings.embedding_model,
@@ -96,10 +106,30 @@ def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:
     return endpoints
 
 
-async def open_local_embedder(
+async def open_local_embedder(shared_resources: SharedResources, stack: AsyncExitStack) -> Embedder:
+    """Returns the default embedding model of this machine; the services of a process share it.
+
+    Args:
+        shared_resources: Resources of the process.
+        stack: Releases the model.
+    """
+
+    async def make(closing: AsyncExitStack) -> Embedder:
+        from strata.shared.search.embedding.multilingual import (  # noqa: PLC0415 - loads onnxruntime
+            MultilingualEmbedder,
+        )
+
+        local = await MultilingualEmbedder.load()
+        closing.push_async_callback(local.close)
+        return CachingEmbedder(QueriesFirst(local, local.documents_at_once, local.cores_wanted))
+
+    return await shared_resources.share(("embedder", MULTILINGUAL_MODEL), make, stack)
+
+
+async def open_english_embedder(
     path: Path | None, shared_resources: SharedResources, stack: AsyncExitStack
 ) -> Embedder:
-    """Returns the embedding model of this machine; the services of a process share it.
+    """Returns the English model of this machine; the services of a process share it.
 
     Args:
         path: File of the model; None for the packaged one.
@@ -114,9 +144,9 @@ async def open_local_embedder(
 
         local = await MiniLmEmbedder.load(path)
         closing.push_async_callback(local.close)
-        return CachingEmbedder(QueriesFirst(local))
+        return CachingEmbedder(QueriesFirst(local, local.documents_at_once, local.cores_wanted))
 
-    return await shared_resources.share(("embedder", path), make, stack)
+    return await shared_resources.share(("embedder", ENGLISH_MODEL, path), make, stack)
 
 
 async def _remote(

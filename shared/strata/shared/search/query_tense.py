@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 
 from strata.shared.search.folded_text import fold, normalise
-from strata.shared.search.query_language import probable_languages
+from strata.shared.search.languages import probable_languages
 
 
 class QueryTense(Enum):

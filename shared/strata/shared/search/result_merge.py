@@ -20,6 +20,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.search.fusion import Hit
+from strata.shared.search.learned_order import MatchFeatures
 from strata.shared.search.vectors.index import StartGate
 
 # Texts that are not indexed yet are found by words alone. This weight places a good match by words
@@ -28,6 +29,18 @@ _PENDING_WEIGHT = 0.5
 # How long a database connection is held while the index answers. A query that waits for a remote
 # model takes a second; concurrent ones must not use up the connection pool.
 _HELD_SECONDS = 0.025
+# Smaller parts of a score are not mentioned in explanations, which show two digits.
+_SHOWN = 0.005
+# The features of the learned order in explanations; the score itself is named before them.
+_FEATURES = {
+    "meaning": "its meaning",
+    "bonus": "the time or speaker that the query names",
+    "before": "texts before it",
+    "after": "texts after it",
+    "session": "words of its session",
+    "length": "its length",
+    "recency": "being new",
+}
 BELOW_FLOOR = "relevance"
 """Name of the floor among the conditions that leave matches out of a search."""
 
@@ -58,6 +71,11 @@ class ResultRank:
         vector_rank: Rank by meaning, from 1; None if not found by meaning.
         fts_rank: Rank by words, from 1; None if not found by words.
         bonus: The part of the score for preferences.
+        neighbours: The part for texts beside it.
+        session: The part for its session.
+        newest: The part for being new.
+        earlier_rank: Its rank in the index before the learned order, from 1; 0 if not moved.
+        learned: What each feature adds to its value for that order; None if it is not in it.
         waiting: It is not indexed yet.
         weak: It is below the floor, so it counts as unrelated to the query.
     """
@@ -67,8 +85,18 @@ class ResultRank:
     vector_rank: int | None
     fts_rank: int | None
     bonus: float = 0.0
+    neighbours: float = 0.0
+    session: float = 0.0
+    newest: float = 0.0
+    earlier_rank: int = 0
+    learned: MatchFeatures | None = None
     waiting: bool = False
     weak: bool = False
+
+    @property
+    def preferred(self) -> float:
+        """The part of the score that does not come from the text itself."""
+        return self.bonus + self.newest
 
 
 def merge(
@@ -228,12 +256,36 @@ def explain_result(place: ResultRank, reasons: Sequence[str]) -> str:
     parts = [f"Found {' and '.join(arms)}, with a score of {place.score:.4f}."]
     if place.bonus:
         parts.append(f"{place.bonus:.2f} of it because {' and '.join(reasons)}.")
+    if place.neighbours >= _SHOWN:
+        parts.append(f"{place.neighbours:.2f} of it because texts beside it match.")
+    if place.session >= _SHOWN:
+        parts.append(f"{place.session:.2f} of it because its session has words of the query.")
+    if place.newest >= _SHOWN:
+        parts.append(
+            f"{place.newest:.2f} of it because the query asks for the present, and it is newer than"
+            " other good matches."
+        )
+    if place.earlier_rank:
+        parts.append(f"By its score it was at rank {place.earlier_rank} before the learned order.")
+    if place.learned is not None:
+        parts.append(_explain_order(place.learned))
     if place.waiting:
         parts.append(
             "Only its words were searched: the index does not have it, cannot read the query, or"
             " is away."
         )
     return " ".join(parts)
+
+
+def _explain_order(learned: MatchFeatures) -> str:
+    counted = [
+        f"{value:+.2f} for {_FEATURES[name]}"
+        for name, value in learned._asdict().items()
+        if name in _FEATURES and abs(value) >= _SHOWN
+    ]
+    if not counted:
+        return "The learned order has nothing to add to its score."
+    return f"The learned order adds {', '.join(counted)}."
 
 
 def _waiting(share: float, rank: int, bonus: float) -> ResultRank:
@@ -247,4 +299,16 @@ def _place(hit: Hit, words: tuple[int, float] | None = None) -> ResultRank:
     if hit.vector_rank is not None:
         mode = "vector" if fts_rank is None else "hybrid"
     weak = hit.weak and words is None
-    return ResultRank(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)
+    return ResultRank(
+        mode,
+        hit.score + added,
+        hit.vector_rank,
+        fts_rank,
+        hit.bonus,
+        hit.surroundings.neighbours,
+        hit.surroundings.session,
+        hit.newest,
+        hit.earlier_rank,
+        hit.learned,
+        weak=weak,
+    )

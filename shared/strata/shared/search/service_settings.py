@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.embedding.base import ENGLISH_MODEL, MULTILINGUAL_MODEL
 from strata.shared.search.fusion import FLOOR
 from strata.shared.settings import ServiceSettings
 
@@ -53,11 +53,15 @@ class SearchingServiceSettings(ServiceSettings):
     qdrant_replication_factor: int = Field(
         default=1, gt=0, description="Copies of each shard of a new collection."
     )
-    embedding_provider: Literal["minilm", "openai"] = Field(
-        default="minilm", description="The local model, or an OpenAI-compatible endpoint."
+    embedding_provider: Literal["multilingual", "minilm", "openai"] = Field(
+        default="multilingual",
+        description=(
+            "The model of new indexes: the multilingual one or the English one on this machine, or "
+            "an OpenAI-compatible endpoint."
+        ),
     )
     embedding_model_path: Path | None = Field(
-        default=None, description="File of the local model; unset means the packaged one."
+        default=None, description="File of the English model; unset means the packaged one."
     )
     embedding_base_url: str | None = Field(
         default=None, description="Address of the endpoint; unset means OpenAI's own."
@@ -104,8 +108,7 @@ class SearchingServiceSettings(ServiceSettings):
             self.default_embedding_model,
             *(embedding_model.name for embedding_model in self.embedding_models),
         ]
-        if self.embedding_provider != "minilm":
-            names.append(LOCAL_MODEL)
+        names += {MULTILINGUAL_MODEL, ENGLISH_MODEL} - {self.default_embedding_model}
         if len(set(names)) < len(names):
             raise ValueError("two embedding models have the same name")
         return self
@@ -113,4 +116,5 @@ class SearchingServiceSettings(ServiceSettings):
     @property
     def default_embedding_model(self) -> str:
         """Id of the default model."""
-        return LOCAL_MODEL if self.embedding_provider == "minilm" else self.embedding_model
+        local = {"multilingual": MULTILINGUAL_MODEL, "minilm": ENGLISH_MODEL}
+        return local.get(self.embedding_provider, self.embedding_model)

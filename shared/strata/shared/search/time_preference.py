@@ -1,9 +1,10 @@
-"""Preference for texts of a time that the query names."""
+"""Preference for texts of a time that the query names, and for new ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strata.shared.search.query_tense import QueryTense, query_tense
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.search.vectors.index import Preference
 
@@ -22,3 +23,14 @@ def time_preferences(spoken: Sequence[TimeRange]) -> list[Preference]:
         Preference(WHEN_WEIGHT, "create_time", since=time_range.start, until=time_range.end)
         for time_range in spoken
     ]
+
+
+_NEWEST_SHARES = {QueryTense.PRESENT: 1.0, QueryTense.PRESENT_TENSE: 0.25}
+
+
+def newest_share(query: str) -> float:
+    """Returns the part of the bonus for new texts that applies to a query; see `fuse`.
+
+    "Am I a smoker at the moment?" wants the newest statement, "Am I a smoker?" most likely too.
+    """
+    return _NEWEST_SHARES.get(query_tense(query), 0.0)

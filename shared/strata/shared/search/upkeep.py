@@ -11,6 +11,7 @@ from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.reindexer import POLL_FACTOR, Rebuildable, Reindexer
 from strata.shared.search.reindexing.state import ReindexConfig
+from strata.shared.search.reindexing.superseded_model import SupersededModel
 from strata.shared.search.service_settings import SearchingServiceSettings
 
 INDEX_POLL_S = 1.0
@@ -58,7 +59,8 @@ def index_upkeep(
     indexer = Indexer(backlogs, poll=INDEX_POLL_S, polled=polled)
     reindex = reindex or ReindexConfig(settings.reindex_grace_s)
     driver = Reindexer(ledger, rebuilds, reindex, indexer.quiet)
-    reindexer = Indexer([driver], poll=INDEX_POLL_S * POLL_FACTOR)
+    upgrade = SupersededModel(ledger, models, indexes)
+    reindexer = Indexer([upgrade, driver], poll=INDEX_POLL_S * POLL_FACTOR)
     admin = IndexAdmin(
         ledger, models, indexes, allowed=settings.reindex_by_key, wake=reindexer.wake
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata.shared.processors import read_system_file, usable_cores
+
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
-_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 # The runtime's build switches and the kernel's names of the features they need. AMX is left out
 # on purpose: virtual machines advertise its tiles and then trap on the first use.
@@ -69,46 +69,21 @@ class Cpu:
         return hashlib.sha256(f"{self.machine};{switches}".encode()).hexdigest()[:12]
 
 
-def parse_cpuinfo(text: str) -> tuple[frozenset[str], int]:
-    """Reads /proc/cpuinfo.
-
-    Returns:
-        The features that every processor has, and how many hardware threads share a core.
-    """
+def parse_features(text: str) -> frozenset[str]:
+    """Returns the features that every processor in /proc/cpuinfo has."""
     features: frozenset[str] | None = None
-    siblings = cores = 1
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        match name.strip():
-            case "flags" | "Features":
-                flags = frozenset(value.split())
-                features = flags if features is None else features & flags
-            case "siblings":
-                siblings = int(value)
-            case "cpu cores":
-                cores = int(value)
-    return features or frozenset(), max(1, siblings // max(1, cores))
-
-
-def parse_cpu_quota(text: str) -> int | None:
-    """Reads a cgroup's `cpu.max`: whole processors allowed, or None without a limit."""
-    quota, _, period = text.strip().partition(" ")
-    if quota == "max" or not period:
-        return None
-    return max(1, int(quota) // int(period))
+        if name.strip() in {"flags", "Features"}:
+            flags = frozenset(value.split())
+            features = flags if features is None else features & flags
+    return features or frozenset()
 
 
 def detect() -> Cpu:
     """Returns the processor of this machine."""
-    features, per_core = parse_cpuinfo(_read(_CPUINFO))
-    affinity = getattr(os, "sched_getaffinity", None)
-    available = len(affinity(0)) if affinity else (os.cpu_count() or 1)
-    quota = parse_cpu_quota(_read(_CPU_QUOTA))
-    # Hardware threads of one core share its arithmetic units, so one per core is enough.
-    threads = max(1, available // per_core)
-    if quota is not None:
-        threads = min(threads, quota)
-    return Cpu(platform.machine(), features, min(threads, _MOST_USEFUL_THREADS))
+    features = parse_features(read_system_file(_CPUINFO))
+    return Cpu(platform.machine(), features, min(usable_cores(), _MOST_USEFUL_THREADS))
 
 
 def parse_available_memory(text: str) -> int | None:
@@ -122,11 +97,4 @@ def parse_available_memory(text: str) -> int | None:
 
 def available_memory() -> int | None:
     """Returns the bytes of memory that can be used without swapping; None if unknown."""
-    return parse_available_memory(_read(_MEMINFO))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    return parse_available_memory(read_system_file(_MEMINFO))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError
 
 PointId = int | UUID

@@ -7,7 +7,7 @@ from typing import Any
 
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.convert_filters import filter_of, optional_filter
 from strata.standalone.vectors.convert_points import point_id, sparse_vector
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.errors import BadRequestError, UnsupportedError
 
 # A shard has one segment, so there is nothing to search in parallel. With more threads, every

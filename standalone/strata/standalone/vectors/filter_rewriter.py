@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.convert_filters import filter_of
 
 _MOST_KNOWN = 1_000

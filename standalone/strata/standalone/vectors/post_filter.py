@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.convert_queries import DEFAULT_LIMIT, query_request
 from strata.standalone.vectors.filter_rewriter import FilterRewriter, RewrittenFilter
 

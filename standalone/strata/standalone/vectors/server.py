@@ -24,10 +24,10 @@ import grpc
 
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.event_loop import loop_factory
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN
-from strata.standalone.vectors import wire
 from strata.standalone.vectors.memory import unmap_read_pages
 from strata.standalone.vectors.servicers import (
     CollectionsServicer,

@@ -18,8 +18,8 @@ import qdrant_edge as edge
 import structlog
 from google.protobuf import json_format
 
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.files import write_atomically
-from strata.standalone.vectors import wire
 from strata.standalone.vectors.convert_schema import collection_info, shard_config
 from strata.standalone.vectors.errors import (
     BadRequestError,

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 
 @dataclass
@@ -87,5 +89,12 @@ async def server() -> AsyncIterator[EmbeddingServer]:
 @pytest.fixture
 async def minilm() -> AsyncIterator[MiniLmEmbedder]:
     embedder = await MiniLmEmbedder.load()
+    yield embedder
+    await embedder.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def multilingual() -> AsyncIterator[MultilingualEmbedder]:
+    embedder = await MultilingualEmbedder.load()
     yield embedder
     await embedder.close()

@@ -13,7 +13,7 @@ from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import ResourceExhaustedError, UnavailableError
 from strata.shared.search import engines
 from strata.shared.search.embedding import EmbeddingModels
-from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.embedding.base import ENGLISH_MODEL, MULTILINGUAL_MODEL
 from strata.shared.search.engines import open_models
 from strata.shared.shared_resources import SharedResources
 
@@ -31,7 +31,7 @@ async def test_the_settings_decide_the_requests_to_a_model(
     stack: AsyncExitStack, server: EmbeddingServer
 ) -> None:
     models = await opened(stack, server)
-    assert models.ids == [LOCAL_MODEL, "tiny"]
+    assert models.ids == [ENGLISH_MODEL, MULTILINGUAL_MODEL, "tiny"]
     tiny = await models.get("tiny")
     assert (tiny.model_id, tiny.dim, tiny.normalized) == ("tiny", 4, True)
     await tiny.embed(["a"], "query")

@@ -11,7 +11,7 @@ import pytest
 from loop_watch import counted_turns
 from strata.protocol.errors import DataLossError, FailedPreconditionError, Reason
 from strata.shared.search.embedding import Embedder, embed_chunked
-from strata.shared.search.embedding.minilm import MiniLmEmbedder, find_weights
+from strata.shared.search.embedding.minilm import WEIGHTS, MiniLmEmbedder
 
 TEXTS = [
     "",
@@ -111,7 +111,7 @@ async def test_a_query_does_not_wait_for_a_whole_bulk(minilm: MiniLmEmbedder) ->
 
 async def test_other_weights_are_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "model.onnx"
-    content = bytearray(find_weights().read_bytes())
+    content = bytearray(WEIGHTS.find().read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     with pytest.raises(DataLossError, match="sha256") as caught:
@@ -127,7 +127,7 @@ async def test_the_error_for_missing_weights_names_the_path(tmp_path: Path) -> N
 
 async def test_weights_are_taken_from_a_given_path(tmp_path: Path, minilm: MiniLmEmbedder) -> None:
     copy = tmp_path / "elsewhere.onnx"
-    copy.write_bytes(find_weights().read_bytes())
+    copy.write_bytes(WEIGHTS.find().read_bytes())
     other = await MiniLmEmbedder.load(copy)
     try:
         assert await other.embed(["same"], "query") == await minilm.embed(["same"], "query")

@@ -10,22 +10,17 @@ import pytest
 
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder, query_priority
-from strata.shared.search.embedding.base import Kind
+from strata.shared.search.embedding.base import Kind, WrappedEmbedder
 from strata.shared.search.embedding.minilm import MiniLmEmbedder
 from strata.shared.search.embedding.query_priority import QueriesFirst
 
 
-class Recording:
+class Recording(WrappedEmbedder):
     """An embedder that notes what it was asked, in order."""
 
     def __init__(self, inner: Embedder) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.log: list[str] = []
-        self.model_id, self.dim = inner.model_id, inner.dim
-        self.max_tokens, self.normalized = inner.max_tokens, inner.normalized
-        self.count_tokens = inner.count_tokens
-        self.limit_tokens = inner.limit_tokens
-        self.known_share = inner.known_share
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         self.log += [kind] * len(texts)
@@ -69,3 +64,55 @@ async def test_documents_make_progress_under_constant_queries(minilm: MiniLmEmbe
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
     assert recording.log.count("query") > 5
+
+
+class Counting(WrappedEmbedder):
+    """An embedder that notes how many texts it embeds at once."""
+
+    def __init__(self, inner: Embedder) -> None:
+        super().__init__(inner)
+        self.now = 0
+        self.most = 0
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        self.now += len(texts)
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.001)
+        self.now -= len(texts)
+        return [[float(text)] for text in texts]
+
+
+@pytest.mark.parametrize("documents_at_once", [1, 3])
+async def test_as_many_documents_are_embedded_concurrently_as_the_model_can(
+    minilm: MiniLmEmbedder, documents_at_once: int
+) -> None:
+    counting = Counting(minilm)
+    polite = QueriesFirst(counting, documents_at_once)
+    calls = [polite.embed([f"{start + n}" for n in range(10)], "document") for start in (0, 10)]
+    vectors = await asyncio.gather(*calls)
+    assert [value for call in vectors for [value] in call] == list(map(float, range(20)))
+    assert counting.most == documents_at_once
+
+
+async def test_one_document_at_a_time_is_embedded_while_other_work_wants_the_cores(
+    minilm: MiniLmEmbedder,
+) -> None:
+    counting, wanted = Counting(minilm), True
+    polite = QueriesFirst(counting, 3, lambda: wanted)
+    texts = [f"{number}" for number in range(10)]
+    assert len(await polite.embed(texts, "document")) == 10
+    assert counting.most == 1
+    await polite.embed(texts[:8], "document")
+    assert counting.most == 3, "the messages of a turn are few"
+
+
+async def test_documents_are_embedded_concurrently_again_once_the_cores_are_free(
+    minilm: MiniLmEmbedder,
+) -> None:
+    counting, wanted = Counting(minilm), True
+    polite = QueriesFirst(counting, 3, lambda: wanted)
+    await polite.embed([f"{number}" for number in range(10)], "document")
+    assert counting.most == 1
+    wanted = False
+    await polite.embed([f"{number}" for number in range(10)], "document")
+    assert counting.most == 3

@@ -1,4 +1,4 @@
-"""The targets of the contract: the client's local mode, the embedded engine, a real server.
+"""The targets of the contract: Qdrant's local mode, the embedded engine, a real server.
 
 `QDRANT_URL` (and `QDRANT_API_KEY`) add a real server; the port is that of gRPC, 6334.
 """
@@ -18,13 +18,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from qdrant_client import AsyncQdrantClient
 
 import strata
+from qdrant_local_mode import LocalModeClient
 from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.vectors import Collection, Document, FieldKind, IndexedChunk
+from strata.shared.search.vectors.client import QdrantClient, connect
 from strata.shared.search.vectors.index import PayloadValue
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -116,9 +117,8 @@ def own_engine(tmp_path: Path) -> Iterator[EngineProcess]:
 
 QDRANT_URL = os.environ.get("QDRANT_URL")
 QDRANT_API_KEY = os.environ.get("QDRANT_API_KEY")
-LOCAL_MARK = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
 WIRE_TARGETS = ["embedded", *(["server"] if QDRANT_URL else [])]
-TARGETS = [pytest.param("local", marks=LOCAL_MARK), *WIRE_TARGETS]
+TARGETS = ["local", *WIRE_TARGETS]
 
 
 @pytest.fixture(params=TARGETS)
@@ -134,14 +134,14 @@ def address(request: pytest.FixtureRequest) -> tuple[str, str | None] | None:
 
 
 @pytest.fixture
-async def client(address: tuple[str, str | None] | None) -> AsyncIterator[AsyncQdrantClient]:
-    made = connect(*address) if address else AsyncQdrantClient(":memory:")
+async def client(address: tuple[str, str | None] | None) -> AsyncIterator[QdrantClient]:
+    made = connect(*address) if address else LocalModeClient()
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def index(client: AsyncQdrantClient) -> QdrantIndex:
+async def index(client: QdrantClient) -> QdrantIndex:
     # The vectors of these tests are made by hand: how far they are apart means nothing.
     return QdrantIndex(client, QdrantConfig(fusion=FusionConfig(floor=0.0)))
 

@@ -10,7 +10,8 @@ import pytest
 from strata.protocol.errors import InternalError, UnavailableError
 from strata.shared.search.vectors import Collection
 from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
-from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.search.vectors.client import connect
+from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.standalone.vectors import EmbeddedVectors
 
 from .conftest import DIM, FIELDS, MODEL, EngineProcess, document, free_port, vector

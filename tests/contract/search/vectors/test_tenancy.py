@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdrant_client import AsyncQdrantClient
 
-from qdrant_requests import ADMINISTRATION, RecordingClient, projects_of
+from qdrant_local_mode import LocalModeClient
+from qdrant_requests import RecordingClient, projects_of
 from strata.protocol.errors import InternalError, Reason
 from strata.shared.search.vectors import Collection, SparseVector, Where
 from strata.shared.search.vectors.points import point_id
@@ -29,14 +29,13 @@ CHUNKS = st.integers(0, 3)
 PROJECTS = st.text(min_size=1, max_size=12).filter(str.strip)
 
 
-@pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
 @settings(max_examples=60, deadline=None)
 @given(project=PROJECTS, where=WHERES, both=st.booleans(), ids=VALUES, replace=st.booleans())
 async def test_every_request_carries_the_tenant(
     project: str, where: Where, both: bool, ids: list[str], replace: bool
 ) -> None:
-    client = RecordingClient(AsyncQdrantClient(":memory:"))
-    index = QdrantIndex(client)  # type: ignore[arg-type]
+    client = RecordingClient(LocalModeClient())
+    index = QdrantIndex(client)
     collection = Collection("things", FIELDS)
     sparse = SparseVector((1, 2), (1.0, 1.0)) if both else None
     await index.ensure(collection, MODEL, DIM)
@@ -46,9 +45,9 @@ async def test_every_request_carries_the_tenant(
     await index.delete(collection, project, ids)
     await index.delete_where(collection, project, where)
     await index.close()
-    on_documents = [call for call in client.calls if call[0] not in ADMINISTRATION]
-    assert len(on_documents) >= 1
-    assert [projects_of(*call) for call in on_documents] == [{project}] * len(on_documents)
+    assert len(client.on_documents) >= 1
+    for request in client.on_documents:
+        assert projects_of(request) == {project}
 
 
 @pytest.mark.parametrize("project", ["", "  "])

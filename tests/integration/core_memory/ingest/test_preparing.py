@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 import file_samples as samples
+from callers import TokenKeys
 from integration.core_memory.ingest.conftest import Admin, Services
+from strata.api.archival.v1 import file_index_service_pb2 as index_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.archival.migrations import MIGRATIONS as ARCHIVAL
 from strata.core_memory.files.index_sync import NOT_SET_UP
+from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
 from strata.shared.auth import TokenSigner, generate_key_pair
+from strata.standalone.vectors import EmbeddedVectors
+
+if TYPE_CHECKING:
+    from conftest import Databases
 
 CHILD = "strata.core_memory.files.text_extraction.child"
 # Too much for the index's one message, and for one batch of pages.
@@ -72,6 +82,62 @@ async def test_a_long_text_is_sent_whole(services: Services, admin: Admin) -> No
     assert progress is not None
     chunks = await admin.value("SELECT chunk_count FROM core_memory.files")
     assert progress[0] == chunks > 1000
+
+
+@pytest.mark.parametrize("name", ["travel.md", "travel.html"])
+async def test_a_piece_is_found_by_the_heading_above_it(services: Services, name: str) -> None:
+    await services.start()
+    folder = await services.folder()
+    other = "The kettle is in the kitchen, beside the toaster. " * 20
+    houses = {"Iceland": "small red house by the pier", "Portugal": "tall white house on the hill"}
+    parts = {
+        country: [other, f"We stayed in the {house}, and it rained every day but one. " * 12]
+        for country, house in houses.items()
+    }
+    if name.endswith(".html"):
+        text = "".join(
+            f"<h1>{country}</h1>" + "".join(f"<p>{part}</p>" for part in texts)
+            for country, texts in parts.items()
+        )
+    else:
+        text = "\n\n".join(
+            part for country, texts in parts.items() for part in (f"# {country}", *texts)
+        )
+    await services.ended((await services.upload(folder, name, text.encode())).id)
+    for country, house in houses.items():
+        pieces = await services.pieces(folder, f"Which house did we stay in in {country}?")
+        assert house in pieces[0]
+        assert country not in pieces[0]
+
+
+async def headings(services: Services, folder_id: str, query: str) -> list[str]:
+    request = index_pb.SearchFileChunksRequest(folder_ids=[folder_id], query=query)
+    return [hit.chunk.heading for hit in (await services.index.SearchFileChunks(request)).hits]
+
+
+async def test_files_of_an_earlier_release_get_headings(
+    own_urls: tuple[Any, Any], vectors: EmbeddedVectors, keys: TokenKeys, databases: Databases
+) -> None:
+    """Files are sent again after the migration; their earlier chunks are searched until then."""
+    async with AsyncExitStack() as stack:
+        services = Services(*own_urls, vectors, keys, stack)
+        await services.start()
+        folder = await services.folder()
+        file = await services.ended(
+            (await services.upload(folder, "sea_life.md", b"# Skerry\n\nA")).id
+        )
+    for urls, migrations, revision in zip(
+        own_urls, (CORE_MEMORY, ARCHIVAL), ("0010", "0006"), strict=True
+    ):
+        await migrations.downgrade(urls.admin_url, revision)
+        await migrations.upgrade(urls.admin_url, databases.passwords)
+    async with AsyncExitStack() as stack:
+        services = Services(*own_urls, vectors, keys, stack, services.worker_keys)
+        await services.start_archival()
+        assert await headings(services, folder, "Skerry") == [""]
+        await services.start_core_memory()
+        await services.until(file.id, lambda file: file.state == pb.FILE_STATE_READY)
+        assert await headings(services, folder, "Skerry") == ["sea life.md"]
 
 
 async def test_empty_and_blank_files_are_ready_without_pieces(services: Services) -> None:
@@ -147,7 +213,8 @@ async def test_a_file_deleted_while_it_is_read_leaves_nothing(
     assert await admin.value("SELECT count(*) FROM core_memory.contents") == 1
     assert await admin.value("SELECT count(*) FROM core_memory.content_parts") == 1
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 1
-    assert await services.pieces(folder, "lighthouse") == ["The next one."]
+    assert await services.pieces(folder, "lighthouse") == []
+    assert await services.pieces(folder, "the next one") == ["The next one."]
 
 
 async def test_changes_are_sent_when_archival_is_up_again(services: Services) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from strata.agent_loop.context.token_budget import LEAST_SEARCH_BYTES, SEARCH_SHARE
+from strata.agent_loop.convert.agent_options import MIN_CONTEXT_WINDOW
 from strata.agent_loop.domain.model.chat import FinishReason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS
@@ -82,7 +84,15 @@ async def test_calls_run_with_the_revisions_that_the_model_saw() -> None:
     assert first.snapshot.block_revisions == {"human": 3, "persona": 1}
     assert (first.snapshot.max_files_open, first.snapshot.file_view_chars) == (5, 15_000)
     assert 0 < first.snapshot.max_memory_bytes < 32_000 * 3.2 * 0.75
+    assert LEAST_SEARCH_BYTES < first.snapshot.max_search_bytes < 32_000 * 3.2 * SEARCH_SHARE
     assert second.snapshot.block_revisions == {"human": 4, "persona": 1}
+
+
+async def test_a_search_has_enough_space_in_the_smallest_window() -> None:
+    harness = LoopHarness(window_tokens=MIN_CONTEXT_WINDOW)
+    await harness.run(None, harness.calls("keyed"), reply("Done."))
+    (batch,) = harness.tools.batches
+    assert batch.snapshot.max_search_bytes == LEAST_SEARCH_BYTES
 
 
 @pytest.mark.parametrize("tool", ["edits", "open_files"])

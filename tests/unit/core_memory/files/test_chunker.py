@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.archival.convert.files import MAX_HEADING_CHARS
 from strata.core_memory.files.domain.chunker import CHUNK_CHARS, Chunker
 from strata.core_memory.files.domain.ports import Chunk
 
@@ -61,3 +62,49 @@ def test_chunk_ends_before_a_heading() -> None:
 def test_blank_files_have_no_chunks() -> None:
     assert cut([]) == []
     assert cut(["", "  ", "\t"]) == []
+
+
+def headings(lines: list[str], name: str = "") -> list[str]:
+    """Returns the heading of the chunk of each paragraph, which is as long as a chunk."""
+    chunker = Chunker(name, with_headings=True)
+    chunks = [*chunker.feed(lines), *chunker.end()]
+    return [chunk.heading for chunk in chunks]
+
+
+PARAGRAPH = "word " * 200
+
+
+def test_a_chunk_has_the_name_of_its_file_and_the_headings_above_it() -> None:
+    lines = ["# Car", PARAGRAPH, "## Tyres", PARAGRAPH, PARAGRAPH, "# House ##", PARAGRAPH]
+    assert headings(lines, "my_things.md") == [
+        "my things.md",
+        "my things.md\nCar",
+        "my things.md\nCar\nTyres",
+        "my things.md",
+    ]
+
+
+def test_underlined_lines_are_headings() -> None:
+    lines = ["Car", "===", PARAGRAPH, "Tyres", "---", PARAGRAPH, PARAGRAPH]
+    assert headings(lines)[-1] == "Car\nTyres"
+
+
+def test_lines_of_code_blocks_are_no_headings() -> None:
+    lines = ["# Install", "```sh", "# as root", "~~~", PARAGRAPH, "```", PARAGRAPH, PARAGRAPH]
+    assert headings(lines)[-1] == "Install"
+
+
+def test_files_without_headings_have_their_name_only() -> None:
+    chunker = Chunker("tool.py")
+    chunks = [*chunker.feed(["# a comment", PARAGRAPH, PARAGRAPH]), *chunker.end()]
+    assert {chunk.heading for chunk in chunks} == {"tool.py"}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text("# =-`~\tx\u2028\x1c", max_size=300)), st.text(max_size=500))
+def test_a_heading_fits_the_index(lines: list[str], name: str) -> None:
+    chunker = Chunker(name, with_headings=True)
+    for chunk in [*chunker.feed([*lines, PARAGRAPH, PARAGRAPH]), *chunker.end()]:
+        assert len(chunk.heading) <= MAX_HEADING_CHARS
+        assert len(chunk.heading.splitlines()) <= 7
+        assert all(line == line.strip() for line in chunk.heading.split("\n"))

@@ -1,4 +1,4 @@
-"""Chunks fit the model, lose nothing and overlap."""
+"""Chunks fit the model, lose nothing, and overlap where a sentence is cut."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -54,7 +54,18 @@ def test_chunks_end_with_sentences_where_possible() -> None:
     assert all(chunk.endswith(".") for chunk in chunks)
 
 
-def test_chunks_overlap() -> None:
+def test_nothing_is_repeated_after_a_whole_sentence_or_line() -> None:
+    sentences = [f"This is the sentence number {number} of the text." for number in range(20)]
+    for separator in (" ", "\n"):
+        chunks = chunk_text(separator.join(sentences), count, 64, 8)
+        assert separator.join(chunks) == separator.join(sentences)
+    lines = [f"entry {number} of a list without full stops" for number in range(20)]
+    chunks = chunk_text("\n".join(lines), count, 64, 8)
+    assert len(chunks) > 2
+    assert "\n".join(chunks) == "\n".join(lines)
+
+
+def test_chunks_overlap_amid_a_sentence() -> None:
     words = [f"word{number}" for number in range(200)]
     chunks = chunk_text(" ".join(words), count, 64, 16)
     for left, right in pairwise(chunks):

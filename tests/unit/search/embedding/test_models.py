@@ -14,7 +14,7 @@ from strata.protocol.errors import (
     WrongSettingError,
 )
 from strata.shared.search.embedding import Embedder, EmbeddingModels, ModelInfo
-from strata.shared.search.embedding.base import LOCAL_MODEL
+from strata.shared.search.embedding.base import ENGLISH_MODEL, MULTILINGUAL_MODEL
 
 
 async def test_a_model_is_opened_once_when_it_is_needed() -> None:
@@ -48,14 +48,20 @@ def test_models_are_named_by_one_variable(monkeypatch: pytest.MonkeyPatch) -> No
     named = [{"name": "e5", "dim": 384, "query_prefix": "query: ", "unrelated_cosine": 0.7}]
     monkeypatch.setenv("STRATA_ARCHIVAL_EMBEDDING_MODELS", json.dumps(named))
     settings = ArchivalSettings()
-    assert settings.default_embedding_model == LOCAL_MODEL
+    assert settings.default_embedding_model == MULTILINGUAL_MODEL
     [model] = settings.embedding_models
     assert (model.name, model.dim, model.unrelated_cosine) == ("e5", 384, 0.7)
 
 
 @pytest.mark.parametrize(
     ("provider", "names"),
-    [("minilm", ["x", "x"]), ("minilm", [LOCAL_MODEL]), ("openai", ["text-embedding-3-small"])],
+    [
+        ("multilingual", ["x", "x"]),
+        ("multilingual", [MULTILINGUAL_MODEL]),
+        ("multilingual", [ENGLISH_MODEL]),
+        ("minilm", [MULTILINGUAL_MODEL]),
+        ("openai", ["text-embedding-3-small"]),
+    ],
 )
 def test_two_models_of_one_name_are_refused(provider: str, names: list[str]) -> None:
     models = [{"name": name, "dim": 3} for name in names]

@@ -14,6 +14,7 @@ from strata.shared.search.fusion import (
     merge_rankings,
     rarest_word_score,
 )
+from strata.shared.search.surroundings import Place
 
 CONFIG = FusionConfig()
 SCORES = st.floats(min_value=-1, max_value=1, allow_nan=False)
@@ -21,8 +22,11 @@ BM25 = st.floats(min_value=0, max_value=40, allow_nan=False)
 
 
 def candidates(scores: st.SearchStrategy[float]) -> st.SearchStrategy[list[Candidate]]:
-    one = st.builds(Candidate, st.sampled_from("abcdefghij"), scores, st.just(0.0))
-    return st.lists(one, max_size=20)
+    return st.lists(st.builds(_candidate, st.sampled_from("abcdefghij"), scores), max_size=20)
+
+
+def _candidate(document_id: str, score: float) -> Candidate:
+    return Candidate(document_id, score)
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12), data=st.data())
@@ -111,14 +115,15 @@ def test_weights_are_added_up() -> None:
 def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
     dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
     sparse = [Candidate("c", 3 * rarest_word_score(50))]
-    config = FusionConfig(sparse_weight=0.2)
+    config = FusionConfig(sparse_weight=0.2, half_words=3)
     [_, second, _] = fuse(dense, sparse, limit=3, depth=2, config=config, corpus=50)
     assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
 
 
 def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
+    config = FusionConfig(sparse_weight=1, half_words=3)
     scores = [
-        fuse([], [Candidate("a", rarest_word_score(n))], limit=1, depth=9, config=CONFIG, corpus=n)[
+        fuse([], [Candidate("a", rarest_word_score(n))], limit=1, depth=9, config=config, corpus=n)[
             0
         ].score
         for n in (1, 3, 1_000, 10_000_000)
@@ -230,8 +235,11 @@ def test_results_below_the_floor_are_omitted_unless_requested() -> None:
         ("city", SHORT_QUERY_SHARE),
         ("trip  to\nPorto", SHORT_QUERY_SHARE),
         ("", SHORT_QUERY_SHARE),
-        ("\u6211\u7684\u8f66\u662f\u4e00\u8f86\u65e7\u6c83\u5c14\u6c83", SHORT_QUERY_SHARE),
+        ("\u5de5\u4f5c", SHORT_QUERY_SHARE),
+        ("\u6211\u7684\u8f66\u662f\u4e00\u8f86\u65e7\u6c83\u5c14\u6c83", 1),
         ("where is she going", 1),
+        ("Am I married?", 1),
+        ("\u7d50\u5a5a\uff1f ", 1),
     ],
 )
 def test_short_queries_have_a_lower_floor(query: str, share: float) -> None:
@@ -240,7 +248,7 @@ def test_short_queries_have_a_lower_floor(query: str, share: float) -> None:
 
 def test_a_share_of_the_floor_applies_to_excluded_and_to_weak_results() -> None:
     config = FusionConfig(floor=0.2)
-    dense = [Candidate("near", 0.25), Candidate("topic", 0.16), Candidate("far", 0.1)]
+    dense = [Candidate("near", 0.21), Candidate("topic", 0.16), Candidate("far", 0.1)]
 
     def weak_of(share: float, *, weak: bool = False) -> dict[str, bool]:
         hits = fuse(
@@ -264,3 +272,85 @@ def test_meaning_is_weighted_by_the_known_words_of_the_query() -> None:
     dense = [Candidate("a", 0.8)]
     [hit] = fuse(dense, [], limit=9, depth=9, config=FusionConfig(), corpus=9, dense_weight=0.5)
     assert hit.score == pytest.approx(0.4)
+
+
+def test_half_of_the_floor_is_enough_beside_a_clear_match() -> None:
+    """The floor tells whether a query is about anything that is stored."""
+    config = FusionConfig(floor=0.2)
+
+    def related(*cosines: float) -> list[float | None]:
+        dense = [Candidate(f"d{number}", score) for number, score in enumerate(cosines)]
+        hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
+        return [hit.vector_score for hit in hits]
+
+    assert related(0.31, 0.11, 0.09) == [0.31, 0.11]
+    assert related(0.29, 0.11, 0.09) == [0.29]
+    assert related(0.19, 0.11, 0.09) == []
+
+
+def test_without_the_learned_order_the_floor_is_the_same_beside_a_clear_match() -> None:
+    config = FusionConfig(floor=0.2, order=None)
+    dense = [Candidate("clear", 0.6), Candidate("less", 0.15)]
+    hits = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
+    assert [hit.document_id for hit in hits] == ["clear"]
+
+
+def test_an_answer_beside_a_match_is_found_although_it_says_little_of_the_query() -> None:
+    config = FusionConfig(floor=0.3)
+    question = Candidate("question", 0.4, place=Place("talk", 4))
+    answer = Candidate("answer", 0.24, place=Place("talk", 5))
+    unrelated = Candidate("unrelated", 0.1, place=Place("talk", 3))
+    far = Candidate("far", 0.25, place=Place("talk", 90))
+    candidates_ = [question, answer, unrelated, far]
+    hits = fuse(candidates_, [], limit=9, depth=9, config=config, corpus=100)
+    assert [hit.document_id for hit in hits] == ["question", "answer"]
+    assert hits[1].surroundings.neighbours > 0
+
+
+def test_neighbours_of_a_match_below_the_floor_are_not_found() -> None:
+    config = FusionConfig(floor=0.3)
+    pair = [Candidate(str(place), 0.2, place=Place("talk", place)) for place in (1, 2)]
+    assert fuse(pair, [], limit=9, depth=9, config=config, corpus=100) == []
+    weak = fuse(pair, [], limit=9, depth=9, config=config, corpus=100, weak=True)
+    assert [hit.weak for hit in weak] == [True, True]
+
+
+def test_the_newest_good_match_comes_first_if_the_query_asks_for_the_present() -> None:
+    candidates_by_age = [
+        Candidate("old", 0.62, time=1.0),
+        Candidate("new", 0.6, time=3.0),
+        Candidate("newest", 0.2, time=9.0),
+    ]
+
+    def ranked(newest_share: float) -> list[str]:
+        hits = fuse(
+            candidates_by_age,
+            [],
+            limit=9,
+            depth=9,
+            config=CONFIG,
+            corpus=100,
+            newest_share=newest_share,
+        )
+        return [hit.document_id for hit in hits]
+
+    assert ranked(0.0) == ["old", "new", "newest"]
+    # A poor match does not rise, however new it is.
+    assert ranked(1.0) == ["new", "old", "newest"]
+
+
+def test_documents_that_were_stored_together_are_equally_new() -> None:
+    imported = [
+        Candidate("z", 0.6, time=5.0),
+        Candidate("a", 0.6, time=5.0),
+        Candidate("old", 0.6, time=1.0),
+    ]
+    hits = fuse(imported, [], limit=9, depth=9, config=CONFIG, corpus=100, newest_share=1.0)
+    newest = {hit.document_id: hit.newest for hit in hits}
+    assert newest == {"z": CONFIG.newest, "a": CONFIG.newest, "old": 0.0}
+
+
+def test_a_single_good_match_gets_nothing_for_being_new() -> None:
+    one = [Candidate("a", 0.6, time=5.0)]
+    (hit,) = fuse(one, [], limit=9, depth=9, config=CONFIG, corpus=100, newest_share=1.0)
+    assert hit.newest == 0.0

@@ -20,7 +20,10 @@ from strata.shared.search.vectors.stop_words import without_stop_words
         ("boat -sail", "boat -sail"),
         ("the \U0001f389", "\U0001f389"),
         ("\u65c5\u884c", "\u65c5\u884c"),
-        ("wie ist der Plan", "wie ist der Plan"),
+        ("wie ist der Plan", "Plan"),
+        ("O\u00f9 est la gare ?", "gare"),
+        ("\u00bfd\u00f3nde est\u00e1 mi gato?", "gato?"),
+        ("Quel est le nom ?", "nom"),
         ("a_b and c++", "a_b c++"),
     ],
 )

@@ -19,12 +19,14 @@ class Chunk:
         text: The text; not blank.
         start_line: First line, from 1.
         end_line: Last line.
+        heading: The name of the file and the headings above the text, a line each.
     """
 
     ordinal: int
     text: str
     start_line: int
     end_line: int
+    heading: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,13 @@ _FORMAT = text(
     "SELECT format, size_bytes FROM core_memory.contents"
     " WHERE project_id = :project AND content_hash = :id"
 )
+_NAME = text(
+    """
+    SELECT f.name, c.format FROM core_memory.files f JOIN core_memory.contents c
+      ON c.project_id = f.project_id AND c.content_hash = f.content_hash
+    WHERE f.project_id = :project AND f.id = :id AND f.content_hash = :content
+    """
+)
 # Files without chunks in the index; those with chunks wait for indexing, see _WAITING.
 _CLAIM_FILE = _claim_of(
     "core_memory.files",
@@ -274,6 +281,15 @@ class FileQueue:
     async def hold_file(self, claim: ClaimedFile, lease: float) -> bool:
         """Renews the claim of a file; False if the claim is lost or the file was replaced."""
         return await self._change(claim.project_id, _HOLD_FILE, **_file_key(claim), lease=lease)
+
+    async def name_of(self, claim: ClaimedFile) -> tuple[str, str]:
+        """Returns the name of a file and its format; both are empty if it was deleted."""
+        bound = {"project": claim.project_id, "id": claim.file_id, "content": claim.content}
+        async with self._database.transaction(
+            project_id=claim.project_id, read_only=True
+        ) as connection:
+            row = (await connection.execute(_NAME, bound)).first()
+        return (row.name, row.format) if row else ("", "")
 
     async def sent(self, claim: ClaimedFile, chunks: int) -> None:
         """Records that the index has the chunks of a file.

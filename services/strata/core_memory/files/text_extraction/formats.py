@@ -85,6 +85,11 @@ class Format(StrEnum):
         """Whether it needs a converter, not only decoding."""
         return self in (Format.HTML, Format.PDF, Format.DOCX)
 
+    @property
+    def has_headings(self) -> bool:
+        """Whether its text has headings of Markdown; HTML and DOCX are converted to Markdown."""
+        return self in (Format.MARKDOWN, Format.HTML, Format.DOCX)
+
 
 def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
     """Returns the format of a file, None if it cannot be read.

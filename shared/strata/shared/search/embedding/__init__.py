@@ -1,6 +1,6 @@
-"""Embedding models: one interface, a local model and OpenAI-compatible endpoints.
+"""Embedding models: one interface, local models and OpenAI-compatible endpoints.
 
-The implementations are in separate modules (`minilm`, `openai_compatible`), so that
+The implementations are in separate modules (`multilingual`, `minilm`, `openai_compatible`), so that
 importing this package loads no inference engine and no SDK.
 """
 

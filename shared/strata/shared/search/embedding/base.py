@@ -5,9 +5,14 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 Kind: TypeAlias = Literal["query", "document"]
 
-LOCAL_MODEL = "all-minilm-l6-v2-int8"
-"""Id of the bundled model; defined here so that using it loads no inference engine."""
-LOCAL_DIM = 384
+MULTILINGUAL_MODEL = "e5-use-multilingual-384"
+"""Id of the default local model; defined here so that using it loads no inference engine."""
+MULTILINGUAL_DIM = 384
+MULTILINGUAL_UNRELATED = -0.05
+"""Its `ModelInfo.unrelated`, chosen so that the floor of searches loses no true hits."""
+ENGLISH_MODEL = "all-minilm-l6-v2-int8"
+"""Id of the English local model, which was the default before."""
+ENGLISH_DIM = 384
 
 
 @runtime_checkable

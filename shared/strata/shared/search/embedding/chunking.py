@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from strata.shared.search.embedding.base import Embedder
 
@@ -29,9 +29,9 @@ def chunk_text(
 ) -> list[str]:
     """Splits a text into chunks of at most `max_tokens`, preferably where a sentence ends.
 
-    Every character except white space is in at least one chunk, in order. A chunk
-    starts with up to `overlap` tokens of the previous one, so that a sentence at the boundary
-    is whole in one of them.
+    Every character except white space is in at least one chunk, in order. Where a chunk does not
+    end with a sentence or a line, the next one starts with up to `overlap` tokens of it, so that
+    what stands at the boundary is whole in one of them.
 
     Args:
         text: The text; if it fits, it is returned unchanged as the only chunk.
@@ -45,7 +45,8 @@ def chunk_text(
         raise ValueError("chunks need space for one token and twice the overlap")
     if count_tokens(text) <= max_tokens:
         return [text]
-    pieces = _pieces(text, lambda part: count_tokens(part) - markers, budget)
+    # Most words of a long text occur more than once in it.
+    pieces = _pieces(text, cache(lambda part: count_tokens(part) - markers), budget)
     chunks: list[str] = []
     start = 0
     while start < len(pieces):
@@ -53,7 +54,8 @@ def chunk_text(
         chunks.append("".join(part for part, _ in pieces[start:end]).strip())
         if end == len(pieces):
             break
-        start = _step_back(pieces, start, end, overlap)
+        whole = _SENTENCE_END.search(pieces[end - 1][0])
+        start = end if whole else _step_back(pieces, start, end, overlap)
     return [chunk for chunk in chunks if chunk]
 
 

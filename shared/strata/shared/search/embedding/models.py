@@ -12,7 +12,11 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     Reason,
 )
-from strata.shared.search.embedding.base import Embedder
+from strata.shared.search.embedding.base import (
+    MULTILINGUAL_MODEL,
+    MULTILINGUAL_UNRELATED,
+    Embedder,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class ModelInfo:
         id: Its `Embedder.model_id`, which is stored with every vector.
         dim: Components of its vectors.
         normalized: Whether its vectors have length 1.
-        unrelated: Cosine of unrelated texts: about 0 for most models, 0.7 for the E5 family.
+        unrelated: Cosine of texts that have nothing in common: about 0 for most models, 0.7 for the
+            E5 family. The scale of a fused score begins here.
     """
 
     id: str
@@ -64,8 +69,17 @@ class EmbeddingModels:
 
             return give
 
+        unrelated = {MULTILINGUAL_MODEL: MULTILINGUAL_UNRELATED}
         described = [
-            (ModelInfo(embedder.model_id, embedder.dim, embedder.normalized), factory_of(embedder))
+            (
+                ModelInfo(
+                    embedder.model_id,
+                    embedder.dim,
+                    embedder.normalized,
+                    unrelated.get(embedder.model_id, 0.0),
+                ),
+                factory_of(embedder),
+            )
             for embedder in embedders
         ]
         return cls(embedders[0].model_id, described)

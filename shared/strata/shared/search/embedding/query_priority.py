@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strata.shared.fair_slots import FairSlots
 from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
@@ -14,20 +14,46 @@ from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
 _GIVE_WAY_S = 0.03
 # The longest such pause: under a constant load of queries, indexing slows down but continues.
 _LONGEST_S = 0.2
+# So many documents are embedded concurrently whatever else wants the cores: the messages of a turn
+# would still be embedded during the next one otherwise. An import has more at a time.
+_FEW = 8
+# Interval at which a document that leaves its core to other work checks whether that has ended.
+_CHECK_S = 0.02
+
+
+def _never() -> bool:
+    return False
 
 
 class QueriesFirst(WrappedEmbedder):
     """An embedder that holds back documents while queries arrive for the wrapped embedder.
 
-    A local model processes one text at a time, and many documents take minutes. A query waits for
-    one document at most, and not for a whole batch. Do not use it for a remote model, for which
-    batches are better.
+    Many documents take minutes. A query competes with as many documents as are embedded
+    concurrently, and not with a whole batch. Do not use it for a remote model, for which batches
+    are better.
+
+    Args:
+        inner: The embedder.
+        documents_at_once: Documents to embed concurrently.
+        cores_wanted: Returns whether other work wants the cores of all documents but one; then one
+            document at a time is embedded, if there are more than a few.
     """
 
-    def __init__(self, inner: Embedder) -> None:
+    def __init__(
+        self,
+        inner: Embedder,
+        documents_at_once: int = 1,
+        cores_wanted: Callable[[], bool] = _never,
+    ) -> None:
         super().__init__(inner)
-        # No limit of waiters: load was shed where the call was accepted.
-        self._documents = FairSlots(1, "texts to embed", queue=sys.maxsize)
+        self._cores_wanted = cores_wanted
+        self._embedding = 0
+        self._unfinished = 0
+        # No limit of waiters: load was shed where the call was accepted. A project that is alone
+        # may have all slots: another one waits for a single document.
+        self._documents = FairSlots(
+            documents_at_once, "texts to embed", share=1.0, queue=sys.maxsize
+        )
         self._asking = 0
         self._quiet_from = 0.0
         self._answered = asyncio.Event()
@@ -37,13 +63,27 @@ class QueriesFirst(WrappedEmbedder):
         """See `Embedder.embed`."""
         if kind == "query":
             return await self._ask(texts)
-        vectors = []
-        for text in texts:
-            # One text at a time, so that one project's documents do not block another project.
-            async with self._documents.slot():
-                await self._give_way()
-                vectors += await self._inner.embed([text], kind)
-        return vectors
+        # One text per slot, so that one project's documents do not block another project.
+        self._unfinished += len(texts)
+        try:
+            return await asyncio.gather(*map(self._embed_document, texts))
+        finally:
+            self._unfinished -= len(texts)
+
+    async def _embed_document(self, text: str) -> list[float]:
+        async with self._documents.slot():
+            await self._give_way()
+            while self._leaves_its_core():  # noqa: ASYNC110 - to work of other processes
+                await asyncio.sleep(_CHECK_S)
+            self._embedding += 1
+            try:
+                [vector] = await self._inner.embed([text], "document")
+            finally:
+                self._embedding -= 1
+            return vector
+
+    def _leaves_its_core(self) -> bool:
+        return self._embedding > 0 and self._unfinished > _FEW and self._cores_wanted()
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
         self._asking += 1

@@ -208,6 +208,7 @@ class TextIndex:
         limit: int,
         *,
         prefer: Sequence[Preference] = (),
+        newest_share: float = 0.0,
         words: bool = True,
         within: Serving | None = None,
         uncut: bool = False,
@@ -222,6 +223,7 @@ class TextIndex:
             where: Conditions, applied before the limit.
             limit: Most texts to return.
             prefer: Texts to rank higher.
+            newest_share: Part of the bonus for new texts; see `fuse`.
             words: False to search by meaning alone.
             within: The generation to search; None for the serving one.
             uncut: Return all retrieved texts, to be merged with other hits.
@@ -251,6 +253,7 @@ class TextIndex:
                 unrelated=self._models.info(serving.model).unrelated,
                 dense_weight=known,
                 floor_share=floor_share(query),
+                newest_share=newest_share,
                 uncut=uncut,
                 weak=weak,
                 after=after,

@@ -154,7 +154,8 @@ def explain_rank(ranked: Ranked[_Item], place: int, report: Report | None) -> st
     if place == ranked.fused_rank:
         moved = f"stays at place {place}"
     explanation = f"The reranker puts it at rank {ranked.rank} of {report.candidates}"
-    too = f", to which the same {ranked.place.bonus:.2f} is added" if ranked.place.bonus else ""
+    preferred = ranked.place.preferred
+    too = f", to which the same {preferred:.2f} is added" if preferred else ""
     return f"{explanation} with a score of {ranked.score:.4f}{too}: it {moved}."
 
 
@@ -173,10 +174,11 @@ def _sorted(candidates: Sequence[Ranked[_Item]], scores: Sequence[float]) -> lis
     # Stable: of equal ones, the fused order is kept.
     scored.sort(key=_score, reverse=True)
     scored = [replace(candidate, rank=rank) for rank, candidate in enumerate(scored, start=1)]
-    # The bonus for preferences (a time, an author) is added as in the fusion, because the reranker
-    # does not know them. The logistic function maps large scores to nearly the same likelihood.
+    # The bonuses for preferences (a time, an author) and for being new are added as in the fusion,
+    # because the reranker does not know them. The logistic function maps large scores to nearly
+    # the same likelihood.
     return sorted(
-        scored, key=lambda candidate: -(_likelihood(_score(candidate)) + candidate.place.bonus)
+        scored, key=lambda candidate: -(_likelihood(_score(candidate)) + candidate.place.preferred)
     )
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time
 from functools import cache
 from zoneinfo import ZoneInfo
 
-from strata.shared.search.query_language import probable_languages
+from strata.shared.search.languages import probable_languages
 from strata.shared.search.time_grammar.chinese import CHINESE
 from strata.shared.search.time_grammar.english import ENGLISH
 from strata.shared.search.time_grammar.french import FRENCH

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from strata.shared.search.folded_text import fold
-from strata.shared.search.query_language import probable_languages
+from strata.shared.search.languages import probable_languages
 from strata.shared.search.time_grammar.calendar_spans import Span
 from strata.shared.search.time_grammar.regions import Region, region_of
 

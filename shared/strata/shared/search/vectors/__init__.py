@@ -1,7 +1,7 @@
 """The vector index: dense and sparse search with filters by tenant, fused by Strata.
 
-The engine's client is in `qdrant` and the BM25 encoder in `sparse`, so that importing
-this package loads neither.
+`qdrant` has the index on Qdrant, `client` its calls, and `sparse` the BM25 encoder; importing this
+package loads none of them.
 """
 
 from strata.shared.search.fusion import FusionConfig, Hit
@@ -10,6 +10,7 @@ from strata.shared.search.vectors.index import (
     Document,
     FieldKind,
     IndexedChunk,
+    NeighbourFields,
     Preference,
     SparseVector,
     StartGate,
@@ -25,6 +26,7 @@ __all__ = [
     "FusionConfig",
     "Hit",
     "IndexedChunk",
+    "NeighbourFields",
     "Preference",
     "SparseVector",
     "StartGate",

@@ -40,6 +40,23 @@ class FieldKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NeighbourFields:
+    """The fields that tell which documents stand beside each other; see `surroundings.Place`.
+
+    Points that an earlier version of Strata stored may lack the fields that are not indexed.
+
+    Attributes:
+        group: The indexed field with the conversation or the file.
+        position: The field with the number of the document in it; not indexed.
+        chars: The field with the characters of the document; not indexed.
+    """
+
+    group: str
+    position: str
+    chars: str
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """A kind of documents.
 
@@ -47,6 +64,10 @@ class Collection:
         name: The alias of the serving generation.
         fields: Fields to filter on, beside project and document id; all are indexed.
         time_field: The field that `Where.since` and `Where.until` apply to.
+        neighbours: The fields that tell which documents stand beside each other; None if a
+            document stands alone.
+        is_chat: The documents are messages. Their best matches are put into the order that was
+            learned on chats.
         depth: Least number of chunks that each arm of a search retrieves. Documents with many
             chunks need more: the best ten documents can have the best hundred chunks.
     """
@@ -54,13 +75,22 @@ class Collection:
     name: str
     fields: Mapping[str, FieldKind]
     time_field: str = "create_time"
+    neighbours: NeighbourFields | None = None
+    is_chat: bool = False
     depth: int = 60
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,62}", self.name):
             raise ValueError(f"{self.name!r} is no collection name")
-        if reserved := RESERVED_FIELDS & self.fields.keys():
+        if reserved := RESERVED_FIELDS & self.stored_fields:
             raise ValueError(f"fields of the index itself: {sorted(reserved)}")
+
+    @property
+    def stored_fields(self) -> frozenset[str]:
+        """All fields of a document, indexed or not."""
+        neighbours = self.neighbours
+        extra = () if neighbours is None else (neighbours.position, neighbours.chars)
+        return frozenset((*self.fields, *extra))
 
     def generation(self, model_id: str) -> str:
         """Returns the name of the engine's collection for this model and layout."""
@@ -260,6 +290,7 @@ class VectorIndex(Protocol):
         unrelated: float | None = None,
         dense_weight: float = 1.0,
         floor_share: float = 1.0,
+        newest_share: float = 0.0,
         uncut: bool = False,
         weak: bool = False,
         after: StartGate | None = None,
@@ -280,6 +311,7 @@ class VectorIndex(Protocol):
             unrelated: Cosine of unrelated texts, if that of the model is not 0.
             dense_weight: Weight of the meaning; 1 for a query whose words the model all knows.
             floor_share: Part of the floor below which documents are left out.
+            newest_share: Part of the bonus for new documents; see `fuse`.
             uncut: Return all retrieved documents, to be merged with hits of other models.
             weak: Also return documents below the floor, marked as weak.
             after: The request is sent once this gate opens.

@@ -1,35 +1,40 @@
 """Conversion between documents and the engine's points."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
-
-from qdrant_client import models
 
 from strata.protocol.errors import InternalError
 from strata.shared.search.fusion import Candidate
+from strata.shared.search.qdrant_wire import json_values, points
+from strata.shared.search.surroundings import Place
+from strata.shared.search.vectors.collections import DENSE, SPARSE
 from strata.shared.search.vectors.index import (
     CHUNK_FIELD,
     DOCUMENT_FIELD,
     PROJECT_FIELD,
     Collection,
     Document,
-    FieldKind,
+    IndexedChunk,
+    NeighbourFields,
     PayloadValue,
     Preference,
     SparseVector,
 )
 
-DENSE = "dense"
-SPARSE = "bm25"
+StoredValue: TypeAlias = str | int | list[str]
 
 _NAMESPACE = UUID("6f0d5c2e-54f5-5c1a-9d3a-0c5a5a6f3f27")
-_SCHEMAS = {
-    FieldKind.KEYWORD: models.PayloadSchemaType.KEYWORD,
-    FieldKind.INTEGER: models.PayloadSchemaType.INTEGER,
-    FieldKind.DATETIME: models.PayloadSchemaType.DATETIME,
-}
+_SCALARS = frozenset({"string_value", "integer_value", "double_value", "bool_value"})
+
+
+class Point(NamedTuple):
+    """One chunk of a document, as the engine stores it."""
+
+    id: str
+    chunk: IndexedChunk
+    payload: Mapping[str, StoredValue]
 
 
 def point_id(project_id: str, document_id: str, chunk: int) -> str:
@@ -39,7 +44,7 @@ def point_id(project_id: str, document_id: str, chunk: int) -> str:
 
 def points_of(
     collection: Collection, project_id: str, documents: Sequence[Document]
-) -> Iterator[models.PointStruct]:
+) -> Iterator[Point]:
     """Yields one point per chunk.
 
     Raises:
@@ -50,70 +55,100 @@ def points_of(
             raise InternalError("a document without chunks cannot be indexed")
         shared = payload_of(collection, document.payload)
         for number, chunk in enumerate(document.chunks):
-            vectors: dict[str, Any] = {DENSE: list(chunk.dense)}
-            if chunk.sparse:
-                vectors[SPARSE] = engine_sparse(chunk.sparse)
-            # Without validation: our own values are valid, and checking takes as long as storing.
-            yield models.PointStruct.model_construct(
-                id=point_id(project_id, document.id, number),
-                vector=vectors,
-                payload={
-                    **shared,
-                    PROJECT_FIELD: project_id,
-                    DOCUMENT_FIELD: document.id,
-                    CHUNK_FIELD: number,
-                },
-            )
+            payload = {
+                **shared,
+                PROJECT_FIELD: project_id,
+                DOCUMENT_FIELD: document.id,
+                CHUNK_FIELD: number,
+            }
+            yield Point(point_id(project_id, document.id, number), chunk, payload)
 
 
-def payload_of(collection: Collection, payload: Mapping[str, PayloadValue]) -> dict[str, Any]:
+def upsert_request(target: str, batch: Iterable[Point]) -> points.UpsertPoints:
+    """Returns the request that stores points.
+
+    They are built in place, because adding a finished message to another copies it.
+    """
+    request = points.UpsertPoints(collection_name=target, wait=True)
+    for point in batch:
+        message = request.points.add()
+        message.id.uuid = point.id
+        vectors = message.vectors.vectors.vectors
+        vectors[DENSE].dense.data.extend(point.chunk.dense)
+        if point.chunk.sparse:
+            put_sparse(vectors[SPARSE].sparse, point.chunk.sparse)
+        for name, value in point.payload.items():
+            _put_value(message.payload[name], value)
+    return request
+
+
+def put_sparse(target: points.SparseVector, vector: SparseVector) -> None:
+    """Fills in the engine's form of a sparse vector."""
+    target.indices.extend(vector.indices)
+    target.values.extend(vector.values)
+
+
+def payload_of(
+    collection: Collection, payload: Mapping[str, PayloadValue]
+) -> dict[str, StoredValue]:
     """Returns the payload as the engine stores it, with times in RFC 3339, UTC.
 
     Raises:
         InternalError: A field is not one of the collection.
     """
-    if unknown := payload.keys() - collection.fields.keys():
+    if unknown := payload.keys() - collection.stored_fields:
         raise InternalError(f"{collection.name} has no fields {sorted(unknown)}")
     return {name: _stored(value) for name, value in payload.items()}
 
 
-def engine_sparse(vector: SparseVector) -> models.SparseVector:
-    """Returns the engine's form of a sparse vector."""
-    return models.SparseVector.model_construct(
-        indices=list(vector.indices), values=list(vector.values)
-    )
-
-
 def candidates_of(
-    points: Sequence[models.ScoredPoint], prefer: Sequence[Preference] = ()
+    collection: Collection,
+    matches: Iterable[points.ScoredPoint],
+    prefer: Sequence[Preference] = (),
 ) -> list[Candidate]:
     """Returns the candidates that one arm of a search found."""
+    neighbours = collection.neighbours
     candidates = []
-    for point in points:
-        payload = point.payload or {}
+    for point in matches:
+        payload = _scalars(point.payload)
         bonus = 0.0
         for preference in prefer:
             if preference.holds(payload.get(preference.field)):
                 bonus += preference.weight
-        candidates.append(Candidate(str(payload[DOCUMENT_FIELD]), point.score, bonus))
+        place = None if neighbours is None else _place(payload, neighbours)
+        stored = payload.get(collection.time_field)
+        time = datetime.fromisoformat(stored).timestamp() if stored else 0.0
+        candidates.append(Candidate(str(payload[DOCUMENT_FIELD]), point.score, bonus, place, time))
     return candidates
 
 
-def payload_indexes(
-    collection: Collection,
-) -> dict[str, models.PayloadSchemaType | models.KeywordIndexParams]:
-    """Returns the index of every field that is filtered on; without one the engine would scan."""
-    keyword = models.KeywordIndexType.KEYWORD
-    indexes: dict[str, models.PayloadSchemaType | models.KeywordIndexParams] = {
-        # Lets the engine store each tenant's points together.
-        PROJECT_FIELD: models.KeywordIndexParams(type=keyword, is_tenant=True),
-        DOCUMENT_FIELD: models.PayloadSchemaType.KEYWORD,
-        CHUNK_FIELD: models.PayloadSchemaType.INTEGER,
-    }
-    return indexes | {name: _SCHEMAS[kind] for name, kind in collection.fields.items()}
+def result_fields(
+    collection: Collection, prefer: Sequence[Preference], *, newest: bool
+) -> list[str]:
+    """Returns the fields that `candidates_of` reads.
+
+    Args:
+        collection: The collection.
+        prefer: The preferences of the search.
+        newest: Whether the search prefers new documents.
+    """
+    fields = {DOCUMENT_FIELD, *(preference.field for preference in prefer)}
+    neighbours = collection.neighbours
+    if neighbours is not None:
+        fields |= {neighbours.group, neighbours.position, neighbours.chars}
+    if collection.time_field in collection.fields and (newest or neighbours is not None):
+        fields.add(collection.time_field)
+    return sorted(fields)
 
 
-def _stored(value: PayloadValue) -> str | int | list[str]:
+def _place(payload: Mapping[str, Any], fields: NeighbourFields) -> Place | None:
+    position, chars = payload.get(fields.position), payload.get(fields.chars)
+    if position is None or chars is None:
+        return None
+    return Place(str(payload[fields.group]), position, chars)
+
+
+def _stored(value: PayloadValue) -> StoredValue:
     if isinstance(value, bool):
         raise InternalError("a bool in a document; see FieldKind")
     if isinstance(value, datetime):
@@ -123,3 +158,24 @@ def _stored(value: PayloadValue) -> str | int | list[str]:
     if isinstance(value, (str, int)):
         return value
     return list(value)
+
+
+def _put_value(target: json_values.Value, value: StoredValue) -> None:
+    if isinstance(value, str):
+        target.string_value = value
+    elif isinstance(value, int):
+        target.integer_value = value
+    else:
+        members = [json_values.Value(string_value=member) for member in value]
+        target.list_value.CopyFrom(json_values.ListValue(values=members))
+
+
+def _scalars(payload: Mapping[str, json_values.Value]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in payload.items():
+        text = value.string_value
+        if text:  # nearly all are
+            fields[name] = text
+        elif (kind := value.WhichOneof("kind")) in _SCALARS:
+            fields[name] = getattr(value, kind)
+    return fields

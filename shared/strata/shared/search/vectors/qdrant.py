@@ -10,15 +10,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 import grpc
-from qdrant_client import AsyncQdrantClient, models
 
 from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.search.fusion import FLOOR, FusionConfig, Hit, fuse
+from strata.shared.search.qdrant_wire import collections, common, points
 from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
+from strata.shared.search.vectors.client import QdrantClient
+from strata.shared.search.vectors.collections import (
+    DENSE,
+    SPARSE,
+    alias_creation,
+    alias_deletion,
+    creation_request,
+    dense_dim,
+    index_requests,
+)
 from strata.shared.search.vectors.filters import (
     documents_filter,
     first_chunks,
@@ -27,7 +36,6 @@ from strata.shared.search.vectors.filters import (
     tenant_filter,
 )
 from strata.shared.search.vectors.index import (
-    DOCUMENT_FIELD,
     Collection,
     Document,
     Preference,
@@ -35,14 +43,12 @@ from strata.shared.search.vectors.index import (
     StartGate,
     Where,
 )
-from strata.shared.search.vectors.lean_client import LeanQdrantClient
 from strata.shared.search.vectors.points import (
-    DENSE,
-    SPARSE,
     candidates_of,
-    engine_sparse,
-    payload_indexes,
     points_of,
+    put_sparse,
+    result_fields,
+    upsert_request,
 )
 from strata.shared.search.vectors.qdrant_errors import (
     CLIENT_ERRORS,
@@ -55,20 +61,13 @@ from strata.shared.search.vectors.qdrant_errors import (
 _T = TypeVar("_T")
 
 _DEPTH_PER_HIT = 3
-# Building so many points and their messages takes about 6 ms, which blocks the event loop.
+# Building the message of so many points takes about 2 ms, which blocks the event loop.
 _UPSERT_POINTS = 64
 _DELETE_DOCUMENTS = 512
 _RETRY_AFTER_SECONDS = 0.05
-_GRPC_PORT = 6334
 _CORPUS_SECONDS = 2.0
 _LONGEST_CORPUS_SECONDS = 600.0
 _MAX_CORPORA = 10_000
-_GRPC_OPTIONS = {
-    "grpc.keepalive_time_ms": 30_000,
-    # gRPC's default maximum is two minutes; a restarted engine must be reachable at once.
-    "grpc.initial_reconnect_backoff_ms": 100,
-    "grpc.max_reconnect_backoff_ms": 1_000,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +91,12 @@ class QdrantConfig:
     fusion: FusionConfig = field(default_factory=lambda: FusionConfig(floor=FLOOR))
 
 
-def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
-    """Returns a client that uses gRPC and connects at the first call.
-
-    Args:
-        url: ``http://host:port`` or ``https://…``; the port is that of gRPC (6334).
-        api_key: Sent with every request.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the address of the vector index is http(s)://host:port")
-    return LeanQdrantClient(
-        host=parts.hostname,
-        grpc_port=parts.port or _GRPC_PORT,
-        https=parts.scheme == "https",
-        prefer_grpc=True,
-        # As a header, because the client warns about its own parameter on plain connections.
-        headers={"api-key": api_key} if api_key else None,
-        grpc_options=dict(_GRPC_OPTIONS),
-        check_compatibility=False,
-    )
-
-
 class QdrantIndex:
     """A `VectorIndex` on Qdrant. It owns the client: `close` closes it."""
 
     def __init__(
         self,
-        client: AsyncQdrantClient,
+        client: QdrantClient,
         config: QdrantConfig | None = None,
         circuit: CircuitBreaker | None = None,
     ) -> None:
@@ -137,43 +114,28 @@ class QdrantIndex:
         if not await self._read("exists", lambda: self._client.collection_exists(generation)):
             await self._create(generation, dim)
         await self._check_dim(generation, dim)
-        for name, schema in payload_indexes(collection).items():
-            await self._write(
-                "create_index",
-                partial(
-                    self._client.create_payload_index,
-                    generation,
-                    name,
-                    field_schema=schema,
-                    wait=True,
-                ),
-            )
+        for request in index_requests(collection, generation):
+            await self._write("create_index", partial(self._client.create_field_index, request))
         if await self.serving(collection) is None:
-            await self._change_aliases(_alias_to(collection, generation))
+            await self._change_aliases(alias_creation(collection.name, generation))
         return generation
 
     async def serving(self, collection: Collection) -> str | None:
         """See `VectorIndex.serving`."""
-        reply = await self._read("aliases", self._client.get_aliases)
-        for alias in reply.aliases:
-            if alias.alias_name == collection.name:
-                return alias.collection_name
-        return None
+        aliases = await self._read("aliases", self._client.aliases)
+        return aliases.get(collection.name)
 
     async def generations(self, collection: Collection) -> list[str]:
         """See `VectorIndex.generations`."""
-        reply = await self._read("collections", self._client.get_collections)
+        names = await self._read("collections", self._client.collection_names)
         prefix = f"{collection.name}__"
-        return sorted(item.name for item in reply.collections if item.name.startswith(prefix))
+        return sorted(name for name in names if name.startswith(prefix))
 
     async def switch(self, collection: Collection, generation: str) -> None:
         """See `VectorIndex.switch`."""
         _check_generation(collection, generation)
         await self._change_aliases(
-            models.DeleteAliasOperation(
-                delete_alias=models.DeleteAlias(alias_name=collection.name)
-            ),
-            _alias_to(collection, generation),
+            alias_deletion(collection.name), alias_creation(collection.name, generation)
         )
 
     async def drop(self, collection: Collection, generation: str) -> None:
@@ -199,9 +161,10 @@ class QdrantIndex:
         """See `VectorIndex.upsert`."""
         tenant_filter(collection, project_id, Where())  # refuses a missing project
         target = _target(collection, generation)
-        points = points_of(collection, project_id, documents)
-        while batch := list(islice(points, _UPSERT_POINTS)):
-            await self._write("upsert", partial(self._client.upsert, target, batch, wait=True))
+        chunks = points_of(collection, project_id, documents)
+        while batch := list(islice(chunks, _UPSERT_POINTS)):
+            request = upsert_request(target, batch)
+            await self._write("upsert", partial(self._client.upsert, request))
         if replace:
             await self._delete_surplus_chunks(target, project_id, documents)
 
@@ -219,6 +182,7 @@ class QdrantIndex:
         unrelated: float | None = None,
         dense_weight: float = 1.0,
         floor_share: float = 1.0,
+        newest_share: float = 0.0,
         uncut: bool = False,
         weak: bool = False,
         after: StartGate | None = None,
@@ -228,44 +192,38 @@ class QdrantIndex:
         conditions = tenant_filter(collection, project_id, where)
         if dense is None and sparse is None:
             raise InternalError("a search needs a dense or a sparse vector")
-        depth = max(collection.depth, limit * _DEPTH_PER_HIT)
-        fields = [DOCUMENT_FIELD, *{preference.field for preference in prefer}]
-        arms: dict[str, models.QueryRequest] = {}
-        if dense is not None:
-            arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)
-        if sparse:
-            corpus = tenant_corpus(project_id)
-            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth, fields, corpus)
-        if where.matches_nothing or not arms or limit < 1:
+        if where.matches_nothing or limit < 1 or (dense is None and not sparse):
             return []
         target = _target(collection, generation)
-        ask = self._asking(target, list(arms.values()))
+        depth = max(collection.depth, limit * _DEPTH_PER_HIT)
+        fields = result_fields(collection, prefer, newest=newest_share > 0)
+        batch = points.QueryBatchPoints(collection_name=target)
+        if dense is not None:
+            arm = _add_arm(batch, DENSE, conditions, depth, fields)
+            arm.query.nearest.dense.data.extend(dense)
+        if sparse:
+            arm = _add_arm(batch, SPARSE, conditions, depth, fields)
+            put_sparse(arm.query.nearest.sparse, sparse)
+            arm.params.CopyFrom(tenant_corpus(project_id))
         if after is not None:
             await after()
-        replies = await self._read("query", ask)
+        reply = await self._read("query", partial(self._client.query_batch, batch))
         scores = {
-            name: candidates_of(reply.points, prefer)
-            for name, reply in zip(arms, replies, strict=True)
+            arm.using: candidates_of(collection, matches.result, prefer)
+            for arm, matches in zip(batch.query_points, reply.result, strict=True)
         }
         return fuse(
             scores.get(DENSE, []),
             scores.get(SPARSE, []),
-            limit=len(arms) * depth if uncut else limit,
+            limit=len(scores) * depth if uncut else limit,
             depth=depth,
-            config=self._fusion(unrelated),
+            config=self._fusion(collection, unrelated),
             corpus=await self._corpus_size(target, project_id) if sparse else 1,
             dense_weight=dense_weight,
             floor_share=floor_share,
+            newest_share=newest_share,
             weak=weak,
         )
-
-    def _asking(
-        self, target: str, arms: list[models.QueryRequest]
-    ) -> Callable[[], Awaitable[Sequence[Any]]]:
-        client = self._client
-        if isinstance(client, LeanQdrantClient):
-            return client.prepared(target, arms)
-        return lambda: client.query_batch_points(target, arms)
 
     async def delete(
         self,
@@ -307,21 +265,20 @@ class QdrantIndex:
         if where.matches_nothing:
             return 0
         target = _target(collection, generation)
-        reply = await self._read(
-            "count", lambda: self._client.count(target, count_filter=conditions, exact=True)
-        )
-        return reply.count
+        return await self._read("count", lambda: self._client.count(target, conditions, exact=True))
 
     async def check(self) -> None:
         """See `VectorIndex.check`."""
-        await self._read("aliases", self._client.get_aliases)
+        await self._read("aliases", self._client.aliases)
 
     async def close(self) -> None:
         """See `VectorIndex.close`."""
         await self._client.close()
 
-    def _fusion(self, unrelated: float | None) -> FusionConfig:
+    def _fusion(self, collection: Collection, unrelated: float | None) -> FusionConfig:
         config = self._config.fusion
+        if not collection.is_chat:
+            config = replace(config, order=None)
         return config if unrelated is None else replace(config, dense_low=unrelated)
 
     async def _corpus_size(self, target: str, project_id: str) -> int:
@@ -331,36 +288,26 @@ class QdrantIndex:
         if now < until:
             return count
         conditions = project_filter(project_id)
-        reply = await self._read(
-            "count", lambda: self._client.count(target, count_filter=conditions, exact=False)
+        count = await self._read(
+            "count", lambda: self._client.count(target, conditions, exact=False)
         )
         if len(self._corpora) >= _MAX_CORPORA:
             self._corpora.clear()
         # A large number changes slowly and takes longer to count.
-        seconds = min(_CORPUS_SECONDS * max(1.0, reply.count / 1_000), _LONGEST_CORPUS_SECONDS)
-        self._corpora[(target, project_id)] = (reply.count, now + seconds)
-        return reply.count
+        seconds = min(_CORPUS_SECONDS * max(1.0, count / 1_000), _LONGEST_CORPUS_SECONDS)
+        self._corpora[(target, project_id)] = (count, now + seconds)
+        return count
 
     async def _create(self, generation: str, dim: int) -> None:
-        config = self._config
+        request = creation_request(
+            generation,
+            dim,
+            shard_number=self._config.shard_number,
+            replication_factor=self._config.replication_factor,
+            write_consistency_factor=self._config.write_consistency_factor,
+        )
         try:
-            await self._write(
-                "create",
-                lambda: self._client.create_collection(
-                    generation,
-                    vectors_config={
-                        DENSE: models.VectorParams(size=dim, distance=models.Distance.COSINE)
-                    },
-                    sparse_vectors_config={
-                        SPARSE: models.SparseVectorParams(modifier=models.Modifier.IDF)
-                    },
-                    # One graph per project and no global one: every search is within one project.
-                    hnsw_config=models.HnswConfigDiff(m=0, payload_m=16),
-                    shard_number=config.shard_number,
-                    replication_factor=config.replication_factor,
-                    write_consistency_factor=config.write_consistency_factor,
-                ),
-            )
+            await self._write("create", lambda: self._client.create_collection(request))
         except InternalError as error:
             # Another replica may have created it.
             cause = error.__cause__
@@ -368,9 +315,8 @@ class QdrantIndex:
                 raise
 
     async def _check_dim(self, generation: str, dim: int) -> None:
-        info = await self._read("info", lambda: self._client.get_collection(generation))
-        vectors = info.config.params.vectors
-        size = vectors[DENSE].size if isinstance(vectors, dict) and DENSE in vectors else None
+        info = await self._read("info", lambda: self._client.collection_info(generation))
+        size = dense_dim(info)
         if size != dim:
             raise FailedPreconditionError(
                 f"the collection {generation} holds vectors of {size} dimensions, not {dim}",
@@ -378,10 +324,8 @@ class QdrantIndex:
                 metadata={"collection": generation, "expected": dim, "found": size},
             )
 
-    async def _change_aliases(self, *operations: models.AliasOperations) -> None:
-        await self._write(
-            "aliases", lambda: self._client.update_collection_aliases(list(operations))
-        )
+    async def _change_aliases(self, *operations: collections.AliasOperations) -> None:
+        await self._write("aliases", lambda: self._client.change_aliases(operations))
 
     async def _delete_surplus_chunks(
         self, target: str, project_id: str, documents: Sequence[Document]
@@ -394,9 +338,8 @@ class QdrantIndex:
                 surplus = documents_filter(project_id, ids, from_chunk=length)
                 await self._delete_points(target, surplus)
 
-    async def _delete_points(self, target: str, points: models.Filter) -> None:
-        selector = models.FilterSelector(filter=points)
-        await self._write("delete", lambda: self._client.delete(target, selector, wait=True))
+    async def _delete_points(self, target: str, conditions: common.Filter) -> None:
+        await self._write("delete", lambda: self._client.delete(target, conditions))
 
     async def _read(self, operation: str, call: Callable[[], Awaitable[_T]]) -> _T:
         return await self._call(operation, call, self._config.read_timeout)
@@ -431,29 +374,24 @@ async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
     return await call()
 
 
-def _arm(
+def _add_arm(
+    batch: points.QueryBatchPoints,
     name: str,
-    vector: Any,
-    conditions: models.Filter,
+    conditions: common.Filter,
     depth: int,
     fields: list[str],
-    params: models.SearchParams | None = None,
-) -> models.QueryRequest:
-    # Without validation: checking each number of a vector takes longer than sending it.
-    return models.QueryRequest.model_construct(
-        query=vector,
-        using=name,
-        filter=conditions,
-        limit=depth,
-        with_payload=fields,
-        params=params,
-    )
+) -> points.QueryPoints:
+    """Adds a search by one of the vectors to a batch; returns it, without the vector.
 
-
-def _alias_to(collection: Collection, generation: str) -> models.CreateAliasOperation:
-    return models.CreateAliasOperation(
-        create_alias=models.CreateAlias(collection_name=generation, alias_name=collection.name)
-    )
+    It is built in place, because adding a finished message to another copies it.
+    """
+    arm = batch.query_points.add()
+    arm.collection_name = batch.collection_name
+    arm.using = name
+    arm.filter.CopyFrom(conditions)
+    arm.limit = depth
+    arm.with_payload.include.fields.extend(fields)
+    return arm
 
 
 def _target(collection: Collection, generation: str | None) -> str:

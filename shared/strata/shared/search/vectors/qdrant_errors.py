@@ -1,12 +1,10 @@
-"""Maps failures of the Qdrant client to the error tree."""
+"""Maps failures of calls of Qdrant to the error tree."""
 
 import grpc
-from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
-from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
 from strata.protocol.errors import InternalError, StrataError, UnavailableError
 
-CLIENT_ERRORS = (grpc.RpcError, QdrantException, ApiException, TimeoutError, OSError)
+CLIENT_ERRORS = (grpc.RpcError, TimeoutError, OSError)
 
 _REFUSALS = frozenset(
     {
@@ -34,22 +32,39 @@ def is_cut_connection(error: BaseException) -> bool:
 
 
 def to_strata_error(error: BaseException, operation: str) -> StrataError:
-    """Returns the error to raise; raise it from the client's error, which is for the log."""
+    """Returns the error to raise; raise it from that of gRPC, which is for the log."""
     metadata = {"dependency": "vector index", "operation": operation}
     status = status_of(error)
-    missing = status is grpc.StatusCode.NOT_FOUND
-    if missing or (isinstance(error, UnexpectedResponse) and error.status_code == 404):
+    if status is grpc.StatusCode.NOT_FOUND:
         return UnavailableError(
             "the vector collection does not exist; it has to be rebuilt from the database",
             metadata={**metadata, "cause": "collection_missing"},
             retry_after=5.0,
         )
-    if status in _REFUSALS or isinstance(error, UnexpectedResponse):
+    if status in _REFUSALS:
         return InternalError(f"the vector index refuses the operation {operation}")
-    if isinstance(error, ResourceExhaustedResponse):
+    if (seconds := _retry_after(error)) is not None:
         return EngineDownError(
-            "the vector index is overloaded",
-            metadata=metadata,
-            retry_after=float(error.retry_after_s),
+            "the vector index is overloaded", metadata=metadata, retry_after=seconds
         )
     return EngineDownError("the vector index does not answer", metadata=metadata, retry_after=1.0)
+
+
+def _retry_after(error: BaseException) -> float | None:
+    """Returns the pause in seconds that an overloaded engine asks for; None if it asks for none."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return None
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    for name, value in error.trailing_metadata():
+        if name == "retry-after":
+            return _positive_seconds(value)
+    return None
+
+
+def _positive_seconds(text: str | bytes) -> float | None:
+    try:
+        seconds = int(text)
+    except ValueError:
+        return None
+    return float(seconds) if seconds > 0 else None

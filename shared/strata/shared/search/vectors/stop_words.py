@@ -1,34 +1,33 @@
-"""Removes English stop words from queries: words for which the sparse encoder has no term."""
+"""Removes stop words from queries: words for which the sparse encoder has no term."""
 
 from __future__ import annotations
 
 import re
 import string
-from functools import lru_cache
+from collections.abc import Collection
 
-from strata.shared.search.vectors.sparse import SparseEncoder
+from strata.shared.search.languages import languages_of, stop_word_languages
 
 _QUOTED_OR_WORD = re.compile(r'-?"[^"]*"|\S+')
-_PUNCTUATION = string.punctuation
-_ENCODER = SparseEncoder()
+_PUNCTUATION = string.punctuation + "\u00a1\u00bf\u00ab\u00bb\u2026"
 
 
 def without_stop_words(words: str) -> str:
-    """Returns a query without English stop words, or unchanged if it has no other words.
+    """Returns a query without stop words of its languages, or unchanged if it has no other words.
 
     Nearly every text contains stop words, so they do not help a search. Quoted phrases stay whole.
     """
     parts = _QUOTED_OR_WORD.findall(words)
-    kept = [part for part in parts if not _is_stop_word(part.strip(_PUNCTUATION))]
+    languages = languages_of(words)
+    kept = [part for part in parts if not _is_stop_word(part.strip(_PUNCTUATION), languages)]
     return " ".join(kept) if any(map(_has_letter, kept)) else words
 
 
-@lru_cache(maxsize=4_096)
-def _is_stop_word(word: str) -> bool:
-    # A word of the encoder's list has no term; neither has an emoji, which has no letters.
-    parts = word.replace("\u2019", "'").split("'")
-    return all(part.isascii() and part.isalpha() for part in parts) and not any(
-        _ENCODER.query(part) for part in parts
+def _is_stop_word(word: str, languages: Collection[str]) -> bool:
+    parts = word.lower().replace("\u2019", "'").split("'")
+    return any(
+        all(not part or language in stop_word_languages(part) for part in parts)
+        for language in languages
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import grpc
 import qdrant_edge as edge
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.errors import UnsupportedError, VectorsError
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
 from strata.standalone.vectors.worker import EngineWorker

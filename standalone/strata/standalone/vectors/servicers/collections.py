@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strata.standalone.vectors import wire
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.servicers.base import Context, EngineServicer, complete
 from strata.standalone.vectors.store import CollectionStore
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/archival/v1/file_index_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\"P\n\tFileChunk\x12\x0f\n\x07ordinal\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nstart_line\x18\x03 \x01(\x05\x12\x10\n\x08\x65nd_line\x18\x04 \x01(\x05\"i\n\x10IndexFileRequest\x12\x11\n\tfolder_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x31\n\x06\x63hunks\x18\x03 \x03(\x0b\x32!.strata.api.archival.v1.FileChunk\"(\n\x11IndexFileResponse\x12\x13\n\x0b\x63hunk_count\x18\x01 \x01(\x05\"*\n\x16GetFileProgressRequest\x12\x10\n\x08\x66ile_ids\x18\x01 \x03(\t\"K\n\x0c\x46ileProgress\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x15\n\rindexed_count\x18\x03 \x01(\x05\"N\n\x17GetFileProgressResponse\x12\x33\n\x05\x66iles\x18\x01 \x03(\x0b\x32$.strata.api.archival.v1.FileProgress\"8\n\x10\x44ropFilesRequest\x12\x10\n\x08\x66ile_ids\x18\x01 \x03(\t\x12\x12\n\nfolder_ids\x18\x02 \x03(\t\"+\n\x11\x44ropFilesResponse\x12\x16\n\x0e\x64\x65leted_chunks\x18\x01 \x01(\x03\"\\\n\x17SearchFileChunksRequest\x12\x12\n\nfolder_ids\x18\x01 \x03(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\x12\x0f\n\x07\x65xplain\x18\x04 \x01(\x08\"`\n\x0c\x46ileChunkHit\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x30\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.strata.api.archival.v1.FileChunk\x12\r\n\x05score\x18\x03 \x01(\x01\"c\n\x18SearchFileChunksResponse\x12\x32\n\x04hits\x18\x01 \x03(\x0b\x32$.strata.api.archival.v1.FileChunkHit\x12\x13\n\x0b\x62\x65low_floor\x18\x02 \x01(\x05\x32\xe9\x03\n\x10\x46ileIndexService\x12\x62\n\tIndexFile\x12(.strata.api.archival.v1.IndexFileRequest\x1a).strata.api.archival.v1.IndexFileResponse(\x01\x12w\n\x0fGetFileProgress\x12..strata.api.archival.v1.GetFileProgressRequest\x1a/.strata.api.archival.v1.GetFileProgressResponse\"\x03\x90\x02\x01\x12p\n\tDropFiles\x12(.strata.api.archival.v1.DropFilesRequest\x1a).strata.api.archival.v1.DropFilesResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12\x85\x01\n\x10SearchFileChunks\x12/.strata.api.archival.v1.SearchFileChunksRequest\x1a\x30.strata.api.archival.v1.SearchFileChunksResponse\"\x0e\x90\x02\x01\x89\xe7\x18\x00\x00\x00\x00\x00\x00$@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/archival/v1/file_index_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\"a\n\tFileChunk\x12\x0f\n\x07ordinal\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nstart_line\x18\x03 \x01(\x05\x12\x10\n\x08\x65nd_line\x18\x04 \x01(\x05\x12\x0f\n\x07heading\x18\x05 \x01(\t\"i\n\x10IndexFileRequest\x12\x11\n\tfolder_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x31\n\x06\x63hunks\x18\x03 \x03(\x0b\x32!.strata.api.archival.v1.FileChunk\"(\n\x11IndexFileResponse\x12\x13\n\x0b\x63hunk_count\x18\x01 \x01(\x05\"*\n\x16GetFileProgressRequest\x12\x10\n\x08\x66ile_ids\x18\x01 \x03(\t\"K\n\x0c\x46ileProgress\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x15\n\rindexed_count\x18\x03 \x01(\x05\"N\n\x17GetFileProgressResponse\x12\x33\n\x05\x66iles\x18\x01 \x03(\x0b\x32$.strata.api.archival.v1.FileProgress\"8\n\x10\x44ropFilesRequest\x12\x10\n\x08\x66ile_ids\x18\x01 \x03(\t\x12\x12\n\nfolder_ids\x18\x02 \x03(\t\"+\n\x11\x44ropFilesResponse\x12\x16\n\x0e\x64\x65leted_chunks\x18\x01 \x01(\x03\"\\\n\x17SearchFileChunksRequest\x12\x12\n\nfolder_ids\x18\x01 \x03(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\x12\x0f\n\x07\x65xplain\x18\x04 \x01(\x08\"`\n\x0c\x46ileChunkHit\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x30\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.strata.api.archival.v1.FileChunk\x12\r\n\x05score\x18\x03 \x01(\x01\"c\n\x18SearchFileChunksResponse\x12\x32\n\x04hits\x18\x01 \x03(\x0b\x32$.strata.api.archival.v1.FileChunkHit\x12\x13\n\x0b\x62\x65low_floor\x18\x02 \x01(\x05\x32\xe9\x03\n\x10\x46ileIndexService\x12\x62\n\tIndexFile\x12(.strata.api.archival.v1.IndexFileRequest\x1a).strata.api.archival.v1.IndexFileResponse(\x01\x12w\n\x0fGetFileProgress\x12..strata.api.archival.v1.GetFileProgressRequest\x1a/.strata.api.archival.v1.GetFileProgressResponse\"\x03\x90\x02\x01\x12p\n\tDropFiles\x12(.strata.api.archival.v1.DropFilesRequest\x1a).strata.api.archival.v1.DropFilesResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12\x85\x01\n\x10SearchFileChunks\x12/.strata.api.archival.v1.SearchFileChunksRequest\x1a\x30.strata.api.archival.v1.SearchFileChunksResponse\"\x0e\x90\x02\x01\x89\xe7\x18\x00\x00\x00\x00\x00\x00$@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,27 +40,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FILEINDEXSERVICE'].methods_by_name['SearchFileChunks']._loaded_options = None
   _globals['_FILEINDEXSERVICE'].methods_by_name['SearchFileChunks']._serialized_options = b'\220\002\001\211\347\030\000\000\000\000\000\000$@'
   _globals['_FILECHUNK']._serialized_start=116
-  _globals['_FILECHUNK']._serialized_end=196
-  _globals['_INDEXFILEREQUEST']._serialized_start=198
-  _globals['_INDEXFILEREQUEST']._serialized_end=303
-  _globals['_INDEXFILERESPONSE']._serialized_start=305
-  _globals['_INDEXFILERESPONSE']._serialized_end=345
-  _globals['_GETFILEPROGRESSREQUEST']._serialized_start=347
-  _globals['_GETFILEPROGRESSREQUEST']._serialized_end=389
-  _globals['_FILEPROGRESS']._serialized_start=391
-  _globals['_FILEPROGRESS']._serialized_end=466
-  _globals['_GETFILEPROGRESSRESPONSE']._serialized_start=468
-  _globals['_GETFILEPROGRESSRESPONSE']._serialized_end=546
-  _globals['_DROPFILESREQUEST']._serialized_start=548
-  _globals['_DROPFILESREQUEST']._serialized_end=604
-  _globals['_DROPFILESRESPONSE']._serialized_start=606
-  _globals['_DROPFILESRESPONSE']._serialized_end=649
-  _globals['_SEARCHFILECHUNKSREQUEST']._serialized_start=651
-  _globals['_SEARCHFILECHUNKSREQUEST']._serialized_end=743
-  _globals['_FILECHUNKHIT']._serialized_start=745
-  _globals['_FILECHUNKHIT']._serialized_end=841
-  _globals['_SEARCHFILECHUNKSRESPONSE']._serialized_start=843
-  _globals['_SEARCHFILECHUNKSRESPONSE']._serialized_end=942
-  _globals['_FILEINDEXSERVICE']._serialized_start=945
-  _globals['_FILEINDEXSERVICE']._serialized_end=1434
+  _globals['_FILECHUNK']._serialized_end=213
+  _globals['_INDEXFILEREQUEST']._serialized_start=215
+  _globals['_INDEXFILEREQUEST']._serialized_end=320
+  _globals['_INDEXFILERESPONSE']._serialized_start=322
+  _globals['_INDEXFILERESPONSE']._serialized_end=362
+  _globals['_GETFILEPROGRESSREQUEST']._serialized_start=364
+  _globals['_GETFILEPROGRESSREQUEST']._serialized_end=406
+  _globals['_FILEPROGRESS']._serialized_start=408
+  _globals['_FILEPROGRESS']._serialized_end=483
+  _globals['_GETFILEPROGRESSRESPONSE']._serialized_start=485
+  _globals['_GETFILEPROGRESSRESPONSE']._serialized_end=563
+  _globals['_DROPFILESREQUEST']._serialized_start=565
+  _globals['_DROPFILESREQUEST']._serialized_end=621
+  _globals['_DROPFILESRESPONSE']._serialized_start=623
+  _globals['_DROPFILESRESPONSE']._serialized_end=666
+  _globals['_SEARCHFILECHUNKSREQUEST']._serialized_start=668
+  _globals['_SEARCHFILECHUNKSREQUEST']._serialized_end=760
+  _globals['_FILECHUNKHIT']._serialized_start=762
+  _globals['_FILECHUNKHIT']._serialized_end=858
+  _globals['_SEARCHFILECHUNKSRESPONSE']._serialized_start=860
+  _globals['_SEARCHFILECHUNKSRESPONSE']._serialized_end=959
+  _globals['_FILEINDEXSERVICE']._serialized_start=962
+  _globals['_FILEINDEXSERVICE']._serialized_end=1451
 # @@protoc_insertion_point(module_scope)

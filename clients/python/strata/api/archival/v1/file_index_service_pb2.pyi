@@ -28,6 +28,7 @@ class FileChunk(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     START_LINE_FIELD_NUMBER: _builtins.int
     END_LINE_FIELD_NUMBER: _builtins.int
+    HEADING_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Place in the file, from 0, without gaps."""
     text: _builtins.str
@@ -36,6 +37,10 @@ class FileChunk(_message.Message):
     """First line, from 1."""
     end_line: _builtins.int
     """Last line."""
+    heading: _builtins.str
+    """What the text is about: the name of the file and the headings above the text, a line
+    each. Searched like the text, and not shown; at most 1,000 characters.
+    """
     def __init__(
         self,
         *,
@@ -43,10 +48,11 @@ class FileChunk(_message.Message):
         text: _builtins.str = ...,
         start_line: _builtins.int = ...,
         end_line: _builtins.int = ...,
+        heading: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_line", b"end_line", "ordinal", b"ordinal", "start_line", b"start_line", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_line", b"end_line", "heading", b"heading", "ordinal", b"ordinal", "start_line", b"start_line", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -124,7 +124,8 @@ class Relevance(_message.Message):
     """
     rerank_rank: _builtins.int
     """Rank by that score, from 1. A time or a speaker that the query names counts too,
-    so hits may be in another order. Absent like the score.
+    and being new if it asks for the present, so hits may be in another order. Absent
+    like the score.
     """
     def __init__(
         self,

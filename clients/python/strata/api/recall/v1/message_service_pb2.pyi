@@ -266,7 +266,10 @@ class SearchMessagesRequest(_message.Message):
     mode: Global___SearchMode.ValueType
     """How to search."""
     neighbours: _builtins.int
-    """Messages before and after each hit to return with it, at most 5."""
+    """Messages before and after each hit to return with it, at most 5: those with a text
+    or an image of the user, the agent or a summary, whatever the conditions, but not
+    of `exclude_run_id`, no heartbeats, and none that calls a tool which shows messages.
+    """
     exclude_run_id: _builtins.str
     """Leave out messages of this run (the turn that is asking)."""
     explain: _builtins.bool

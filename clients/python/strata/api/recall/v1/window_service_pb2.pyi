@@ -184,6 +184,7 @@ class BeginTurnRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     CLEAR_WINDOW_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation."""
     agent_id: _builtins.str
@@ -200,6 +201,10 @@ class BeginTurnRequest(_message.Message):
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """What to store, with ids; may be empty."""
 
+    @_builtins.property
+    def held(self) -> Global___HeldWindow:
+        """What the caller holds of the window from an earlier turn; unset if nothing."""
+
     def __init__(
         self,
         *,
@@ -209,14 +214,45 @@ class BeginTurnRequest(_message.Message):
         attempt: _builtins.int = ...,
         inputs: _abc.Iterable[_message_pb2.Message] | None = ...,
         clear_window: _builtins.bool = ...,
+        held: Global___HeldWindow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["held", b"held"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "clear_window", b"clear_window", "conversation_id", b"conversation_id", "inputs", b"inputs", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "clear_window", b"clear_window", "conversation_id", b"conversation_id", "held", b"held", "inputs", b"inputs", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BeginTurnRequest: _TypeAlias = BeginTurnRequest  # noqa: Y015
+
+@_typing.final
+class HeldWindow(_message.Message):
+    """The part of a window that a caller holds: its messages up to one of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The revision that the messages were read at."""
+    message_count: _builtins.int
+    """How many messages, from the system message on."""
+    last_message_id: _builtins.str
+    """The last of them."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        message_count: _builtins.int = ...,
+        last_message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_message_id", b"last_message_id", "message_count", b"message_count", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldWindow: _TypeAlias = HeldWindow  # noqa: Y015
 
 @_typing.final
 class BeginTurnResponse(_message.Message):
@@ -228,8 +264,13 @@ class BeginTurnResponse(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     COMMITTED_STEPS_FIELD_NUMBER: _builtins.int
     COMMITTED_MESSAGES_FIELD_NUMBER: _builtins.int
+    UNCHANGED_COUNT_FIELD_NUMBER: _builtins.int
     committed_steps: _builtins.int
     """Steps of this run that are committed already; 0 on a first attempt."""
+    unchanged_count: _builtins.int
+    """How many messages after the system message are left out of the window, because
+    the caller holds them unchanged. 0 if what it holds has changed, or nothing is held.
+    """
     @_builtins.property
     def window(self) -> Global___Window:
         """The window."""
@@ -249,10 +290,11 @@ class BeginTurnResponse(_message.Message):
         inputs: _abc.Iterable[_message_pb2.Message] | None = ...,
         committed_steps: _builtins.int = ...,
         committed_messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        unchanged_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_messages", b"committed_messages", "committed_steps", b"committed_steps", "inputs", b"inputs", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_messages", b"committed_messages", "committed_steps", b"committed_steps", "inputs", b"inputs", "unchanged_count", b"unchanged_count", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -206,6 +206,7 @@ class ExecuteToolsRequest(_message.Message):
     TAINT_FIELD_NUMBER: _builtins.int
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     MAX_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_SEARCH_BYTES_FIELD_NUMBER: _builtins.int
     OLDER_LINES_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
@@ -233,6 +234,10 @@ class ExecuteToolsRequest(_message.Message):
     max_memory_bytes: _builtins.int
     """UTF-8 bytes that memory blocks and open files may take together in the prompt
     when a call opens files; 0 leaves it to core memory.
+    """
+    max_search_bytes: _builtins.int
+    """UTF-8 bytes that the messages found by a search may take in its return; 0 for the
+    default.
     """
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
@@ -280,12 +285,13 @@ class ExecuteToolsRequest(_message.Message):
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
         per_file_view_window_char_limit: _builtins.int = ...,
         max_memory_bytes: _builtins.int = ...,
+        max_search_bytes: _builtins.int = ...,
         older_lines: Global___OlderLines | None = ...,
         group: Global___CallingGroup | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "older_lines", b"older_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "group", b"group", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "older_lines", b"older_lines", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "group", b"group", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "max_search_bytes", b"max_search_bytes", "message_id", b"message_id", "model", b"model", "older_lines", b"older_lines", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

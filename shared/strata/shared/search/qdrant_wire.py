@@ -1,9 +1,12 @@
 """Qdrant's generated messages and service stubs, without the rest of Qdrant's client.
 
 The messages come with `qdrant-client`. A normal import of that package also loads its HTTP
-client, its local mode and its models, which takes 62 MB and a second at start. This module
-therefore imports only the `grpc` subpackage, with an empty stand-in for the parent package,
-unless the client is already loaded.
+client, its local mode and its models, which takes 30 MB or more and half a second. This module
+therefore imports only the `grpc` subpackage, with an empty stand-in for the parent package, unless
+the client is already loaded.
+
+The vector index and the embedded engine share it. It is outside of `vectors`, so that the process
+of the engine does not load the index.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""The windows that this process has read, so that a turn reads only what is new in one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from strata.agent_loop.convert.messages import window_from_proto
+from strata.agent_loop.domain.conversation.messages import Window
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+
+WINDOW_CACHE_BYTES = 16 << 20
+"""Size of the cache of windows: some 5,000 messages."""
+# What a message takes beside its text, about.
+_MESSAGE_BYTES = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWindow:
+    """A window as it was at the beginning of an earlier turn.
+
+    Attributes:
+        window: The window.
+        size: The bytes that it takes, about.
+    """
+
+    window: Window
+    size: int
+
+    def to_proto(self) -> window_pb.HeldWindow:
+        """Returns what tells recall which messages are held."""
+        messages = self.window.messages
+        return window_pb.HeldWindow(
+            revision=self.window.revision,
+            message_count=len(messages),
+            last_message_id=messages[-1].id,
+        )
+
+
+def whole_window(response: window_pb.BeginTurnResponse, held: HeldWindow | None) -> HeldWindow:
+    """Returns the window of a turn that has begun, with the messages that recall left out.
+
+    Args:
+        response: The response.
+        held: What the request named as held.
+    """
+    window = window_from_proto(response.window)
+    sizes = [_MESSAGE_BYTES + message.ByteSize() for message in response.window.messages]
+    unchanged = response.unchanged_count
+    if not unchanged:
+        return HeldWindow(window, sum(sizes))
+    assert held is not None  # else recall leaves nothing out
+    system, *added = window.messages
+    messages = (system, *held.window.messages[1 : 1 + unchanged], *added)
+    return HeldWindow(replace(window, messages=messages), held.size + sum(sizes[1:]))
+
+
+class WindowCache:
+    """Holds windows by project and conversation; drops the least recently used ones.
+
+    Args:
+        limit: Most bytes of all windows together, about.
+    """
+
+    def __init__(self, limit: int = WINDOW_CACHE_BYTES) -> None:
+        self._limit = limit
+        self._size = 0
+        self._windows: OrderedDict[tuple[str, str], HeldWindow] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> HeldWindow | None:
+        """Returns a window; None if it is not held."""
+        return self._windows.get(key)
+
+    def put(self, key: tuple[str, str], held: HeldWindow) -> None:
+        """Adds a window, or replaces it."""
+        earlier = self._windows.pop(key, None)
+        self._size += held.size - (earlier.size if earlier is not None else 0)
+        self._windows[key] = held
+        while self._size > self._limit:
+            self._size -= self._windows.popitem(last=False)[1].size

@@ -1,0 +1,213 @@
+"""Shows found messages with what was said before and after them, within a budget.
+
+Hits that stand beside each other become one excerpt. The best hit of an excerpt is shown with all
+its fields, the messages around it with time, role and content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
+
+DEFAULT_BYTES = 20_000
+"""UTF-8 bytes that found messages may take if the caller gives no limit."""
+MOST_BYTES = FUNCTION_RETURN_CHAR_LIMIT - 1_000
+"""UTF-8 bytes that they may take in any case: a longer return would be cut as text."""
+
+SHORT_CHARS = 300
+"""Characters of a neighbour: it gives the context of a hit, for which the beginning is enough."""
+
+# Less than this of a message tells nothing.
+_LEAST_BYTES = 80
+# Spaces before each line of a message in a packed return, and the lines around the messages of one
+# side, which may be a single one.
+_INDENT = 10
+_AROUND_LIST = len('          "before": [\n          ],\n')
+_CUT = " [...]"
+
+
+@dataclass(slots=True)
+class Excerpt:
+    """A hit with the messages around it.
+
+    Attributes:
+        hit: The best hit.
+        before: Messages before it, in their order.
+        after: Messages after it, in their order.
+    """
+
+    hit: message_pb.MessageHit
+    before: list[common.Message] = field(default_factory=list)
+    after: list[common.Message] = field(default_factory=list)
+
+
+def excerpts_of(hits: Sequence[message_pb.MessageHit]) -> list[Excerpt]:
+    """Returns the excerpts of hits, in the order of their best hits.
+
+    Hits that have a message in common, as hit or as neighbour, are in one excerpt. Each message is
+    in one excerpt.
+
+    Args:
+        hits: The hits, best first, with their neighbours.
+    """
+    groups: list[tuple[list[message_pb.MessageHit], dict[str, common.Message]]] = []
+    for hit in hits:
+        messages = {message.id: message for message in (hit.message, *hit.neighbours)}
+        members = [hit]
+        separate = []
+        for others, known in groups:
+            if messages.keys() & known.keys():
+                members = others + members
+                messages = known | messages
+            else:
+                separate.append((others, known))
+        groups = [*separate, (members, messages)]
+    rank = {hit.message.id: number for number, hit in enumerate(hits)}
+    excerpts = []
+    for members, messages in groups:
+        best = min(members, key=lambda hit: rank[hit.message.id])
+        ordered = sorted(messages.values(), key=lambda message: message.sequence)
+        middle = best.message.sequence
+        excerpts.append(
+            Excerpt(
+                best,
+                [message for message in ordered if message.sequence < middle],
+                [message for message in ordered if message.sequence > middle],
+            )
+        )
+    return sorted(excerpts, key=lambda excerpt: rank[excerpt.hit.message.id])
+
+
+def show(
+    excerpts: Sequence[Excerpt],
+    describe_hit: Callable[[message_pb.MessageHit], dict[str, Any]],
+    describe_neighbour: Callable[[common.Message], dict[str, Any]],
+    *,
+    matches: Sequence[str],
+    most_bytes: int = 0,
+) -> tuple[list[dict[str, Any]], list[common.Message]]:
+    """Returns the excerpts as the model sees them, and the messages that are in them.
+
+    All matches come before the messages around them. Long matches are cut so that further matches
+    fit; those with the lowest ranks are left out if all are too many. What is left goes to
+    neighbours, those next to a match first. A message that is cut says so.
+
+    Args:
+        excerpts: The excerpts, best first.
+        describe_hit: Describes a hit; the description has a ``content``.
+        describe_neighbour: Describes another message; likewise.
+        matches: Ids of all hits, best first. Those that are not the best of their excerpt are
+            described as neighbours.
+        most_bytes: UTF-8 bytes that all descriptions may take as indented JSON; 0 for the default.
+            The best hit is shown in any case.
+    """
+    budget = min(most_bytes or DEFAULT_BYTES, MOST_BYTES)
+    items: dict[str, dict[str, Any]] = {}
+    messages_by_id: dict[str, common.Message] = {}
+    for excerpt in excerpts:
+        best = excerpt.hit.message
+        messages_by_id |= {item.id: item for item in (best, *excerpt.before, *excerpt.after)}
+        items[best.id] = describe_hit(excerpt.hit)
+    ranked = [items.get(name) or describe_neighbour(messages_by_id[name]) for name in matches]
+    count, left = _fit_matches(ranked, budget)
+    shown = dict(zip(matches[:count], ranked, strict=False))
+    for excerpt in excerpts:
+        if excerpt.hit.message.id not in shown:
+            break
+        for message in _nearest_first(excerpt):
+            if message.id in matches:
+                continue
+            item = describe_neighbour(message)
+            item["content"] = shortened(item["content"])
+            if item["content"] and _fit(item, left):
+                left -= _size(item)
+                shown[message.id] = item
+    return [
+        shown[excerpt.hit.message.id] | _around(excerpt, shown)
+        for excerpt in excerpts
+        if excerpt.hit.message.id in shown
+    ], [messages_by_id[name] for name in shown]
+
+
+def shortened(text: str) -> str:
+    """Returns the beginning of a text that is shown for context."""
+    return text if len(text) <= SHORT_CHARS else text[:SHORT_CHARS].rstrip() + _CUT
+
+
+def _around(excerpt: Excerpt, shown: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    sides = {"before": excerpt.before, "after": excerpt.after}
+    described = {
+        name: [shown[message.id] for message in messages if message.id in shown]
+        for name, messages in sides.items()
+    }
+    return {name: items for name, items in described.items() if items}
+
+
+def _nearest_first(excerpt: Excerpt) -> Iterator[common.Message]:
+    sides = (reversed(excerpt.before), excerpt.after)
+    for pair in zip_longest(*sides):
+        yield from (message for message in pair if message is not None)
+
+
+def _fit_matches(items: Sequence[dict[str, Any]], budget: int) -> tuple[int, int]:
+    """Cuts the contents of as many matches as fit, at least one.
+
+    Returns:
+        The number of matches that fit, and the bytes that are left.
+    """
+    fixed = [_size(item | {"content": ""}) for item in items]
+    # More of a text than the budget cannot be shown, and need not be measured.
+    texts = [_json_size(item["content"][:budget]) for item in items]
+    left, count = budget, 0
+    for item_bytes, text_bytes in zip(fixed, texts, strict=True):
+        least = item_bytes + min(text_bytes, _LEAST_BYTES)
+        if count and least > left:
+            break
+        left -= least
+        count += 1
+    left = budget - sum(fixed[:count])
+    # Space that short messages leave unused goes to the long ones, but never more than half of the
+    # budget to one of them.
+    for position, index in enumerate(sorted(range(count), key=texts.__getitem__)):
+        share = min(max(left // (count - position), _LEAST_BYTES), budget // 2)
+        items[index]["content"] = _cut(items[index]["content"], max(share, _LEAST_BYTES))
+        left -= _json_size(items[index]["content"])
+    return count, left
+
+
+def _fit(item: dict[str, Any], most_bytes: int) -> bool:
+    """Cuts the content of an item so that it fits; returns False if too little is left of it."""
+    for_content = most_bytes - _size(item | {"content": ""})
+    size = _json_size(item["content"])
+    if for_content < min(size, _LEAST_BYTES):
+        return False
+    item["content"] = _cut(item["content"], for_content)
+    return True
+
+
+def _size(item: dict[str, Any]) -> int:
+    """Returns the bytes of a description as it stands in an indented return."""
+    text = json.dumps(item, ensure_ascii=False, indent=2)
+    return len(text.encode()) + _INDENT * (text.count("\n") + 1) + _AROUND_LIST
+
+
+def _json_size(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Cuts a text to a size as JSON, in which line breaks and quotes take two bytes."""
+    if len(text) <= most_bytes and _json_size(text) <= most_bytes:
+        return text
+    most = max(most_bytes - len(_CUT), 0)
+    kept = text[:most]
+    while (size := _json_size(kept)) > most:
+        kept = kept[: min(len(kept) - 1, len(kept) * most // size)]
+    return kept.rstrip() + _CUT

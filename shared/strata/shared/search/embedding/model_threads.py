@@ -1,0 +1,179 @@
+"""The threads of a local embedding model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from strata.shared.processors import usable_cores
+from strata.shared.search.embedding.base import Kind
+
+# More would take memory for more texts at once, and the caches of the services beside them.
+_MOST_DOCUMENT_THREADS = 4
+# With so much more niceness, a thread gets a tenth of a processor that another one wants. With much
+# less, the index would fall behind where turns keep all processors busy.
+_MORE_NICENESS = 10
+_MOST_NICENESS = 19
+# After longer texts, memory that is not needed is returned to the system a moment later.
+_HEAVY_CHARS = 300
+_GIVE_BACK_AFTER_S = 1.0
+# Other work wants the cores if the runs of about a second waited for a processor for this share of
+# their time. An import itself, with what it does in the database and the index, stays below 0.17;
+# beside turns it reaches 0.3.
+_CONTENDED = 0.2
+_MOMENTS_S = 1.0
+# Then documents leave the other cores for this long; twice as long, up to the limit, each time that
+# the cores are in use again soon after.
+_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 40.0
+_Result = TypeVar("_Result")
+
+
+class SpareCores:
+    """Observes whether other work wants the cores that additional documents would use.
+
+    That work can be in other processes, such as the database. It shows in the runs of a model: they
+    take longer than the processor time that they use.
+
+    Args:
+        now: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._waiting_share = 0.0
+        self._pause = _PAUSE_S
+        self._pause_end = float("-inf")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether other work wants these cores."""
+        return self._now() < self._pause_end
+
+    def note(self, seconds: float, processor_seconds: float) -> None:
+        """Records a run of the model.
+
+        Args:
+            seconds: Its duration.
+            processor_seconds: The processor time of its thread.
+        """
+        # Threads record without a lock: a record that is lost to another one changes little.
+        waited = max(0.0, seconds - processor_seconds)
+        # A moving average over time: a longer run counts more.
+        weight = min(1.0, seconds / _MOMENTS_S)
+        share = waited / seconds if seconds else 0.0
+        self._waiting_share += weight * (share - self._waiting_share)
+        if self._waiting_share >= _CONTENDED and not self.wanted:
+            self._begin_pause()
+
+    def _begin_pause(self) -> None:
+        now = self._now()
+        used_soon_after = now < self._pause_end + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if used_soon_after else _PAUSE_S
+        self._pause_end = now + self._pause
+        self._waiting_share = 0.0
+
+
+class ModelThreads:
+    """Runs a model: queries in one thread, documents in others of lower priority.
+
+    ONNX Runtime releases the GIL meanwhile. Documents use all cores that nothing else needs: the
+    system's scheduler prefers the other threads, and other processes. The caller should embed one
+    document at a time while `cores_wanted`. Without priorities of threads (on other systems than
+    Linux), one thread embeds the documents.
+
+    Attributes:
+        documents_at_once: Documents that can be embedded concurrently.
+    """
+
+    def __init__(self) -> None:
+        self._spare_cores = SpareCores()
+        self.documents_at_once = (
+            min(usable_cores(), _MOST_DOCUMENT_THREADS) if sys.platform == "linux" else 1
+        )
+        self._queries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedding")
+        self._documents = ThreadPoolExecutor(
+            max_workers=self.documents_at_once,
+            thread_name_prefix="embedding-documents",
+            initializer=_lower_priority,
+        )
+        self._giving_back: asyncio.TimerHandle | None = None
+
+    def cores_wanted(self) -> bool:
+        """Returns whether other work wants the cores of all documents but one."""
+        return self._spare_cores.wanted
+
+    def run(self, function: Callable[[], _Result]) -> asyncio.Future[_Result]:
+        """Starts a function in the thread of the queries; returns its future."""
+        return asyncio.get_running_loop().run_in_executor(self._queries, function)
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        kind: Kind,
+        embed_one: Callable[[str], list[float]],
+        release_memory: Callable[[], object],
+    ) -> list[list[float]]:
+        """Returns the vectors of texts.
+
+        Args:
+            texts: The texts.
+            kind: Of what kind they are.
+            embed_one: Returns the vector of a text; called in several threads. One text per run,
+                so that a vector cannot depend on what else is in the batch; batches were not faster
+                on one thread.
+            release_memory: Returns memory to the system; called in a thread, some time after long
+                texts.
+        """
+        loop = asyncio.get_running_loop()
+        executor = self._queries if kind == "query" else self._documents
+        run = embed_one if kind == "query" else self._observed(embed_one)
+        vectors = await asyncio.gather(
+            *(loop.run_in_executor(executor, run, text) for text in texts)
+        )
+        if self._giving_back is None and sum(map(len, texts)) > _HEAVY_CHARS:
+            self._giving_back = loop.call_later(_GIVE_BACK_AFTER_S, self._give_back, release_memory)
+        return vectors
+
+    async def close(self) -> None:
+        """Ends the threads after they have processed earlier calls."""
+        if self._giving_back is not None:
+            self._giving_back.cancel()
+        for executor in (self._documents, self._queries):
+            await asyncio.to_thread(executor.shutdown)
+
+    def abandon(self) -> None:
+        """Ends the threads after their calls, without waiting for that."""
+        for executor in (self._documents, self._queries):
+            executor.shutdown(wait=False)
+
+    def _observed(self, embed_one: Callable[[str], list[float]]) -> Callable[[str], list[float]]:
+        def run(text: str) -> list[float]:
+            started, processor_started = time.perf_counter(), time.thread_time()
+            vector = embed_one(text)
+            processor_seconds = time.thread_time() - processor_started
+            self._spare_cores.note(time.perf_counter() - started, processor_seconds)
+            return vector
+
+        return run
+
+    def _give_back(self, release_memory: Callable[[], object]) -> None:
+        self._giving_back = None
+        with contextlib.suppress(RuntimeError):  # it is being closed
+            self._queries.submit(release_memory)
+
+
+def _lower_priority() -> None:
+    # On Linux, the niceness of a thread is its own.
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        # Relative: the process may have a niceness of its own, which must not become less.
+        niceness = os.getpriority(os.PRIO_PROCESS, thread) + _MORE_NICENESS
+        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _MOST_NICENESS))

@@ -1,0 +1,19 @@
+"""Stores what the default embedding model computes once for an installation.
+
+    python -m strata.shared.search.embedding.prepare
+
+Without it, the first process that loads the model does so, where it may write to the installation.
+"""
+
+from strata.shared.search.embedding.e5 import E5Model
+from strata.shared.search.embedding.sentence_encoder import SentenceEncoder
+
+
+def main() -> None:
+    """Stores the arrays of both models."""
+    E5Model.load()
+    SentenceEncoder.load()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""A caller that holds messages of a window reads only the others, and has the whole window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text as sql
+
+from recall_conversations import Talk, text, with_pinned_steps
+from strata.recall.domain.messages import HeldWindow, Message, Step, TurnStart
+from strata.shared.db import Database
+from strata.shared.ids import new_id
+from strata.shared.messages import MessageRole
+
+
+class Holder:
+    """Begins turns in a conversation, and holds the window of the last one."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._messages: tuple[Message, ...] = ()
+        self._held: HeldWindow | None = None
+
+    async def begin(self, *, run: str = "", attempt: int = 1, clear: bool = False) -> TurnStart:
+        """Begins a turn; afterwards the messages held are those of the window."""
+        run = run or new_id("run")
+        asked = text(MessageRole.USER, "asked", run_id=run)
+        talk = self._talk
+        start = await talk.windows.begin_turn(
+            talk.id, talk.agent, run, attempt, [asked], clear=clear, held=self._held
+        )
+        system, *added = start.window.messages
+        kept = self._messages[1 : 1 + start.unchanged_count]
+        self._messages = (system, *kept, *added)
+        assert replace(start.window, messages=self._messages) == await talk.windows.get(talk.id)
+        last = self._messages[-1].id
+        self._held = HeldWindow(start.window.revision, len(self._messages), last)
+        return start
+
+
+@pytest.fixture
+async def talk(database: Database) -> Talk:
+    return await Talk(database).open()
+
+
+async def commit(
+    talk: Talk, run: str, *, system_text: str | None = None, evict_count: int = 0
+) -> None:
+    await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
+    reply = text(MessageRole.ASSISTANT, "reply", run_id=run, step=1)
+    step = Step(
+        talk.id, talk.agent, run, 1, 1, (reply,), system_text=system_text, evict_count=evict_count
+    )
+    await talk.windows.commit_step(step)
+
+
+async def test_only_new_messages_and_the_system_message_are_read(talk: Talk) -> None:
+    holder = Holder(talk)
+    assert (await holder.begin()).unchanged_count == 0
+    await talk.turn("by another replica", calls=2)
+    await commit(talk, new_id("run"), system_text="A new text.")
+    start = await holder.begin()
+    assert start.unchanged_count == 1
+    assert [message.role.value for message in start.window.messages] == [
+        *("system", "user", "assistant", "tool", "tool"),
+        *("assistant", "user"),
+    ]
+
+
+async def test_a_repeated_attempt_reads_what_its_steps_added(talk: Talk) -> None:
+    holder, run = Holder(talk), new_id("run")
+    await holder.begin(run=run)
+    reply = text(MessageRole.ASSISTANT, "reply", run_id=run, step=1)
+    await talk.windows.commit_step(Step(talk.id, talk.agent, run, 1, 1, (reply,)))
+    start = await holder.begin(run=run, attempt=2)
+    assert start.unchanged_count == 1
+    assert len(start.window.messages) == 2
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        HeldWindow(revision=99, message_count=2, last_message_id="{last}"),
+        HeldWindow(revision=0, message_count=2, last_message_id="message-of-another"),
+        HeldWindow(revision=2, message_count=3, last_message_id="{last}"),
+        HeldWindow(revision=2, message_count=0, last_message_id="{last}"),
+        HeldWindow(revision=2, message_count=-1, last_message_id="{last}"),
+        HeldWindow(revision=2, message_count=2**31 - 1, last_message_id=""),
+    ],
+)
+async def test_caller_that_holds_something_else_reads_the_whole_window(
+    talk: Talk, held: HeldWindow
+) -> None:
+    await Holder(talk).begin()
+    whole = await talk.windows.get(talk.id)
+    last = held.last_message_id.format(last=whole.messages[-1].id)
+    start = await talk.windows.begin_turn(
+        talk.id, talk.agent, new_id("run"), 1, [], held=replace(held, last_message_id=last)
+    )
+    assert start.unchanged_count == 0
+    assert start.window.messages == whole.messages
+
+
+async def rewrite_revision(talk: Talk) -> int:
+    async with talk.database.transaction(read_only=True) as connection:
+        row = await connection.execute(
+            sql("SELECT rewrite_revision FROM recall.windows WHERE conversation_id = :id"),
+            {"id": talk.id},
+        )
+        return int(row.scalar_one())
+
+
+@pytest.mark.parametrize("change", ["clear", "leave", "evict", "compact", "pin", "unpin"])
+async def test_each_change_but_an_addition_is_a_rewrite(talk: Talk, change: str) -> None:
+    asked, *_ = await talk.turn("first")
+    await commit(talk, new_id("run"), system_text="A new text.")
+    assert await rewrite_revision(talk) == 0
+    match change:
+        case "clear":
+            await Holder(talk).begin(clear=True)
+        case "leave":
+            await commit(talk, new_id("run"), evict_count=1)
+        case "evict":
+            await talk.windows.evict(talk.id, talk.agent, asked.sequence)
+        case "compact":
+            await talk.compact()
+        case "pin" | "unpin":
+            await talk.pins.set(asked.id, pinned=True)
+            if change == "unpin":
+                await talk.pins.set(asked.id, pinned=False)
+    revision = (await talk.windows.get(talk.id)).revision
+    assert await rewrite_revision(talk) == revision
+    await talk.turn("second")
+    assert await rewrite_revision(talk) == revision
+
+
+async def test_a_summary_in_the_place_of_one_message_is_noticed(talk: Talk) -> None:
+    await talk.turn("first")
+    holder = Holder(talk)
+    await holder.begin()
+    await talk.compact(*(await talk.window())[2:])
+    assert (await holder.begin()).unchanged_count == 0
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("turn", "calls", "pin", "unpin", "compact", "clear", "leave", "evict", "system"),
+                *("hold", "hold", "hold"),
+            ]
+        ),
+        st.integers(0, 60),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(moves=MOVES)
+@example(moves=[("turn", 0), ("hold", 0), ("pin", 0), ("hold", 0), ("unpin", 0), ("hold", 0)])
+@example(moves=[("turn", 0), ("hold", 0), ("leave", 0), ("hold", 0), ("evict", 3), ("hold", 0)])
+@example(moves=[("hold", 0), ("clear", 0), ("hold", 0), ("compact", 0), ("hold", 0)])
+async def test_whatever_is_done_the_window_is_whole(
+    database: Database, moves: list[tuple[str, int]]
+) -> None:
+    talk = await Talk(database).open()
+    # Two replicas that hold different revisions.
+    holders = [Holder(talk), Holder(talk)]
+    for move, number in moves:
+        body = [
+            message
+            for message in await talk.window()
+            if message.role not in {MessageRole.SYSTEM, MessageRole.SUMMARY}
+        ]
+        match move:
+            case "turn" | "calls":
+                await talk.turn(f"words {number}", calls=number % 3 if move == "calls" else 0)
+            case "pin" | "unpin" if body:
+                await talk.pins.set(body[number % len(body)].id, pinned=move == "pin")
+            case "compact" if body:
+                kept = with_pinned_steps(body)
+                if kept != body:
+                    await talk.compact(*kept)
+            case "clear":
+                await holders[number % 2].begin(clear=True)
+            case "leave" if body and not any(m.pinned or m.step for m in body[:1]):
+                await commit(talk, new_id("run"), evict_count=1)
+            case "evict" if body:
+                await talk.windows.evict(talk.id, talk.agent, body[number % len(body)].sequence)
+            case "system":
+                await commit(talk, new_id("run"), system_text=f"Text {number}.")
+            case "hold":
+                await holders[number % 2].begin()
+    for holder in holders:
+        await holder.begin()

@@ -1,0 +1,107 @@
+"""The threads of a local embedding model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+
+from strata.shared.search.embedding import model_threads
+from strata.shared.search.embedding.base import Kind
+from strata.shared.search.embedding.model_threads import ModelThreads, SpareCores
+
+
+def _niceness(_: str) -> list[float]:
+    return [os.getpriority(os.PRIO_PROCESS, threading.get_native_id())]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+@pytest.mark.parametrize(("kind", "nicer_by"), [("query", 0), ("document", 10)])
+async def test_documents_are_embedded_with_lower_priority(kind: Kind, nicer_by: int) -> None:
+    threads = ModelThreads()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    [[niceness]] = await threads.embed(["text"], kind, _niceness, lambda: None)
+    assert niceness == min(own + nicer_by, 19)
+    await threads.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems embed documents in one thread")
+async def test_documents_use_all_cores_and_a_query_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_threads, "usable_cores", lambda: 3)
+    threads = ModelThreads()
+    assert threads.documents_at_once == 3
+    barrier, release = threading.Barrier(3 + 1), threading.Event()
+
+    def held(text: str) -> list[float]:
+        barrier.wait(60)
+        release.wait(60)
+        return [float(text)]
+
+    waiting = asyncio.create_task(threads.embed(["0", "1", "2"], "document", held, lambda: None))
+    await asyncio.to_thread(barrier.wait, 60)
+    assert await threads.embed(["7"], "query", lambda text: [float(text)], lambda: None) == [[7.0]]
+    assert not waiting.done()
+    release.set()
+    assert await waiting == [[0.0], [1.0], [2.0]]
+    await threads.close()
+
+
+class Cores:
+    """Cores whose time passes only while runs of a model use them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.spare = SpareCores(lambda: self.now)
+
+    def run(self, seconds: float, *, waiting_share: float) -> None:
+        """Runs for so many seconds, in pieces of 20 ms."""
+        for _ in range(round(seconds / 0.02)):
+            self.now += 0.02
+            self.spare.note(0.02, 0.02 * (1 - waiting_share))
+
+
+def test_cores_are_wanted_while_runs_wait_for_a_processor() -> None:
+    cores = Cores()
+    cores.run(10, waiting_share=0.16)
+    assert not cores.spare.wanted, "an import itself needs as much"
+    cores.run(0.02, waiting_share=0.7)
+    assert not cores.spare.wanted, "a single run was interrupted"
+    cores.run(1, waiting_share=0.4)
+    assert cores.spare.wanted
+    cores.now += 5
+    assert not cores.spare.wanted
+
+
+def test_cores_that_stay_in_use_are_left_for_longer_each_time() -> None:
+    cores, seconds_of_use = Cores(), 0.0
+    for _ in range(1000):
+        wanted = cores.spare.wanted
+        seconds_of_use += 0 if wanted else 0.1
+        # With one document at a time, the other work finds a core.
+        cores.run(0.1, waiting_share=0.05 if wanted else 0.4)
+    assert seconds_of_use < 6
+
+    cores.now += 100
+    cores.run(1, waiting_share=0.4)
+    assert cores.spare.wanted
+    cores.now += 5
+    assert not cores.spare.wanted, "the pause is short again after a quiet time"
+
+
+async def test_document_that_waits_for_a_processor_is_noticed() -> None:
+    threads = ModelThreads()
+
+    def wait(text: str) -> list[float]:
+        threading.Event().wait(0.5)
+        return [0.0]
+
+    await threads.embed(["text"], "query", wait, lambda: None)
+    assert not threads.cores_wanted()
+    await threads.embed(["text"], "document", wait, lambda: None)
+    assert threads.cores_wanted()
+    await threads.close()
