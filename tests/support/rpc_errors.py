@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -22,3 +23,20 @@ def reason(error: grpc.aio.AioRpcError) -> str:
     assert status_of(error.trailing_metadata()).details[0].Unpack(info)
     assert info.domain == "strata"
     return str(info.reason)
+
+
+async def error_of_call(
+    channel: Any, path: str, metadata: Sequence[tuple[str, str]] = ()
+) -> grpc.aio.AioRpcError | None:
+    """Calls a method of any shape with an empty request; returns the error it ends with, or None.
+
+    On the wire the shapes differ in the number of messages only. This one sends the message and the
+    end of the stream together, so that a server that answers before it has read everything breaks
+    no write, for which grpc.aio would raise another error.
+    """
+    try:
+        async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=20):
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error
+    return None

@@ -14,7 +14,7 @@ from clocks import OffsetClock
 from integration.gateway.scripted_runs import NEVER, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
-from rpc_errors import reason
+from rpc_errors import error_of_call, reason
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb
@@ -35,25 +35,7 @@ def path_of(method: MethodDescriptor) -> str:
 
 
 async def status(gateway: Gateway, method: MethodDescriptor, *metadata: tuple[str, str]) -> Any:
-    """Calls a method with an empty request and returns the error it ends with, or None."""
-    shape = (method.client_streaming, method.server_streaming)
-    channel, path = gateway.channel, path_of(method)
-    try:
-        if shape == (False, False):
-            await channel.unary_unary(path)(b"", metadata=metadata, timeout=20)
-        elif shape == (False, True):
-            async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=20):
-                pass
-        elif shape == (True, False):
-            call = channel.stream_unary(path)(iter([b""]), metadata=metadata, timeout=20)
-            await call
-        else:
-            both = channel.stream_stream(path)
-            async for _ in both(iter([b""]), metadata=metadata, timeout=20):
-                pass
-    except grpc.aio.AioRpcError as error:
-        return error
-    return None
+    return await error_of_call(gateway.channel, path_of(method), metadata)
 
 
 async def key(gateway: Gateway, *scopes: str, **fields: Any) -> tuple[str, pb.ApiKey]:

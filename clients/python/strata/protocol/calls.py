@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from strata.protocol.errors import StrataError, UnavailableError
+from strata.protocol.final_status import FinalStatus, is_failed_write
 from strata.protocol.shapes import RpcShape
 from strata.protocol.status import WireStatus, from_rpc_error
 
@@ -178,16 +179,6 @@ class Call(grpc.aio.Call):
         with self._waiting:
             await self._call.wait_for_connection()
 
-    async def write(self, request: Any) -> None:
-        """Sends a request of a call whose requests stream, and have no iterator."""
-        with self._waiting:
-            await self._call.write(request)
-
-    async def done_writing(self) -> None:
-        """Ends the stream of requests."""
-        with self._waiting:
-            await self._call.done_writing()
-
     def error_of(self, status: WireStatus) -> StrataError:
         """Returns the error for the status with which the peer ended the call."""
         cause = grpc.aio.AioRpcError(
@@ -228,6 +219,77 @@ class ResponseStreamCall(Call):
             return await self._call.read()
 
 
+class RequestStreamCall(Call):
+    """Common part of the calls whose requests stream: they raise the error that the peer sent.
+
+    A peer may end a call before it has read all requests, as it does with an upload that exceeds a
+    quota. The next write fails then, and grpc.aio replaces the peer's status (grpc/grpc#36066).
+    """
+
+    def __init__(self, call: Any, peer: Peer, vouched: bool) -> None:
+        super().__init__(call, peer, vouched)
+        self._final = FinalStatus()
+        call.add_done_callback(self._final.note)
+
+    async def write(self, request: Any) -> None:
+        """Sends a request of a call that has no iterator over requests."""
+        try:
+            with self._waiting:
+                await self._call.write(request)
+        except StrataError as error:
+            final = await self._final_error(error)
+            raise final from final.__cause__
+
+    async def done_writing(self) -> None:
+        """Ends the stream of requests."""
+        with self._waiting:
+            await self._call.done_writing()
+
+    async def _final_error(self, error: StrataError) -> StrataError:
+        """Returns the error that the peer sent, for one that was raised by this call.
+
+        If the peer sent none, or it is not known a while after a failed write, that is `error`.
+        """
+        if not is_failed_write(error):
+            return error
+        status = await self._final.after_failed_write(self._call)
+        if status is None or status.code is grpc.StatusCode.OK:
+            return error
+        return self.error_of(status)
+
+
+class RequestStreamSingleResponseCall(RequestStreamCall, SingleResponseCall):
+    """A call with streamed requests and one response, which is awaited."""
+
+    async def _result(self) -> Any:
+        try:
+            return await super()._result()
+        except StrataError as error:
+            final = await self._final_error(error)
+            raise final from final.__cause__
+
+
+class RequestStreamResponseStreamCall(RequestStreamCall, ResponseStreamCall):
+    """A call with streamed requests and responses."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._responses()
+
+    async def _responses(self) -> AsyncIterator[Any]:
+        while (response := await self.read()) is not grpc.aio.EOF:
+            yield response
+
+    async def read(self) -> Any:
+        """Returns the next response, or `grpc.aio.EOF`."""
+        try:
+            # Not by `super`: each layer costs time for each response.
+            with self._waiting:
+                return await self._call.read()
+        except StrataError as error:
+            final = await self._final_error(error)
+            raise final from final.__cause__
+
+
 class _Responses:
     def __init__(self, call: Call, inner: Any, waiting: _Waiting) -> None:
         # Held because it cancels itself once nobody holds it.
@@ -243,6 +305,14 @@ class _Responses:
             return await self._inner.__anext__()
 
 
+_CLASSES: dict[RpcShape, type[Call]] = {
+    RpcShape(False, False): SingleResponseCall,
+    RpcShape(False, True): ResponseStreamCall,
+    RpcShape(True, False): RequestStreamSingleResponseCall,
+    RpcShape(True, True): RequestStreamResponseStreamCall,
+}
+
+
 def call_class(shape: RpcShape) -> type[Call]:
     """Returns the class of the calls of a shape."""
-    return ResponseStreamCall if shape.response_streaming else SingleResponseCall
+    return _CLASSES[shape]

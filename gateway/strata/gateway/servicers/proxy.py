@@ -16,12 +16,12 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 
-from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
+from strata.protocol.errors import Reason, StrataError, UnavailableError
+from strata.protocol.final_status import is_failed_write
 from strata.protocol.shapes import ClientMethod, RpcShape
 from strata.protocol.status import DETAILS_KEY, WireStatus, code_of
 from strata.shared.clock_skew import SERVER_HOST_KEY
 from strata.shared.context import current_project
-from strata.shared.final_status import FinalStatus, is_failed_write
 from strata.shared.interceptors.pipeline import rpc_handler
 from strata.shared.service import GrpcService
 
@@ -118,7 +118,7 @@ class _Forwarder:
             response = await self._response(call, context, requests)
             await _relay_trailing(call, context)
         except StrataError as error:
-            await self._refuse(error, context, requests)
+            await self._refuse(error, context)
         finally:
             if requests is not None:
                 requests.stop()
@@ -147,13 +147,7 @@ class _Forwarder:
         if self._after is not None:
             self._after(current_project())
 
-    async def _refuse(
-        self, error: StrataError, context: Any, requests: _RequestForwarding | None
-    ) -> Never:
-        if requests is not None and is_failed_write(error):
-            status = await requests.failed_status()
-            if status is not None:
-                await context.abort_with_status(status)
+    async def _refuse(self, error: StrataError, context: Any) -> Never:
         cause = error.__cause__
         # Relay the status of the service only if the channel did not map it to another one.
         if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is code_of(error):
@@ -186,8 +180,6 @@ class _RequestForwarding:
 
     def __init__(self, call: Any, requests: AsyncIterator[bytes]) -> None:
         self._call = call
-        self._final = FinalStatus()
-        call.add_done_callback(self._final.note)
         self._failure: Exception | None = None
         self._task = asyncio.create_task(self._write_all(requests))
 
@@ -199,16 +191,6 @@ class _RequestForwarding:
         """Raises the error because of which the call was cancelled, if there is one."""
         if self._failure is not None:
             raise self._failure
-
-    async def failed_status(self) -> WireStatus | None:
-        """Returns the status with which the service ended the call.
-
-        Waits until it is known; None if it is OK or never becomes known.
-        """
-        status = await self._final.after_failed_write(self._call)
-        if status is None or status.code is grpc.StatusCode.OK:
-            return None
-        return WireStatus(status.code, status.details, _without_internal(status.trailing_metadata))
 
     async def _write_all(self, requests: AsyncIterator[bytes]) -> None:
         try:
@@ -225,9 +207,9 @@ class _RequestForwarding:
         except asyncio.InvalidStateError:
             # The service responded before it had read all requests.
             return
-        except InternalError as error:
+        except StrataError as error:
             # If the service ended the call with OK, its response still has to be read.
-            if not is_failed_write(error) or await self.failed_status() is not None:
+            if not is_failed_write(error):
                 raise
 
 

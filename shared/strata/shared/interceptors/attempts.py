@@ -16,7 +16,6 @@ import grpc.aio
 
 from strata.protocol.attempts import Repeated, RepeatedCall, RepeatLimits
 from strata.protocol.errors import Reason, StrataError, UnavailableError, passes
-from strata.shared.final_status import FinalStatus, is_failed_write
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 
@@ -151,6 +150,10 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
     An attempt that was never sent, because no connection could be made, is followed by another,
     and so are a few attempts whose token is refused. A stream that breaks off later is left to its
     reader.
+
+    Where requests stream, they are a `RequestStream`, and each attempt sends all of them. The peer
+    checks the token before the method begins, so the requests of an attempt whose token was refused
+    had no effect.
     """
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -166,7 +169,7 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
         try:
             while True:
                 try:
-                    return await self._read_attempt()
+                    return await self._attempt.read()
                 except UnavailableError as error:
                     if not (self._may_repeat(error) and await self._paused(error)):
                         raise
@@ -174,42 +177,10 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
         finally:
             self._stop_reading()
 
-    async def _read_attempt(self) -> Any:
-        return await self._attempt.read()
-
     def _may_repeat(self, error: StrataError) -> bool:
         if self._final or not error.unsent:
             return False
         return not token_refused(error) or self._take_attempt()
-
-
-class RepeatedBidiStream(RepeatedStream):
-    """Attempts at one call with a `RequestStream` and streamed responses.
-
-    Each attempt sends all requests. The peer checks the token before the method begins, so the
-    requests of an attempt whose token was refused had no effect.
-    """
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._status = FinalStatus()
-        self._attempt.add_done_callback(self._status.note)
-
-    async def _read_attempt(self) -> Any:
-        """Returns the next response; raises the error that the peer sent.
-
-        A write that fails at the same moment hides the peer's status from the reader.
-        """
-        try:
-            return await self._attempt.read()
-        except StrataError as error:
-            if not is_failed_write(error):
-                raise
-            status = await self._status.after_failed_write(self._attempt)
-            if status is None or status.code is grpc.StatusCode.OK:
-                raise
-            failure: StrataError = self._attempt.error_of(status)
-            raise failure from failure.__cause__
 
 
 class _Watch:

@@ -23,7 +23,6 @@ from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.context import RequestContext, current, use
 from strata.shared.interceptors.attempts import (
-    RepeatedBidiStream,
     RepeatedStream,
     RepeatPolicy,
     ServiceCall,
@@ -199,8 +198,7 @@ class _RepeatedCallable(_Callable):
             until = latest if deadline is None else deadline
             return ServiceCall(attempt, path, until=until, policy=policy)
         until = latest if deadline is None else min(latest, deadline)
-        repeated = RepeatedBidiStream if shape.request_streaming else RepeatedStream
-        return repeated(attempt, path, until, policy)
+        return RepeatedStream(attempt, path, until, policy)
 
 
 class ClientChannel(WrappedChannel):

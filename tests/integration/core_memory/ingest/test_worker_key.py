@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from integration.core_memory.ingest.conftest import Services
+from rpc_errors import error_of_call
 from strata.api.archival.v1 import (
     agent_archive_service_pb2,
     archive_service_pb2,
@@ -38,17 +38,8 @@ async def status(channel: Any, method: MethodDescriptor, token: str) -> grpc.Sta
     """Calls a method with an empty request and returns how it ends."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     metadata = (("authorization", f"Bearer {token}"),)
-    try:
-        if method.client_streaming:
-            await channel.stream_unary(path)(iter([b""]), metadata=metadata, timeout=20)
-        elif method.server_streaming:
-            async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=20):
-                pass
-        else:
-            await channel.unary_unary(path)(b"", metadata=metadata, timeout=20)
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return grpc.StatusCode.OK
+    error = await error_of_call(channel, path, metadata)
+    return grpc.StatusCode.OK if error is None else error.code()
 
 
 async def test_archival_accepts_the_workers_key_for_the_index_of_files_only(
