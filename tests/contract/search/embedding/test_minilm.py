@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -133,39 +131,3 @@ async def test_weights_are_taken_from_a_given_path(tmp_path: Path, minilm: MiniL
         assert await other.embed(["same"], "query") == await minilm.embed(["same"], "query")
     finally:
         await other.close()
-
-
-# In a process of its own: of this one's memory the other tests have their part.
-_LONG_TEXTS = """
-import asyncio, os
-from strata.shared.search.embedding.minilm import MiniLmEmbedder
-
-def resident():
-    pages = int(open("/proc/self/statm").read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
-
-async def main():
-    model = await MiniLmEmbedder.load()
-    await model.embed(["short"], "document")
-    # What a server has beside it, so that blocks that are freed do not lie at the top.
-    held = [bytes(700 + number % 900) for number in range(50_000)]
-    before = resident()
-    texts = [" ".join(f"word{n * m % 997}" for n in range(200)) for m in range(8)]
-    await model.embed(texts, "document")
-    await asyncio.sleep(1.5)
-    await model.close()
-    print(resident() - before)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc on Linux")
-def test_memory_of_long_texts_is_returned_to_the_system() -> None:
-    command = [sys.executable, "-c", _LONG_TEXTS]
-
-    def grown_mb() -> int:
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    # Where threads are preempted, what they allocate meanwhile holds more: up to 31 MB were seen.
-    assert any(grown_mb() < 30 for _ in range(3)), "60 and more, unless the heap gives it back"

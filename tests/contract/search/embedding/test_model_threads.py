@@ -9,9 +9,12 @@ import threading
 
 import pytest
 
+from strata.shared import heap_trim
 from strata.shared.search.embedding import model_threads
 from strata.shared.search.embedding.base import Kind
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
 from strata.shared.search.embedding.model_threads import ModelThreads, SpareCores
+from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 
 def _niceness(_: str) -> list[float]:
@@ -49,6 +52,23 @@ async def test_documents_use_all_cores_and_a_query_waits_for_none(
     release.set()
     assert await waiting == [[0.0], [1.0], [2.0]]
     await threads.close()
+
+
+@pytest.mark.parametrize("model", [MiniLmEmbedder, MultilingualEmbedder])
+async def test_memory_is_returned_after_long_texts(
+    model: type[MiniLmEmbedder | MultilingualEmbedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = await model.load()
+    returned = threading.Event()
+    monkeypatch.setattr(model_threads, "_GIVE_BACK_AFTER_S", 0.0)
+    monkeypatch.setattr(heap_trim, "trim_heap", returned.set)
+    await embedder.embed(["short"], "document")
+    await embedder.embed(["short"], "query")
+    assert not returned.is_set()
+    await embedder.embed(["long " * 100], "document")
+    await asyncio.to_thread(returned.wait, 60)
+    assert returned.is_set()
+    await embedder.close()
 
 
 class Cores:
