@@ -45,8 +45,9 @@ test: $(READY) $(OTHERS) ## Run all tests but the slow ones.
 test-unit: $(READY) ## Run the tests that start no engine and no process.
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not child_process and not slow and not local_model' tests/unit
 
-test-slow: $(READY) ## Run the long forms of fault, soak and load tests.
+test-slow: $(READY) ## Run the long forms of fault, soak, load and property tests.
 	@$(BIN)/python -m pytest -q -m slow --timeout 1800
+	@$(BIN)/python -m pytest -q -n 2 -m 'hypothesis and not slow' --hypothesis-profile thorough --timeout 1800
 
 test-local-model: $(READY) ## Run the tests that need the local demo model.
 	@$(BIN)/python -m pytest -q -m local_model --timeout 1800

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -67,11 +68,14 @@ MENTIONED = [
 ]
 
 
+loaded = functools.cache(_load)
+
+
 def parse(words: list[str]) -> tuple[Any, list[str]]:
     """Returns the command of the words and the remaining words; fails if there is none."""
     name, *rest = words
     assert name in {entry.name for entry in ENTRIES}, f"no command {name}"
-    command = _load(name)
+    command = loaded(name)
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]
     assert not getattr(command, "commands", {}) or not rest or rest[0].startswith("-"), rest
