@@ -53,6 +53,9 @@ class FileIndexSync:
         contents: Reads the text of files.
         index: The index; None if the service has no key to call it.
         lease: How long a claimed file is reserved without renewal, seconds.
+
+    Attributes:
+        files_wait: Whether `follow` has last seen files that are not indexed as a whole.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class FileIndexSync:
         self._lease = lease
         self._after = ("", "")
         self._is_explained = False
+        self.files_wait = False
 
     async def send_next(self) -> bool:
         """Sends the file that has waited longest; False if there is none.
@@ -107,6 +111,7 @@ class FileIndexSync:
         if self._index is None:
             return False
         waiting = await self._queue.waiting(self._after, _FILES_AT_ONCE)
+        self.files_wait = bool(waiting or self._after[0])
         for project_id, files in groupby(waiting, key=lambda file: file.project_id):
             await self._follow(self._index, project_id, list(files))
         has_more = len(waiting) == _FILES_AT_ONCE

@@ -24,12 +24,16 @@ from strata.core_memory.files.text_extraction.pages import ParsedPage, Unreadabl
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
 from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.polling import IdlePause, keep_polling
 
 MAX_ATTEMPTS = 3
 FILE_LEASE_S = 60.0
 """How long a claimed file is reserved without renewal; then another process takes it over."""
 FILE_POLL_S = 1.0
-"""Interval of polling for files of other replicas; an upload here wakes the worker."""
+"""Interval of polling for files of other replicas, longer while there are none.
+
+An upload here wakes the worker.
+"""
 # About a megabyte of text in one statement.
 _PAGES_AT_ONCE = 8
 _IN_MEMORY_BYTES = 1024 * 1024
@@ -190,6 +194,7 @@ class Ingest:
         self._options = options or IngestOptions()
         self._uploaded = asyncio.Event()
         self._read = asyncio.Event()
+        self._sent = asyncio.Event()
         self._deleted = asyncio.Event()
 
     def wake(self) -> None:
@@ -203,11 +208,15 @@ class Ingest:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.readers):
                 group.create_task(self._keep(self._read_next, self._uploaded))
-            group.create_task(self._keep(self._index_sync.send_next, self._read))
-            group.create_task(self._keep(self._index_sync.follow, asyncio.Event()))
+            group.create_task(self._keep(self._send_next, self._read))
+            group.create_task(self._keep(self._follow, self._sent))
             group.create_task(self._keep(self._index_sync.drop_next, self._deleted))
             group.create_task(
-                self._keep(self._delete_abandoned_uploads, asyncio.Event(), _UPLOADS_EVERY_S)
+                keep_polling(
+                    self._delete_abandoned_uploads,
+                    _UPLOADS_EVERY_S,
+                    "parts of abandoned uploads are not removed",
+                )
             )
 
     async def _read_next(self) -> bool:
@@ -218,22 +227,39 @@ class Ingest:
             self._uploaded.set()
         return has_read
 
-    async def _delete_abandoned_uploads(self) -> bool:
+    async def _send_next(self) -> bool:
+        has_sent = await self._index_sync.send_next()
+        if has_sent:
+            self._sent.set()
+        return has_sent
+
+    async def _follow(self) -> bool | None:
+        has_more = await self._index_sync.follow()
+        if self._index_sync.files_wait and not has_more:
+            return None
+        return has_more
+
+    async def _delete_abandoned_uploads(self) -> None:
         count = await self._queue.delete_abandoned_uploads(_UPLOAD_AGE_S)
         if count:
             _log.info("parts of abandoned uploads were removed", parts=count)
-        return False
 
-    async def _keep(
-        self, work: Callable[[], Awaitable[bool]], wake: asyncio.Event, poll: float | None = None
-    ) -> None:
-        """Calls `work` while it returns True, then waits for `wake` or the poll interval."""
-        poll = poll or self._options.poll
-        pause = poll
+    async def _keep(self, work: Callable[[], Awaitable[bool | None]], wake: asyncio.Event) -> None:
+        """Calls `work` again and again.
+
+        Args:
+            work: Returns True if there may be more, False if there was nothing, and None if there
+                is something to look at after the poll interval.
+            wake: Ends the pause after a call, which is longer while there is nothing.
+        """
+        pause = poll = self._options.poll
+        idle_pause = IdlePause(poll)
         while True:
             wake.clear()
             try:
-                if await work():
+                worked = await work()
+                idle_pause.note(worked=worked is not False)
+                if worked:
                     pause = poll
                     continue
             except StrataError as error:
@@ -246,9 +272,7 @@ class Ingest:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(poll):
-                    await wake.wait()
+            await idle_pause.wait(wake)
 
 
 def _spool(file_format: Format, size: int) -> BinaryIO:

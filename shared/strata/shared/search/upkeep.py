@@ -15,7 +15,8 @@ from strata.shared.search.reindexing.superseded_model import SupersededModel
 from strata.shared.search.service_settings import SearchingServiceSettings
 
 INDEX_POLL_S = 1.0
-"""Pause between polls for texts of other replicas; texts of this one wake the indexer."""
+"""Pause between polls for texts of other replicas, longer while there are none; texts of this one
+wake the indexer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def index_upkeep(
         polled: See `Indexer`.
         reindex: Configuration of rebuilds; by default with the grace period of the settings.
     """
-    indexer = Indexer(backlogs, poll=INDEX_POLL_S, polled=polled)
+    indexer = Indexer(backlogs, poll=INDEX_POLL_S, polled=polled, rarely_when_idle=True)
     reindex = reindex or ReindexConfig(settings.reindex_grace_s)
     driver = Reindexer(ledger, rebuilds, reindex, indexer.quiet)
     upgrade = SupersededModel(ledger, models, indexes)

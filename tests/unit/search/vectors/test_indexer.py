@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from strata.shared.search.indexing.indexer import Indexer
+from unit.loop_time import put_forward
 
 
 class Work:
@@ -65,3 +66,23 @@ async def test_a_commit_wakes_the_backlogs_and_not_those_that_are_polled() -> No
     finally:
         running.cancel()
     assert (often.looks, rare.looks) == (4, 1)
+
+
+async def test_backlogs_without_texts_are_looked_at_less_often_until_a_commit() -> None:
+    backlog = CountedBacklog()
+    indexer = Indexer([backlog], poll=60, rarely_when_idle=True)
+    running = asyncio.create_task(indexer.run())
+
+    async def looks_after(seconds: float) -> int:
+        put_forward(seconds)
+        await asyncio.sleep(0.01)
+        return backlog.looks
+
+    try:
+        assert [await looks_after(seconds) for seconds in (0, 61, 61, 60, 121, 120)] == [
+            1, 2, 2, 3, 3, 4,
+        ]  # fmt: skip
+        indexer.wake()
+        assert [await looks_after(seconds) for seconds in (0, 61)] == [5, 6]
+    finally:
+        running.cancel()

@@ -20,7 +20,7 @@ from strata.gateway.runs.domain.memory_agents import (
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.gateway.runs.payloads import memory_payload
-from strata.gateway.runs.store.statements import CLAIM_MEMORY_RUNS
+from strata.gateway.runs.store.statements import ANY_MEMORY_RUN_TO_CLAIM, CLAIM_MEMORY_RUNS
 from strata.shared.db import Database
 
 # Most projects with queued runs that one claim considers.
@@ -406,6 +406,8 @@ class PostgresMemoryRuns:
         self, limit: int, *, held: Mapping[str, int], most: int, budget: MemoryBudget
     ) -> Sequence[tuple[str, str]]:
         """See `MemoryRunStore.claim_memory_runs`."""
+        if not (await self._worker.system_query(ANY_MEMORY_RUN_TO_CLAIM))[0][0]:
+            return []
         before = self._memory_after
         rows = await self._claim_memory_runs(limit, held, most, budget)
         # The next claim continues after the last of these projects, or from the first one.

@@ -382,9 +382,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "after_id": after.id if after else "",
             "limit": limit,
         }
-        async with self._worker.system_transaction() as connection:
-            result = await connection.execute(sql.DUE, values)
-            return [DueApproval(row.project_id, row.id, row.expire_time) for row in result]
+        rows = await self._worker.system_query(sql.DUE, values)
+        return [DueApproval(row.project_id, row.id, row.expire_time) for row in rows]
 
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
@@ -426,6 +425,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         terms = self._terms
         counts = Counter(held or {})
         claimed: list[tuple[str, str]] = []
+        if not (await self._worker.system_query(sql.ANY_TO_CLAIM))[0][0]:
+            return claimed
         # If no run of the searched projects can start, the next statement searches the projects
         # after them.
         for _ in range(_CLAIM_STATEMENTS):

@@ -432,6 +432,12 @@ UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
 RETURNING id, attempt, state
 """)
 
+# Whether `CLAIM` may find a run, so that an idle gateway begins no transaction for it.
+ANY_TO_CLAIM = text(f"""
+SELECT EXISTS (SELECT FROM gateway.runs WHERE state = 'QUEUED' AND kind <> 'SLEEPTIME')
+    OR EXISTS (SELECT FROM gateway.runs WHERE state IN ({_ACTIVE}) AND lease_until < now())
+""")
+
 # Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
 # follow: the first of each project, then the second of each, and so on. Locked rows are skipped
 # after the choice, so that only chosen rows are locked. The result has for each chosen run whether
@@ -497,6 +503,12 @@ SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, c
   LEFT JOIN chosen ON true
   LEFT JOIN taken ON taken.project_id = chosen.project_id AND taken.id = chosen.id
  ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
+""")
+
+# Whether `CLAIM_MEMORY_RUNS` may find a run.
+ANY_MEMORY_RUN_TO_CLAIM = text("""
+SELECT EXISTS (
+    SELECT FROM gateway.runs WHERE state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now())
 """)
 
 # In the same order as other runs: the first of each project, then the second, and so on. Projects

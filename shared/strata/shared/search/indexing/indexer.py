@@ -10,6 +10,7 @@ from typing import Protocol
 
 from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.polling import IdlePause
 from strata.shared.telemetry import Telemetry
 
 _LONGEST_PAUSE_S = 30.0
@@ -141,6 +142,7 @@ class Indexer:
         poll: Seconds between two polls.
         polled: Backlogs that are processed at polls only, not after each commit, because rows wait
             in them rarely.
+        rarely_when_idle: Poll less often while no texts wait, see `IdlePause`.
         check_interval_s: Seconds between checks that the collections still exist.
     """
 
@@ -150,11 +152,13 @@ class Indexer:
         *,
         poll: float,
         polled: Sequence[Backlog] = (),
+        rarely_when_idle: bool = False,
         check_interval_s: float = 15.0,
     ) -> None:
         self._backlogs = backlogs
         self._polled = polled
         self._poll = poll
+        self._rarely_when_idle = rarely_when_idle
         self._check_interval_s = check_interval_s
         self._wake = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -167,6 +171,7 @@ class Indexer:
     async def run(self) -> None:
         """Indexes until cancelled."""
         pause = self._poll
+        idle_pause = IdlePause(self._poll)
         checked = -self._check_interval_s
         polled = -self._poll
         loop = asyncio.get_running_loop()
@@ -181,6 +186,7 @@ class Indexer:
                     polled = loop.time()
                     has_more |= await self._advance(self._polled)
                 pause = self._poll
+                idle_pause.note(worked=has_more or not self._rarely_when_idle)
                 if has_more:
                     continue
             except StrataError as error:
@@ -191,9 +197,7 @@ class Indexer:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await idle_pause.wait(self._wake)
             self._wake.clear()
 
     async def index_pending(self) -> bool:

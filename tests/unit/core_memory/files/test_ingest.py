@@ -1,0 +1,86 @@
+"""How often the worker of files looks for work that another replica has left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+
+from strata.core_memory.files.ingest import Ingest, IngestOptions
+from unit.loop_time import put_forward
+
+POLL_S = 60.0
+
+
+class CountedWork:
+    """Has no work, and counts how often it is looked for."""
+
+    def __init__(self) -> None:
+        self.looks: Counter[str] = Counter()
+        self.files_wait = False
+        self.has_file = False
+
+    async def read_next(self) -> bool:
+        self.looks["read"] += 1
+        return False
+
+    async def send_next(self) -> bool:
+        self.looks["send"] += 1
+        has_file, self.has_file = self.has_file, False
+        return has_file
+
+    async def follow(self) -> bool:
+        self.looks["follow"] += 1
+        return False
+
+    async def drop_next(self) -> bool:
+        self.looks["drop"] += 1
+        return False
+
+    async def delete_abandoned_uploads(self, _: float) -> int:
+        return 0
+
+    async def after(self, *pauses: float) -> Counter[str]:
+        """Returns how often each kind was looked for in these pauses."""
+        before = self.looks.copy()
+        for seconds in pauses:
+            put_forward(seconds)
+            await asyncio.sleep(0.01)
+        return self.looks - before
+
+
+@pytest_asyncio.fixture
+async def work() -> CountedWork:
+    return CountedWork()
+
+
+@pytest_asyncio.fixture
+async def ingest(work: CountedWork) -> AsyncIterator[Ingest]:
+    parts: Any = work
+    ingest = Ingest(parts, parts, parts, IngestOptions(readers=1, poll=POLL_S))
+    running = asyncio.create_task(ingest.run())
+    await asyncio.sleep(0)
+    yield ingest
+    running.cancel()
+
+
+async def test_worker_without_files_looks_less_often(ingest: Ingest, work: CountedWork) -> None:
+    await work.after(0)
+    kinds = ("read", "send", "follow", "drop")
+    assert await work.after(POLL_S + 1) == Counter(dict.fromkeys(kinds, 1))
+    assert await work.after(POLL_S + 1) == Counter()
+    ingest.wake()
+    assert await work.after(0) == Counter(read=1, send=1, drop=1)
+
+
+async def test_indexing_of_a_file_is_followed_at_every_poll(
+    ingest: Ingest, work: CountedWork
+) -> None:
+    await work.after(0, *[8 * POLL_S + 1] * 4)
+    work.has_file = work.files_wait = True
+    ingest.wake()
+    assert (await work.after(0))["follow"] == 1
+    assert (await work.after(*[POLL_S + 1] * 5))["follow"] == 5
