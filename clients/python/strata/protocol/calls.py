@@ -273,11 +273,7 @@ class RequestStreamResponseStreamCall(RequestStreamCall, ResponseStreamCall):
     """A call with streamed requests and responses."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return self._responses()
-
-    async def _responses(self) -> AsyncIterator[Any]:
-        while (response := await self.read()) is not grpc.aio.EOF:
-            yield response
+        return read_all(self)
 
     async def read(self) -> Any:
         """Returns the next response, or `grpc.aio.EOF`."""
@@ -288,6 +284,12 @@ class RequestStreamResponseStreamCall(RequestStreamCall, ResponseStreamCall):
         except StrataError as error:
             final = await self._final_error(error)
             raise final from final.__cause__
+
+
+async def read_all(call: Any) -> AsyncIterator[Any]:
+    """Yields the responses that the `read` of a call returns."""
+    while (response := await call.read()) is not grpc.aio.EOF:
+        yield response
 
 
 class _Responses:

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from strata.protocol.attempts import Repeated, RepeatedCall, RepeatLimits
+from strata.protocol.calls import read_all
 from strata.protocol.errors import Reason, StrataError, UnavailableError, passes
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
@@ -157,11 +157,7 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
     """
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return self._responses()
-
-    async def _responses(self) -> AsyncIterator[Any]:
-        while (response := await self.read()) is not grpc.aio.EOF:
-            yield response
+        return read_all(self)
 
     async def read(self) -> Any:
         """Returns the next response, or `grpc.aio.EOF`."""
