@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
+import asyncpg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from contract.gateway.stores import Gateways
 from gateway_records import WELL, events, fence_of, new_run
@@ -28,6 +30,24 @@ async def blocked(gateways: Gateways, project: str) -> None:
     """A queued run whose conversation has an active run."""
     for _ in range(2):
         await gateways.first.accept(new_run(f"conversation-{project}", project))
+
+
+async def insert_queued(
+    gateways: Gateways, project: str, count: int, kinds: Sequence[str] = ("FOREGROUND",)
+) -> None:
+    """Inserts queued runs in as many conversations, of the kinds in turn."""
+    async with gateways.database.transaction(project_id=project) as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO gateway.runs (project_id, id, organization_id, principal, scopes,"
+                " agent_id, conversation_id, kind, payload, payload_hash, max_steps, state,"
+                " attempt) SELECT :project, 'run-' || n, 'organization-1', 'key', '{}',"
+                " 'agent-1', 'conversation-' || n,"
+                " (CAST(:kinds AS text[]))[1 + n % cardinality(CAST(:kinds AS text[]))],"
+                " '', '', 0, 'QUEUED', 0 FROM generate_series(1, CAST(:count AS int)) n"
+            ),
+            {"project": project, "count": count, "kinds": list(kinds)},
+        )
 
 
 async def test_a_backlog_of_one_project_does_not_delay_another(gateways: Gateways) -> None:
@@ -100,19 +120,8 @@ async def test_a_run_that_may_not_start_waits_in_its_free_conversation(gateways:
 
 async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> None:
     """20,000 queued runs of 20 projects, inserted after the last ANALYZE."""
-    owner = gateways.database
     for project in range(20):
-        async with owner.transaction(project_id=f"project-{project}") as connection:
-            await connection.execute(
-                text(
-                    "INSERT INTO gateway.runs (project_id, id, organization_id, principal, scopes,"
-                    " agent_id, conversation_id, kind, payload, payload_hash, max_steps, state,"
-                    " attempt) SELECT :project, 'run-' || n, 'organization-1', 'key', '{}',"
-                    " 'agent-1', 'conversation-' || n, 'FOREGROUND', '', '', 0, 'QUEUED', 0"
-                    " FROM generate_series(1, 1000) n"
-                ),
-                {"project": f"project-{project}"},
-            )
+        await insert_queued(gateways, f"project-{project}", 1000)
     values = {
         "owner": "'gateway-2'",
         "address": "''",
@@ -138,3 +147,28 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
     rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
     # 50 runs of each of 20 projects, the runs before them in their conversations, and taken runs.
     assert 0 < rows < 4_000, "\n".join(plan)
+
+
+@pytest.mark.parametrize(
+    "look", [statements.ANY_TO_CLAIM, statements.ANY_MEMORY_RUN_TO_CLAIM], ids=["runs", "memory"]
+)
+async def test_look_for_waiting_runs_reads_no_ended_runs(
+    gateways: Gateways, look: TextClause
+) -> None:
+    """PostgreSQL's statistics are from a moment in which all of the runs waited."""
+    await insert_queued(gateways, "project-1", 5000, kinds=("FOREGROUND", "SLEEPTIME"))
+    owner = await asyncpg.connect(gateways.urls.admin_url)
+    await owner.execute("ANALYZE gateway.runs")
+    async with gateways.database.transaction(project_id="project-1") as connection:
+        await connection.execute(
+            text("UPDATE gateway.runs SET state = 'COMPLETED', finish_time = now()")
+        )
+    # Removes the entries of the queue from its indexes, and leaves the statistics as they are.
+    await owner.execute("VACUUM gateway.runs")
+    await owner.close()
+    assert not (await gateways.worker.system_query(look))[0][0]
+    async with gateways.worker.system_transaction() as connection:
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) {look.text}"
+        plan = "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
+    [read] = re.findall(r"\AResult .*\n +Buffers: shared hit=(\d+)\n", plan)
+    assert int(read) < 20, plan

@@ -432,10 +432,21 @@ UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
 RETURNING id, attempt, state
 """)
 
+
+def _any(condition: str) -> str:
+    """Returns an SQL expression that says whether a run meets a condition.
+
+    The order has a partial index read for it. With EXISTS, PostgreSQL would read the whole table
+    where its statistics are from a moment in which many runs met the condition.
+    """
+    first = f"SELECT true FROM gateway.runs WHERE {condition} ORDER BY project_id LIMIT 1"
+    return f"coalesce(({first}), false)"
+
+
 # Whether `CLAIM` may find a run, so that an idle gateway begins no transaction for it.
 ANY_TO_CLAIM = text(f"""
-SELECT EXISTS (SELECT FROM gateway.runs WHERE state = 'QUEUED' AND kind <> 'SLEEPTIME')
-    OR EXISTS (SELECT FROM gateway.runs WHERE state IN ({_ACTIVE}) AND lease_until < now())
+SELECT {_any("state = 'QUEUED' AND kind <> 'SLEEPTIME'")}
+    OR {_any(f"state IN ({_ACTIVE}) AND lease_until < now()")}
 """)
 
 # Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
@@ -506,9 +517,8 @@ SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, c
 """)
 
 # Whether `CLAIM_MEMORY_RUNS` may find a run.
-ANY_MEMORY_RUN_TO_CLAIM = text("""
-SELECT EXISTS (
-    SELECT FROM gateway.runs WHERE state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now())
+ANY_MEMORY_RUN_TO_CLAIM = text(f"""
+SELECT {_any("state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")}
 """)
 
 # In the same order as other runs: the first of each project, then the second, and so on. Projects
