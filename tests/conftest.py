@@ -48,7 +48,7 @@ ast_parse_lock.install()
 
 # How long an example takes says more of the machine than of the code. `make test-slow` runs the
 # property tests with the profile "thorough".
-settings.register_profile("strata", deadline=None, max_examples=50)
+settings.register_profile("strata", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("strata")
 
