@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Self
 
 
@@ -55,6 +56,14 @@ class TcpRelay:
         self.cut()
         await self._server.wait_closed()
 
+    def admits(self) -> bool:
+        """Says whether a new connection is passed on."""
+        return True
+
+    def loses(self, data: bytes) -> bool:  # noqa: ARG002  # for subclasses
+        """Says whether bytes of the peer are dropped and the connection is closed."""
+        return False
+
     def cut(self) -> None:
         """Breaks all connections."""
         for writer in list(self._writers):
@@ -63,16 +72,41 @@ class TcpRelay:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.count += 1
-        there_reader, there = await asyncio.open_connection(self._host, self._port)
-        self._writers |= {writer, there}
-        for source, sink in ((reader, there), (there_reader, writer)):
-            task = asyncio.create_task(self._pass(source, sink))
+        # A connection may have been accepted just before the end.
+        if self._is_closed() or not self.admits():
+            writer.close()
+            return
+        self._writers.add(writer)
+        try:
+            there_reader, there = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            self._writers.discard(writer)
+            writer.close()
+            return
+        if writer.transport.is_closing() or self._is_closed():
+            self._writers.discard(writer)
+            writer.close()
+            there.close()
+            return
+        self._writers.add(there)
+        for passing in (self._pass(reader, there), self._pass(there_reader, writer, self.loses)):
+            task = asyncio.create_task(passing)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    def _is_closed(self) -> bool:
+        return self._server is None or not self._server.is_serving()
+
+    async def _pass(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        loses: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(1 << 16):
+                if loses(data):
+                    break
                 await asyncio.sleep(self._delay_s)
                 sink.write(data)
                 await sink.drain()

@@ -1,7 +1,7 @@
 """The data folder of a local Strata.
 
 lock           held by the process that runs on this folder
-runtime.json   address of that process; meaningless while the lock is free
+runtime.json   address of that process, which holds this file locked, too; meaningless if it is not
 postgres/      the database: see `EmbeddedPostgres`
 vectors/       the vector engine: see `EmbeddedVectors`
 packages/      packages of tools; rebuilt when missing
@@ -11,13 +11,14 @@ secrets/       passwords and keys, one per file, 0600
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from strata.client.data_folder import DataFolderReader, Runtime
 from strata.client.settings import DATA_FOLDER_OF_ROOT
@@ -41,6 +42,7 @@ class DataFolder(DataFolderReader):
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path)
         self._lock = FolderLock(self.lock_file, f"the data folder {self.path}")
+        self._published: IO[str] | None = None
 
     @property
     def postgres(self) -> Path:
@@ -79,13 +81,13 @@ class DataFolder(DataFolderReader):
             ) from error
         _check_passage(self.path, identity)
         self._lock.acquire("starting")
-        self.runtime_file.unlink(missing_ok=True)
+        self._withdraw()
         for folder in (self.postgres, self.vectors, self.secrets):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def close(self) -> None:
         """Unlocks the folder."""
-        self.runtime_file.unlink(missing_ok=True)
+        self._withdraw()
         self._lock.release()
 
     def announce(self, address: str, processes: Mapping[str, int]) -> None:
@@ -95,9 +97,19 @@ class DataFolder(DataFolderReader):
             address: `host:port` of the gateway.
             processes: The pids of children by name.
         """
+        self._withdraw()
         runtime = Runtime(os.getpid(), address, dict(processes))
         write_atomically(self.runtime_file, json.dumps(asdict(runtime), indent=1))
+        self._published = self.runtime_file.open("r+")
+        # Until it is locked, readers ignore it; they lock it for a moment themselves.
+        fcntl.flock(self._published, fcntl.LOCK_EX)
         self._lock.annotate(address)
+
+    def _withdraw(self) -> None:
+        self.runtime_file.unlink(missing_ok=True)
+        if self._published is not None:
+            self._published.close()
+            self._published = None
 
     def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
         """Returns a secret of this folder, created at the first call. The folder must be open.

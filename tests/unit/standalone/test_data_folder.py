@@ -14,6 +14,7 @@ from strata.client.data_folder import Runtime
 from strata.client.settings import default_data_folder
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.data_folder import DataFolder
+from strata.standalone.locks import FolderLock
 from strata.standalone.postgres_binaries import unprivileged_identity
 
 
@@ -88,6 +89,10 @@ def test_the_published_state_of_a_dead_process_is_ignored(path: Path) -> None:
 
     data = DataFolder(path)
     assert data.running() is None
+    starting = FolderLock(path / "lock", "the data folder")
+    starting.acquire("starting")
+    assert data.running() is None, "the next process has the folder, and removes the file next"
+    starting.release()
     data.open()
     assert not (path / "runtime.json").exists()
     assert data.running() is None, "open, but nothing announced yet"

@@ -50,7 +50,7 @@ class DataFolderReader:
 
     @property
     def runtime_file(self) -> Path:
-        """The file with the published state of that process."""
+        """The file with the published state of that process, which holds it locked as well."""
         return self.path / "runtime.json"
 
     def running(self) -> Runtime | None:
@@ -61,10 +61,12 @@ class DataFolderReader:
         Raises:
             FailedPreconditionError: The path is not a folder.
         """
-        if self.holder() is None:
-            return None
+        self.check_is_folder()
         try:
-            return Runtime(**json.loads(self.runtime_file.read_text()))
+            # The lock of the folder does not say whose file this is: a process that has just taken
+            # it may not have removed the file of one that was killed.
+            with self.runtime_file.open("r") as file:
+                return Runtime(**json.load(file)) if _is_locked(file) else None
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
@@ -99,14 +101,21 @@ def lock_holder(path: Path) -> int | None:
     """Returns the pid of the process that holds a lock file (`flock`); None if it is free."""
     try:
         with path.open("r") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid, _ = read_lock_note(file)
-                return int(pid) if pid.isdigit() else None
-            return None
+            if not _is_locked(file):
+                return None
+            pid, _ = read_lock_note(file)
+            return int(pid) if pid.isdigit() else None
     except FileNotFoundError:
         return None
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Says whether another process holds an exclusive lock (`flock`) on an open file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def read_lock_note(file: IO[str]) -> tuple[str, str]:
