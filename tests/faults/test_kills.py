@@ -38,7 +38,7 @@ import pytest
 import pytest_asyncio
 
 from faults.cluster import Cluster
-from faults.inflicting import inflict, prepare_full_disk
+from faults.inflicting import PROCESSES, inflict, prepare_full_disk
 from faults.live import Live, ModelThread, gone
 from faults.turns import Persona, working
 
@@ -108,8 +108,8 @@ async def through(
 
 
 @pytest.mark.timeout(900)
-async def test_twenty_faults_leave_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
-    await through(20, split, [split.runtime.address], persona, marks)
+async def test_a_fault_of_every_process_leaves_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
+    await through(len(PROCESSES), split, [split.runtime.address], persona, marks)
 
 
 @pytest.mark.timeout(900)
