@@ -52,7 +52,7 @@ ENV PATH="/opt/strata/bin:${PATH}" \
     STRATA_ARCHIVAL_HOST=0.0.0.0 \
     STRATA_TOOL_EXECUTION_HOST=0.0.0.0
 # gateway, agent_loop, core_memory, recall, archival, tool_execution.
-EXPOSE 7600 7601 7602 7603 7604 7605
+EXPOSE 7600 7601 7602 7603 7604 7605 7680
 # Nothing is written but to /tmp: the root file system may be read-only.
 USER 10001:10001
 WORKDIR /tmp

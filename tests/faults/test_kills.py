@@ -108,7 +108,9 @@ async def through(
 
 
 @pytest.mark.timeout(900)
-async def test_a_fault_of_every_process_leaves_no_deviation(split: Live, persona: Persona, marks: Path) -> None:
+async def test_a_fault_of_every_process_leaves_no_deviation(
+    split: Live, persona: Persona, marks: Path
+) -> None:
     await through(len(PROCESSES), split, [split.runtime.address], persona, marks)
 
 

@@ -60,7 +60,7 @@ class TcpRelay:
         """Says whether a new connection is passed on."""
         return True
 
-    def loses(self, data: bytes) -> bool:  # noqa: ARG002  # for subclasses
+    def loses(self, data: bytes) -> bool:  # for subclasses
         """Says whether bytes of the peer are dropped and the connection is closed."""
         return False
 

@@ -213,9 +213,13 @@ class System(SystemClient):
         model: What the model answers.
         urls: The databases, by service.
         gateway_settings: The settings of the gateway.
+        http_url: Base URL of its HTTP port, if it was asked for.
+        organization_key: The organisation key, which makes projects.
     """
 
     gateway_settings: GatewaySettings
+    http_url: str = ""
+    organization_key: str = ""
 
     def __init__(
         self, shape: Shape, address: str, key: str, project_id: str, model: ModelServer
@@ -266,9 +270,9 @@ def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
 
 @asynccontextmanager
 async def open_system(
-    databases: Any, vectors: EmbeddedVectors, shape: Shape
+    databases: Any, vectors: EmbeddedVectors, shape: Shape, **gateway: Any
 ) -> AsyncIterator[System]:
-    """Starts everything, on databases of its own.
+    """Starts everything, on databases of its own; `gateway` are settings of the gateway.
 
     The vector engine is the session's, its collections are shared by name: agents and archives
     have ids of their own, so worlds do not see each other's.
@@ -285,7 +289,7 @@ async def open_system(
             build = GATEWAY.build
         else:
             build = _in_process(builder, telemetry)
-        settings = builder.settings(GATEWAY)
+        settings = builder.settings(GATEWAY, **gateway)
         assert isinstance(settings, GatewaySettings)
         organization = await ensure_organization_key(settings)
         project = await ensure_local_project(settings, organization.secret)
@@ -298,6 +302,9 @@ async def open_system(
         system = System(shape, server.address, project.secret, project.project_id, model)
         system.urls = builder.urls
         system.gateway_settings = settings
+        system.organization_key = organization.secret
+        if settings.http_port is not None:
+            system.http_url = f"http://{settings.host}:{settings.http_port}"
         system.meter = Meter(sql, telemetry)
         stack.push_async_callback(system.channel.close)
         yield system
@@ -321,7 +328,7 @@ class _Builder:
         urls = {spec.name: await databases.of(spec.migrations) for spec in SERVICES}
         return cls(urls, vectors, model)
 
-    def settings(self, spec: ServiceSpec) -> Any:
+    def settings(self, spec: ServiceSpec, **more: Any) -> Any:
         values: dict[str, Any] = {
             "port": 0,
             "token_public_keys": self.public_key,
@@ -354,7 +361,7 @@ class _Builder:
                 values["calls_per_second"] = 0.0
             case _:
                 pass
-        return spec.settings(**values)
+        return spec.settings(**values, **more)
 
 
 async def _serve_inner_services(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
@@ -59,7 +61,7 @@ from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.ids import new_id
 from strata.shared.release import release
 from strata.shared.server import run_service
-from strata.shared.service import GrpcService, Service, Wiring
+from strata.shared.service import GrpcService, Listener, Service, Wiring
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
@@ -265,7 +267,23 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             retention.keep_deleting,
         ),
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
+        listeners=_http(settings),
     )
+
+
+def _http(settings: GatewaySettings) -> Sequence[Listener]:
+    if settings.http_port is None:
+        return ()
+    # Loads a second implementation of protobuf, which only HTTP needs.
+    from strata.gateway.http.application import http_application  # noqa: PLC0415
+    from strata.gateway.http.listener import HttpListener  # noqa: PLC0415
+
+    application = partial(
+        http_application,
+        max_message_bytes=settings.limits.max_message_bytes,
+        origins=settings.http_origins,
+    )
+    return (HttpListener(application, settings.host, settings.http_port, settings.tls),)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.auth import public_key_of
@@ -15,6 +15,8 @@ from strata.shared.tls import ServerTls
 from strata.shared.web.addresses import read_networks
 
 DEFAULT_PORT = 7600
+DEFAULT_HTTP_PORT = 7680
+"""Preferred port for HTTP of a local Strata."""
 
 
 class EdgeLimits(ServerLimits):
@@ -38,6 +40,20 @@ class GatewaySettings(MasterKeySettings):
 
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="Port; 0 lets the system choose."
+    )
+    http_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        validation_alias=AliasChoices("STRATA_GATEWAY_HTTP_PORT", "STRATA_HTTP_PORT", "http_port"),
+        description="Port for HTTP: the Connect protocol, gRPC-Web and the API of OpenAI, with the"
+        " same address and certificate as gRPC; 0 lets the system choose. Unset means no HTTP;"
+        " `strata up` takes 7680, or the next free port. Also STRATA_HTTP_PORT.",
+    )
+    http_origins: tuple[str, ...] = Field(
+        default=(),
+        description="JSON: web origins whose pages may call the HTTP port (CORS), such as"
+        ' ["https://app.example"]; ["*"] for all.',
     )
     tls_certificate_file: Path | None = Field(
         default=None,

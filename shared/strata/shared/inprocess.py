@@ -239,10 +239,44 @@ class InProcessChannel(UniformChannel):
             await self.wait_for_state_change(state)
 
 
+class ServerChannel(UniformChannel):
+    """A `grpc.aio.Channel` to one server of this process; adds no metadata.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: InProcessServer) -> None:
+        self._server = server
+
+    def start(self, path: str, metadata: Any, timeout: float | None) -> Rpc:
+        """Starts a call; for the callables of this channel."""
+        return self._server.call(path, tuple(metadata or ()), timeout)
+
+    def open_method(self, method: ClientMethod) -> Any:
+        """Returns the callable of a method."""
+        return _Callable(self, method)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Does nothing: the server ends the calls when it is closed."""
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns READY."""
+        return grpc.ChannelConnectivity.READY
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Returns at once if the state is another one than READY, else never."""
+        if last_observed_state is grpc.ChannelConnectivity.READY:
+            await asyncio.Event().wait()
+
+    async def channel_ready(self) -> None:
+        """Returns at once."""
+
+
 class _Callable:
     """Starts calls of one method; has no use for the options of a network."""
 
-    def __init__(self, channel: InProcessChannel, method: ClientMethod) -> None:
+    def __init__(self, channel: InProcessChannel | ServerChannel, method: ClientMethod) -> None:
         self._channel = channel
         self._path = method.path
         self._request_streaming = method.shape.request_streaming

@@ -20,12 +20,13 @@ from strata.shared.clock import Clock, SystemClock
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.event_loop import loop_factory
 from strata.shared.gc_freeze import start_freezing
+from strata.shared.inprocess import InProcessServer, ServerChannel
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.reflection import add_reflection
-from strata.shared.service import BackgroundTasks, Build, Service, SettingsT_contra
+from strata.shared.service import BackgroundTasks, Build, Listener, Service, SettingsT_contra
 from strata.shared.settings import MIB, ServiceSettings, warn_about_unknown_variables
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
@@ -87,6 +88,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._table,))
         self._port = 0
         self._stopping: asyncio.Task[None] | None = None
+        self._listeners: list[Listener] = []
         # The generated functions expect a server; the table has the methods that they call.
         table: Any = self._table
         for grpc_service in service.services:
@@ -123,9 +125,30 @@ class GrpcServer:
             self._listen(self._settings.internal_address)
         self._port = 0 if address.startswith("unix:") else port
         await self._server.start()
+        try:
+            await self._start_listeners()
+        except BaseException:
+            await self._server.stop(None)
+            raise
         for service in self._service.services:
             await self._health.set(service.full_name, _SERVING)
         return self._port
+
+    async def _start_listeners(self) -> None:
+        # The calls of all listeners and those over gRPC share the limits of the method table.
+        local = InProcessServer(
+            self._service.name, self._table, max_metadata_bytes=MAX_METADATA_BYTES
+        )
+        for listener in self._service.listeners:
+            await listener.start(ServerChannel(local))
+            self._listeners.append(listener)
+
+    async def _stop_all(self) -> None:
+        # gRPC's own grace never ends: gRPC would end the calls as CANCELLED, and callers would not
+        # know that they may repeat them.
+        await asyncio.gather(
+            self._server.stop(_NEVER_S), *(listener.stop() for listener in self._listeners)
+        )
 
     def _listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         try:
@@ -145,14 +168,14 @@ class GrpcServer:
         May be called again to shorten the grace period.
         """
         if self._stopping is None:
-            # gRPC's own grace never ends: gRPC would end the calls as CANCELLED, and callers
-            # would not know that they may repeat them.
-            self._stopping = asyncio.create_task(self._server.stop(_NEVER_S))
+            self._stopping = asyncio.create_task(self._stop_all())
         await asyncio.wait((self._stopping,), timeout=grace or 0)
         if not self._stopping.done():
             self._table.stop()
             await asyncio.wait((self._stopping,), timeout=_ENDING_S)
         if not self._stopping.done():
+            for listener in self._listeners:
+                listener.abort()
             await self._server.stop(None)
         await self._stopping
 

@@ -69,6 +69,30 @@ class GrpcService:
         raise TypeError(f"{type(servicer).__name__} implements no generated servicer")
 
 
+class Listener(Protocol):
+    """A server of another protocol, such as HTTP, in front of a gRPC service."""
+
+    async def start(self, channel: grpc.aio.Channel) -> None:
+        """Listens.
+
+        Args:
+            channel: Calls the service in this process, with the interceptors of its server. It
+                adds no metadata and raises `grpc.aio.AioRpcError`.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Refuses new connections and returns when the open requests have ended."""
+        ...
+
+    def abort(self) -> None:
+        """Ends the open requests, so that `stop` returns."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A built service.
@@ -78,12 +102,14 @@ class Service:
         services: Its gRPC services.
         background: Functions that start endless tasks; a task that fails is restarted.
         authenticator: How callers are identified; None verifies the internal token.
+        listeners: Servers of other protocols in front of it.
     """
 
     name: str
     services: Sequence[GrpcService]
     background: Sequence[BackgroundTask] = ()
     authenticator: Authenticator | None = None
+    listeners: Sequence[Listener] = ()
 
 
 class Wiring(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,36 @@ class ServerTls:
             reader.changed,  # type: ignore[arg-type]  # may return None: nothing has changed
             require_client_authentication=self.client_ca is not None,
         )
+
+    def context(self) -> ssl.SSLContext:
+        """Returns a context of the standard library that reloads the files, as `credentials` do.
+
+        Raises:
+            FailedPreconditionError: As `credentials`.
+        """
+        reader = _Reader(self)
+        current = self._load()
+        context = current
+
+        def choose(connection: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
+            # Called at the start of each handshake, with or without a server name.
+            nonlocal current
+            if reader.changed() is not None:
+                current = self._load()
+            connection.context = current
+
+        context.sni_callback = choose
+        return context
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 class _Reader:

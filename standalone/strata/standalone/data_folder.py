@@ -90,15 +90,16 @@ class DataFolder(DataFolderReader):
         self._withdraw()
         self._lock.release()
 
-    def announce(self, address: str, processes: Mapping[str, int]) -> None:
+    def announce(self, address: str, processes: Mapping[str, int], *, http_url: str = "") -> None:
         """Publishes how other processes can reach this one. The folder must be open.
 
         Args:
             address: `host:port` of the gateway.
             processes: The pids of children by name.
+            http_url: Base URL of the HTTP port of the gateway; empty for none.
         """
         self._withdraw()
-        runtime = Runtime(os.getpid(), address, dict(processes))
+        runtime = Runtime(os.getpid(), address, dict(processes), http_url)
         write_atomically(self.runtime_file, json.dumps(asdict(runtime), indent=1))
         self._published = self.runtime_file.open("r+")
         # Until it is locked, readers ignore it; they lock it for a moment themselves.

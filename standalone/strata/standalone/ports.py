@@ -13,6 +13,7 @@ EXIT_PORT_TAKEN = 76
 """Exit code of a child whose port is used by another process."""
 
 _LOOPBACK = "127.0.0.1"
+_NEXT_PORTS = 20
 
 
 def pick_port(preferred: int | None = None) -> int:
@@ -28,6 +29,14 @@ def pick_port(preferred: int | None = None) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise UnavailableError("no free TCP port on 127.0.0.1")
+
+
+def next_free_port(preferred: int) -> int:
+    """Returns the first free port on loopback from `preferred` on; after twenty, any free one."""
+    for port in range(preferred, preferred + _NEXT_PORTS):
+        if (picked := pick_port(port)) == port:
+            return picked
+    return pick_port()
 
 
 class ReservedPort:

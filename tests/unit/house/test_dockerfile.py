@@ -7,6 +7,7 @@ import tomllib
 
 from packaging.specifiers import SpecifierSet
 
+from strata.gateway.settings import DEFAULT_HTTP_PORT
 from unit.house.repository import REPOSITORY
 from unit.k8s.manifests import BASE, container_of, load, of_kind, pod_of, services
 
@@ -86,7 +87,7 @@ def test_the_image_runs_as_the_user_of_the_manifests() -> None:
 
 def test_every_service_listens_where_it_is_exposed() -> None:
     exposed = {int(port) for instruction in instructions("EXPOSE") for port in instruction.split()}
-    assert exposed == {service.port for service in services().values()}
+    assert exposed == {service.port for service in services().values()} | {DEFAULT_HTTP_PORT}
     for service in services().values():
         assert environment()[f"STRATA_{service.name.upper()}_HOST"] == "0.0.0.0"
     known = {f"STRATA_{service.name.upper()}_HOST" for service in services().values()}

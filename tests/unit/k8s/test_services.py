@@ -91,12 +91,16 @@ def test_a_service_is_reached_where_it_listens(
 ) -> None:
     settings = settings_of(service, monkeypatch)
     assert settings.host == "0.0.0.0"
-    (port,) = container_of(DEPLOYMENTS[service.app])["ports"]
-    assert port["containerPort"] == settings.port == service.port
-    (exposed,) = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
-    assert exposed["port"] == service.port
-    assert exposed["targetPort"] == port["name"]
-    assert exposed["appProtocol"] == "grpc"
+    expected = {"grpc": settings.port}
+    if isinstance(settings, GatewaySettings):
+        assert settings.http_port is not None
+        expected["http"] = settings.http_port
+    assert settings.port == service.port
+    ports = container_of(DEPLOYMENTS[service.app])["ports"]
+    assert {port["name"]: port["containerPort"] for port in ports} == expected
+    exposed = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
+    assert {port["targetPort"]: port["port"] for port in exposed} == expected
+    assert {port["appProtocol"] for port in exposed} == set(expected)
 
 
 @EVERY_SERVICE

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from strata.standalone.ports import ReservedPort, pick_port
+from strata.standalone.ports import ReservedPort, next_free_port, pick_port
 
 
 def test_a_port_that_is_free_is_kept() -> None:
@@ -39,3 +39,15 @@ def test_an_assigned_port_is_not_reserved() -> None:
     for _ in range(10):
         with ReservedPort(excluding=promised) as reserved:
             assert reserved.number not in promised
+
+
+def test_the_next_port_is_taken_if_the_preferred_one_is_in_use() -> None:
+    # Ports below those that the system gives to others.
+    preferred = next(
+        port
+        for port in range(21_000, 30_000, 7)
+        if pick_port(port) == port and pick_port(port + 1) == port + 1
+    )
+    assert next_free_port(preferred) == preferred
+    with socket.create_server(("127.0.0.1", preferred)):
+        assert next_free_port(preferred) == preferred + 1

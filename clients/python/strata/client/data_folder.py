@@ -21,11 +21,13 @@ class Runtime:
         pid: The process that holds the folder.
         address: `host:port` of its gateway.
         processes: The pids of its children by name.
+        http_url: Base URL of its HTTP port; empty if it has none.
     """
 
     pid: int
     address: str
     processes: Mapping[str, int] = field(default_factory=dict)
+    http_url: str = ""
 
 
 class DataFolderReader:

@@ -13,7 +13,7 @@ from strata.archival.settings import ArchivalSettings
 from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
 from strata.core_memory.settings import CoreMemorySettings
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
-from strata.gateway.settings import GatewaySettings
+from strata.gateway.settings import DEFAULT_HTTP_PORT, GatewaySettings
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.secrets import generate_master_key
@@ -24,7 +24,7 @@ from strata.standalone.compose.model import ChatModel, prepare_model
 from strata.standalone.compose.storage import Storage, open_storage
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import write_atomically
-from strata.standalone.ports import pick_port
+from strata.standalone.ports import next_free_port, pick_port
 from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_runner.settings import ToolRunnerSettings
 
@@ -91,6 +91,13 @@ class Local:
     def address(self) -> str:
         """Where processes of this machine reach the gateway, without TLS."""
         return self.gateway.internal_address or f"{HOST}:{self.gateway.port}"
+
+    @property
+    def http_url(self) -> str:
+        """Base URL of the gateway's HTTP port."""
+        scheme = "http" if self.gateway.tls is None else "https"
+        host = self.gateway.host.strip("[]")
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.gateway.http_port}"
 
     @property
     def packages_path(self) -> Path:
@@ -171,6 +178,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     gateway = GatewaySettings(
         host=options.host,
         port=pick_port(options.port),
+        http_port=_http_port(options),
         internal_listen=_internal_address(options.host),
         database_url=database.service_url,
         worker_database_url=database.worker_url,
@@ -238,6 +246,15 @@ async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
 def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
     path = folder.secrets / name
     return path, path.read_text() if path.exists() else None
+
+
+def _http_port(options: LocalOptions) -> int:
+    """Returns the port of the settings, which must then be free; else the usual or the next one."""
+    port = GatewaySettings().http_port
+    if port is None and options.port:
+        return next_free_port(DEFAULT_HTTP_PORT)
+    # Chosen here, because it is announced and stays the same when the gateway is restarted.
+    return port or pick_port()
 
 
 def _internal_address(host: str) -> str:

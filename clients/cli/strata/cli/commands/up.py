@@ -137,7 +137,8 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
     gateway = local.gateway
     host = f"[{gateway.host}]" if ":" in gateway.host.strip("[]") else gateway.host
     address = f"{'https://' if gateway.tls else ''}{host}:{gateway.port}"
-    local.folder.announce(local.address, {**local.processes, **services})
+    pids = {**local.processes, **services}
+    local.folder.announce(local.address, pids, http_url=local.http_url)
     console.print(
         f"Strata is ready at [bold]{escape(address)}[/], data in {escape(str(local.folder.path))}."
     )
@@ -147,6 +148,10 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
             " cross the network in the clear. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
             " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy that speaks TLS in front."
         )
+    console.print(
+        f"HTTP: [bold]{escape(local.http_url)}[/]   (OpenAI clients: base URL"
+        f" {escape(local.http_url)}/v1, the API key, and an agent as the model)"
+    )
     console.print(local.model.choice.sentence, markup=False)
     console.print(
         f"Chat in another terminal: [bold]{escape(_program())} chat assistant --create"

@@ -1,0 +1,1 @@
+"""The gateway over HTTP: the Connect protocol, gRPC-Web and APIs that other clients know."""

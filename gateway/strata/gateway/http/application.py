@@ -1,0 +1,135 @@
+"""The routes of the HTTP port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import grpc.aio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from strata.gateway.auth.authenticator import API_KEY_HEADER
+from strata.gateway.http.connect import ConnectApplication
+from strata.gateway.http.listener import Application, Receive, Scope, Send
+from strata.gateway.http.openai_api.routes import OpenAiApi
+from strata.gateway.http.plain_streams import PlainStream
+from strata.gateway.registry import public_services
+from strata.shared.interceptors.auth import AUTHORIZATION_KEY
+from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
+
+_JSON = b"application/json"
+# What curl says of the body of `-d`, and clients that do not say what they send.
+_PLAIN = (_JSON, b"application/x-www-form-urlencoded", b"")
+_GRPC = b"application/grpc"
+_GRPC_WEB = b"application/grpc-web"
+# https://connectrpc.com/docs/cors
+_REQUEST_HEADERS = (
+    "content-type",
+    "connect-protocol-version",
+    "connect-timeout-ms",
+    "grpc-timeout",
+    "x-grpc-web",
+    "x-user-agent",
+    AUTHORIZATION_KEY,
+    API_KEY_HEADER,
+    REQUEST_ID_KEY,
+    TRACEPARENT_KEY,
+)
+_RESPONSE_HEADERS = (
+    "grpc-status",
+    "grpc-message",
+    "grpc-status-details-bin",
+    REQUEST_ID_KEY,
+)
+_CORS_CACHE_S = 7200
+
+
+def http_application(
+    channel: grpc.aio.Channel, *, max_message_bytes: int, origins: Sequence[str] = ()
+) -> Application:
+    """Returns the application of the HTTP port.
+
+    Args:
+        channel: Calls the gateway.
+        max_message_bytes: Larger requests are refused.
+        origins: Web origins whose pages may call it, such as ``https://app.example``; ``*`` for
+            all.
+    """
+    connect = ConnectApplication(public_services(), channel, max_message_bytes=max_message_bytes)
+    rpcs = _RpcApplication(
+        connect,
+        {
+            f"/{service.full_name}/{method.name}": PlainStream(
+                method, channel, max_body_bytes=max_message_bytes
+            )
+            for service in public_services()
+            for method in service.methods
+            if method.server_streaming and not method.client_streaming
+        },
+    )
+    routes: list[BaseRoute] = [
+        Route("/healthz", _healthz, methods=["GET"]),
+        *OpenAiApi(channel, max_body_bytes=max_message_bytes).routes(),
+        *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
+    ]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=list(_REQUEST_HEADERS),
+        expose_headers=list(_RESPONSE_HEADERS),
+        max_age=_CORS_CACHE_S,
+    )
+    return Starlette(
+        routes=routes,
+        middleware=[cors] if origins else [],
+        exception_handlers={404: _not_found},
+    )
+
+
+async def _healthz(_: Request) -> Response:
+    return JSONResponse({"status": "SERVING"})
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    # The form of an error of the Connect protocol.
+    message = f"There is nothing at {request.url.path}."
+    return JSONResponse({"code": "not_found", "message": message}, status_code=404)
+
+
+class _RpcApplication:
+    """Tells the protocols of calls apart by the type of their body."""
+
+    def __init__(self, connect: Application, streams: Mapping[str, PlainStream]) -> None:
+        self._connect = connect
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        content_type = _content_type(scope)
+        if content_type.startswith(_GRPC) and not content_type.startswith(_GRPC_WEB):
+            message = "This port speaks Connect and gRPC-Web; gRPC has a port of its own."
+            refusal = JSONResponse({"code": "unknown", "message": message}, status_code=415)
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] == "POST" and content_type in _PLAIN:
+            stream = self._streams.get(scope["path"])
+            if stream is not None:
+                response = await stream.respond(Request(scope, receive))
+                await response(scope, receive, send)
+                return
+            scope = _as_json(scope)
+        await self._connect(scope, receive, send)
+
+
+def _content_type(scope: Scope) -> bytes:
+    value: bytes = dict(scope["headers"]).get(b"content-type", b"")
+    return value.partition(b";")[0].strip().lower()
+
+
+def _as_json(scope: Scope) -> Scope:
+    others = [header for header in scope["headers"] if header[0] != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", _JSON)]}

@@ -1,0 +1,128 @@
+"""Listens for HTTP in the gateway's process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+import grpc.aio
+import uvicorn
+
+from strata.shared.tls import ServerTls
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Clients keep connections for about a minute and send on one that was just closed if the server is
+# quicker.
+_KEEP_ALIVE_S = 75
+_BACKLOG = 1024
+
+
+class HttpListener:
+    """Serves an ASGI application over HTTP/1.1.
+
+    Args:
+        make_application: Makes the application, with a channel to the gateway.
+        host: Address to listen on.
+        port: Port; 0 lets the system choose.
+        tls: Files of the certificate; None for no TLS.
+    """
+
+    def __init__(
+        self,
+        make_application: Callable[[grpc.aio.Channel], Application],
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self._make_application = make_application
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start` if the system chooses it."""
+        return self._port
+
+    async def start(self, channel: grpc.aio.Channel) -> None:
+        """Listens; see `strata.shared.service.Listener`.
+
+        Raises:
+            OSError: The address cannot be bound.
+            FailedPreconditionError: The files of the certificate cannot be used.
+        """
+        listening = _listen(self._host, self._port)
+        self._port = int(listening.getsockname()[1])
+        config = uvicorn.Config(
+            self._make_application(channel),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            ssl_context_factory=None if self._tls is None else _context_of(self._tls),
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        ready = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait((self._serving, ready), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._serving.done():
+            self._serving.result()
+
+    async def stop(self) -> None:
+        """Refuses new connections and returns when the open requests have ended."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait((self._serving,))
+
+    def abort(self) -> None:
+        """Ends the open requests."""
+        if self._server is not None:
+            self._server.force_exit = True
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signals to its process.
+
+    Attributes:
+        ready: Set when it accepts connections.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    address = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise OSError(f"cannot listen on {host}:{port} for HTTP: {problem}") from error
+
+
+def _context_of(tls: ServerTls) -> Callable[[uvicorn.Config, object], ssl.SSLContext]:
+    return lambda _, __: tls.context()

@@ -1,0 +1,71 @@
+"""Errors as OpenAI's API sends them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from strata.gateway.http.errors import code_of_status, http_status_of
+from strata.protocol.errors import StrataError
+from strata.protocol.status import from_rpc_error
+
+_TYPES: dict[int, str] = {
+    HTTPStatus.BAD_REQUEST: "invalid_request_error",
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.CONFLICT: "conflict_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """An error for the client.
+
+    Args:
+        message: What is wrong, for a person.
+        status: HTTP status.
+        param: The parameter of the request that is wrong.
+        code: A name for programs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = HTTPStatus.BAD_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON of the response."""
+        kind = _TYPES.get(self.status, "server_error")
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def of_call(error: grpc.aio.AioRpcError, param: str | None = None) -> ApiError:
+    """Returns the error for a failed call of the gateway."""
+    known: StrataError = from_rpc_error(error)
+    return ApiError(
+        known.message,
+        status=http_status_of(code_of_status(error.code())),
+        param=param,
+        code=known.reason.value.lower(),
+    )

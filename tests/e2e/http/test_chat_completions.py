@@ -1,0 +1,413 @@
+"""The official OpenAI SDK in front of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import pytest_asyncio
+
+from chat_messages import text_of
+from doubles.script import Call, Fault, Reply, call, say
+from image_samples import png
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HELLO: Any = [{"role": "user", "content": "Hello."}]
+"""Messages of a request."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def sdk(system: System) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The SDK, with the base URL and the key changed."""
+    async with openai.AsyncOpenAI(
+        base_url=f"{system.http_url}/v1", api_key=system.key, max_retries=0
+    ) as client:
+        yield client
+
+
+async def spoken(
+    system: System, agent: agent_pb.Agent, conversation_id: str = ""
+) -> list[tuple[int, str]]:
+    """Returns who said what in a conversation, the system message left out."""
+    log = await system.log(agent, conversation_id)
+    return [
+        (message.role, text_of(message))
+        for message in log
+        if message.role in (message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT)
+    ]
+
+
+async def client_tool(system: System, name: str) -> None:
+    await system.tools.UpsertTool(
+        tool_api.UpsertToolRequest(
+            type=tool_pb2.TOOL_TYPE_CLIENT,
+            name=name,
+            description="Shows a place.",
+            parameters_json=json.dumps(
+                {"type": "object", "properties": {"place": {"type": "string"}}}
+            ),
+        )
+    )
+
+
+async def test_models_are_the_agents(system: System, sdk: openai.AsyncOpenAI) -> None:
+    agent = await system.make_agent()
+    models = [model.id async for model in sdk.models.list()]
+    assert agent.name in models
+    assert (await sdk.models.retrieve(agent.name)).created == agent.create_time.seconds
+
+
+async def test_memory_agents_are_no_models(system: System, sdk: openai.AsyncOpenAI) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    models = [model.id async for model in sdk.models.list()]
+    assert agent.name in models
+    assert f"{agent.name}-sleeptime" not in models
+
+
+@pytest.mark.parametrize("by", ["name", "id"])
+async def test_completion_is_the_reply(system: System, sdk: openai.AsyncOpenAI, by: str) -> None:
+    system.model.script(say("Good morning."))
+    agent = await system.make_agent()
+    completion = await sdk.chat.completions.create(model=getattr(agent, by), messages=HELLO)
+    [choice] = completion.choices
+    assert (choice.message.content, choice.finish_reason) == ("Good morning.", "stop")
+    assert completion.usage is not None
+    assert completion.usage.total_tokens > 0
+    run = await system.run(completion.id.replace("chatcmpl-", "run-"))
+    assert run.agent_id == agent.id
+
+
+async def test_stream_gives_the_text_piece_by_piece(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
+    system.model.script(say("A reply of several pieces."))
+    agent = await system.make_agent()
+    stream = await sdk.chat.completions.create(
+        model=agent.name, messages=HELLO, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == "A reply of several pieces."
+    assert len([text for text in texts if text]) > 2
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert len({chunk.id for chunk in chunks if chunk.choices}) <= 2
+
+
+async def test_texts_of_several_steps_are_joined(system: System, sdk: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):
+        system.model.script(
+            Reply(text="Let me look.", calls=(Call("conversation_search", {"query": "x"}),)),
+            say("There is nothing."),
+        )
+        agent = await system.make_agent()
+        reply: Any = await sdk.chat.completions.create(
+            model=agent.name, messages=HELLO, stream=stream
+        )
+        if stream:
+            pieces = [chunk.choices[0].delta.content or "" async for chunk in reply]
+            text = "".join(pieces)
+        else:
+            text = reply.choices[0].message.content
+        assert text == "Let me look.\n\nThere is nothing."
+
+
+async def test_only_new_messages_reach_the_agent(system: System, sdk: openai.AsyncOpenAI) -> None:
+    system.model.script(say("One."), say("Two."))
+    agent = await system.make_agent()
+    messages: Any = [{"role": "user", "content": "first"}]
+    await sdk.chat.completions.create(model=agent.name, messages=messages)
+    messages += [{"role": "assistant", "content": "One."}, {"role": "user", "content": "second"}]
+    await sdk.chat.completions.create(model=agent.name, messages=messages)
+    texts = await spoken(system, agent)
+    assert [text for _, text in texts if text in ("first", "One.", "second", "Two.")] == [
+        "first",
+        "One.",
+        "second",
+        "Two.",
+    ]
+
+
+async def test_each_user_has_a_conversation(system: System, sdk: openai.AsyncOpenAI) -> None:
+    system.model.respond(lambda request: say(f"{request.last_text.strip()} too"))
+    agent = await system.make_agent()
+
+    async def say_as(user: str, text: str) -> str:
+        completion = await sdk.chat.completions.create(
+            model=agent.name, messages=[{"role": "user", "content": text}], user=user
+        )
+        return str(completion.model_extra["conversation_id"]) if completion.model_extra else ""
+
+    ann, again, bea = await asyncio.gather(
+        say_as("ann", "one"), say_as("ann", "two"), say_as("bea", "three")
+    )
+    assert ann == again != bea
+    assert agent.default_conversation_id not in (ann, bea)
+    assert sorted(text for _, text in await spoken(system, agent, ann)) == [
+        "one",
+        "one too",
+        "two",
+        "two too",
+    ]
+    listed = await system.agents.ListConversations(
+        agent_pb.ListConversationsRequest(agent_id=agent.id)
+    )
+    assert sorted(c.title for c in listed.conversations if c.title in ("ann", "bea")) == [
+        "ann",
+        "bea",
+    ]
+
+
+async def test_request_with_a_known_idempotency_key_starts_no_second_run(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
+    system.model.script(say("Once."), say("Twice."))
+    agent = await system.make_agent()
+    replies = [
+        await sdk.chat.completions.create(
+            model=agent.name, messages=HELLO, extra_headers={"idempotency-key": f"k-{agent.id}"}
+        )
+        for _ in range(2)
+    ]
+    assert [reply.choices[0].message.content for reply in replies] == ["Once.", "Once."]
+    assert replies[0].id == replies[1].id
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_runs_its_tool_and_the_agent_continues(
+    system: System, sdk: openai.AsyncOpenAI, stream: bool
+) -> None:
+    name = f"show_place_{stream}".lower()
+    await client_tool(system, name)
+    agent = await system.make_agent(tools=[name])
+    system.model.script(
+        Reply(calls=(Call(name, {"place": "Rome"}), Call(name, {"place": "Oslo"}))),
+        say("There they are."),
+    )
+    tools: Any = [{"type": "function", "function": {"name": name, "parameters": {}}}]
+    messages: Any = list(HELLO)
+    if stream:
+        chunks = [
+            chunk
+            async for chunk in await sdk.chat.completions.create(
+                model=agent.name, messages=messages, tools=tools, stream=True
+            )
+        ]
+        calls: Any = [c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or []]
+        assert [c.index for c in calls] == [0, 1]
+        assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    else:
+        first = await sdk.chat.completions.create(model=agent.name, messages=messages, tools=tools)
+        assert first.choices[0].finish_reason == "tool_calls"
+        calls = first.choices[0].message.tool_calls or []
+    assert [json.loads(c.function.arguments)["place"] for c in calls] == ["Rome", "Oslo"]
+    messages.append(
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": c.id, "type": "function", "function": c.function.model_dump()} for c in calls
+            ],
+        }
+    )
+    with pytest.raises(openai.BadRequestError, match="Send a result for each of the calls"):
+        await sdk.chat.completions.create(
+            model=agent.name,
+            messages=[*messages, {"role": "tool", "tool_call_id": calls[0].id, "content": "ok"}],
+        )
+    messages += [
+        {"role": "tool", "tool_call_id": c.id, "content": f"{number} is shown"}
+        for number, c in enumerate(calls)
+    ]
+    last = await sdk.chat.completions.create(model=agent.name, messages=messages)
+    assert last.choices[0].message.content == "There they are."
+    returns = [
+        part.tool_return.content
+        for message in await system.log(agent)
+        for part in message.parts
+        if part.HasField("tool_return")
+    ]
+    assert [json.loads(content)["message"] for content in returns] == [
+        "0 is shown",
+        "1 is shown",
+    ]
+
+
+async def test_call_that_a_person_approves_is_refused_clearly(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
+    name = "send_letter"
+    await system.tools.UpsertTool(
+        tool_api.UpsertToolRequest(
+            source_code=f"def {name}(to: str) -> str:\n"
+            '    """Sends a letter.\n\n    Args:\n        to: Who gets it.\n    """\n'
+            "    return to\n",
+            default_requires_approval=True,
+        )
+    )
+    agent = await system.make_agent(tools=[name])
+    system.model.script(call(name, {"to": "Ada"}))
+    with pytest.raises(openai.ConflictError, match="a person approves calls of send_letter"):
+        await sdk.chat.completions.create(model=agent.name, messages=HELLO)
+    with pytest.raises(openai.APIStatusError) as raised:
+        await sdk.chat.completions.create(model=agent.name, messages=HELLO)
+    assert raised.value.code == "approval_pending"
+
+
+async def test_reply_in_json_fits_the_schema(system: System, sdk: openai.AsyncOpenAI) -> None:
+    system.model.script(say('{"city": "Oslo"}'))
+    agent = await system.make_agent()
+    completion = await sdk.chat.completions.create(
+        model=agent.name,
+        messages=HELLO,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {
+                "name": "place",
+                "schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+            },
+        },
+    )
+    assert json.loads(completion.choices[0].message.content or "") == {"city": "Oslo"}
+
+
+async def test_image_reaches_the_model(system: System, sdk: openai.AsyncOpenAI) -> None:
+    system.model.script(say("A small picture."))
+    agent = await system.make_agent()
+    data = base64.b64encode(png(4, 4)).decode()
+    content: Any = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+    ]
+    await sdk.chat.completions.create(
+        model=agent.name, messages=[{"role": "user", "content": content}]
+    )
+    [message] = [m for m in await system.log(agent) if m.role == message_pb2.ROLE_USER][-1:]
+    assert [part.WhichOneof("content") for part in message.parts] == ["text", "image"]
+
+
+async def test_failed_model_is_a_failed_request(system: System, sdk: openai.AsyncOpenAI) -> None:
+    agent = await system.make_agent()
+    system.model.script(Fault(400, "no such thing", type="invalid_request_error"))
+    with pytest.raises(openai.InternalServerError) as raised:
+        await sdk.chat.completions.create(model=agent.name, messages=HELLO)
+    assert raised.value.status_code == 502
+    system.model.reset()
+    system.model.script(
+        Reply(text="A beginning", error_after=(1, Fault(400, "gone", type="invalid_request_error")))
+    )
+    stream = await sdk.chat.completions.create(model=agent.name, messages=HELLO, stream=True)
+    with pytest.raises(openai.APIError):
+        _ = [chunk async for chunk in stream]
+
+
+@pytest.mark.parametrize("second", ["A reply that breaks off here.", "Another one."])
+async def test_reply_that_begins_again_is_not_sent_twice(
+    system: System, sdk: openai.AsyncOpenAI, second: str
+) -> None:
+    system.model.script(
+        Reply(text="A reply that breaks off here.", piece=4, cut_after=5), say(second)
+    )
+    agent = await system.make_agent()
+    stream = await sdk.chat.completions.create(model=agent.name, messages=HELLO, stream=True)
+    text = ""
+    try:
+        async for chunk in stream:
+            text += chunk.choices[0].delta.content or ""
+    except openai.APIError as error:
+        assert second == "Another one."
+        assert "gave another reply" in str(error)
+    else:
+        assert text == second == "A reply that breaks off here."
+    assert (await spoken(system, agent))[-1][1] == second
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"stop": ["."]}, "stop"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "I said."}]}, "messages"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "y"}]}, "messages"),
+        (
+            {"messages": [*HELLO, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
+            "messages",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "unknown_tool"}}]},
+            "tools",
+        ),
+        ({"user": "a\nb"}, "user"),
+        ({"model": 7}, "model"),
+        ({"stream": "perhaps"}, "stream"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ],
+)
+async def test_what_cannot_be_mapped_is_refused(
+    system: System, http: httpx2.AsyncClient, fields: dict[str, Any], param: str
+) -> None:
+    agent = await system.make_agent()
+    body = {"model": agent.name, "messages": HELLO, **fields}
+    response = await http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert len(await spoken(system, agent)) == len(await spoken(system, await system.make_agent()))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"model": "x"}']
+)
+async def test_body_that_is_no_request_is_refused(http: httpx2.AsyncClient, body: bytes) -> None:
+    response = await http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_body_that_is_too_large_is_refused(http: httpx2.AsyncClient) -> None:
+    response = await http.post("/v1/chat/completions", content=b" " * 5_000_000)
+    assert response.status_code == 413
+
+
+async def test_unknown_agent_is_not_found(sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        await sdk.chat.completions.create(model="nobody", messages=HELLO)
+    assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
+
+
+async def test_wrong_key_is_refused(system: System) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{system.http_url}/v1", api_key="wrong") as client:
+        with pytest.raises(openai.AuthenticationError):
+            await client.models.list()
+
+
+async def test_agent_of_another_project_is_not_found(
+    system: System, other_project_key: str
+) -> None:
+    agent = await system.make_agent()
+    async with openai.AsyncOpenAI(
+        base_url=f"{system.http_url}/v1", api_key=other_project_key, max_retries=0
+    ) as client:
+        assert [model.id async for model in client.models.list()] == []
+        for model in (agent.name, agent.id):
+            with pytest.raises(openai.NotFoundError):
+                await client.chat.completions.create(model=model, messages=HELLO, user="ann")

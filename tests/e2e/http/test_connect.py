@@ -1,0 +1,283 @@
+"""The Connect protocol and gRPC-Web in front of the gateway."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2
+
+from doubles.script import say
+from e2e.http.conftest import PAGE
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.gateway.registry import public_services
+from strata.protocol.errors import Reason
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GET_AGENT = "/strata.api.agent_loop.v1.AgentService/GetAgent"
+SEND_MESSAGE = "/strata.api.gateway.v1.RunService/SendMessage"
+UPLOAD_PASSAGES = "/strata.api.archival.v1.PassageService/UploadPassages"
+METHODS = [
+    pytest.param(method, id=f"{service.name}.{method.name}")
+    for service in public_services()
+    for method in service.methods
+]
+_END = 0x02
+_WEB_TRAILERS = 0x80
+
+
+def framed(*messages: bytes) -> bytes:
+    """Returns messages as the frames of a stream."""
+    return b"".join(struct.pack(">BI", 0, len(message)) + message for message in messages)
+
+
+def frames(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Returns the flags and the content of each frame."""
+    while body:
+        flags, size = struct.unpack(">BI", body[:5])
+        yield flags, body[5 : 5 + size]
+        body = body[5 + size :]
+
+
+def sending(agent: agent_pb.Agent, text: str) -> run_pb.SendMessageRequest:
+    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+    return run_pb.SendMessageRequest(
+        agent_id=agent.id, messages=[message_pb2.MessageInput(parts=[part])]
+    )
+
+
+def text_of_events(responses: list[run_pb.SendMessageResponse]) -> str:
+    return "".join(response.event.text_delta.text for response in responses)
+
+
+@pytest.mark.parametrize("codec", ["proto", "json"])
+async def test_unary_call_returns_the_message(
+    system: System, http: httpx2.AsyncClient, codec: str
+) -> None:
+    agent = await system.make_agent()
+    request = agent_pb.GetAgentRequest(agent_id=agent.id)
+    body = (
+        request.SerializeToString()
+        if codec == "proto"
+        else json.dumps({"agentId": agent.id}).encode()
+    )
+    response = await http.post(
+        GET_AGENT, content=body, headers={"content-type": f"application/{codec}"}
+    )
+    assert response.status_code == 200
+    assert response.headers["x-request-id"].startswith("req-")
+    if codec == "proto":
+        assert agent_pb.GetAgentResponse.FromString(response.content).agent == agent
+    else:
+        assert response.json()["agent"]["id"] == agent.id
+
+
+async def test_read_only_method_can_be_called_with_get(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    agent = await system.make_agent()
+    query = {"connect": "v1", "encoding": "json", "message": json.dumps({"agentId": agent.id})}
+    response = await http.get(GET_AGENT, params=query)
+    assert response.json()["agent"]["id"] == agent.id
+    create = GET_AGENT.replace("GetAgent", "CreateAgent")
+    assert (await http.get(create, params={**query, "message": "{}"})).status_code == 405
+
+
+@pytest.mark.parametrize("codec", ["proto", "json"])
+async def test_stream_of_a_turn_ends_without_an_error(
+    system: System, http: httpx2.AsyncClient, codec: str
+) -> None:
+    system.model.script(say("Good morning to you."))
+    request = sending(await system.make_agent(), "Good morning.")
+    body = request.SerializeToString()
+    if codec == "json":
+        text = request.messages[0].parts[0].text.text
+        body = json.dumps(
+            {"agentId": request.agent_id, "messages": [{"parts": [{"text": {"text": text}}]}]}
+        ).encode()
+    response = await http.post(
+        SEND_MESSAGE,
+        content=framed(body),
+        headers={"content-type": f"application/connect+{codec}"},
+    )
+    assert response.headers["content-type"] == f"application/connect+{codec}"
+    *messages, (flags, end) = list(frames(response.content))
+    assert flags == _END
+    assert "error" not in json.loads(end)
+    if codec == "proto":
+        responses = [run_pb.SendMessageResponse.FromString(content) for _, content in messages]
+        assert text_of_events(responses) == "Good morning to you."
+        assert responses[-1].event.HasField("run_finished")
+    else:
+        assert "runFinished" in json.loads(messages[-1][1])["event"]
+
+
+async def test_grpc_web_stream_ends_with_the_status(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    system.model.script(say("From the web."))
+    request = sending(await system.make_agent(), "Hello.")
+    headers = {"content-type": "application/grpc-web+proto", "x-grpc-web": "1"}
+    response = await http.post(
+        SEND_MESSAGE, content=framed(request.SerializeToString()), headers=headers
+    )
+    *messages, (flags, trailers) = list(frames(response.content))
+    responses = [run_pb.SendMessageResponse.FromString(content) for _, content in messages]
+    assert text_of_events(responses) == "From the web."
+    assert flags == _WEB_TRAILERS
+    assert b"grpc-status: 0" in trailers.lower().replace(b":0", b": 0")
+
+
+async def test_requests_of_a_stream_reach_the_method(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    agent = await system.make_agent()
+    requests = [
+        passage_pb.UploadPassagesRequest(
+            agent_id=agent.id, passages=[passage_pb.NewPassage(text="The boat is in Lisbon.")]
+        ),
+        passage_pb.UploadPassagesRequest(
+            passages=[passage_pb.NewPassage(text="The car is in Rome.")]
+        ),
+    ]
+    response = await http.post(
+        UPLOAD_PASSAGES,
+        content=framed(*(request.SerializeToString() for request in requests)),
+        headers={"content-type": "application/connect+proto"},
+    )
+    *_, (flags, end) = list(frames(response.content))
+    assert flags == _END
+    assert "error" not in json.loads(end), end
+    listed = await system.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
+    texts = {passage.text for passage in listed.passages}
+    assert texts == {"The boat is in Lisbon.", "The car is in Rome."}
+
+
+async def test_malformed_request_in_a_stream_ends_the_call(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    agent = await system.make_agent()
+    first = json.dumps({"agentId": agent.id, "passages": [{"text": "one"}]}).encode()
+    response = await http.post(
+        UPLOAD_PASSAGES,
+        content=framed(first, b'{"passages": 7}'),
+        headers={"content-type": "application/connect+json"},
+    )
+    *_, (_, end) = list(frames(response.content))
+    assert json.loads(end)["error"]["code"] == "invalid_argument"
+
+
+async def test_error_has_its_details(system: System, http: httpx2.AsyncClient) -> None:
+    response = await http.post(GET_AGENT, json={"agentId": "somebody"})
+    assert response.status_code == 400
+    error = response.json()
+    assert error["code"] == "invalid_argument"
+    first = error["details"][0]
+    assert first["type"] == "google.rpc.ErrorInfo"
+    padded = first["value"] + "=" * (-len(first["value"]) % 4)
+    info = error_details_pb2.ErrorInfo.FromString(base64.b64decode(padded))
+    assert info.reason == Reason.INVALID_ID.value == first["debug"]["reason"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("credentials", ["", "Bearer nobody"])
+async def test_no_method_answers_without_a_key(
+    system: System, method: Any, credentials: str
+) -> None:
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    message = GetMessageClass(method.input_type)().SerializeToString()
+    streams = method.client_streaming or method.server_streaming
+    async with httpx2.AsyncClient(base_url=system.http_url) as client:
+        response = await client.post(
+            path,
+            content=framed(message) if streams else message,
+            headers={
+                "content-type": f"application/{'connect+' if streams else ''}proto",
+                "authorization": credentials,
+            },
+        )
+    if streams:
+        [(_, end)] = list(frames(response.content))
+        assert json.loads(end)["error"]["code"] == "unauthenticated"
+    else:
+        assert response.status_code == 401
+        assert response.json()["code"] == "unauthenticated"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        ("application/json", b"{", 400),
+        ("application/json", b"\xff\xfe", 400),
+        ("application/json", b"[]", 400),
+        ("application/json", b"[" * 100_000, 400),
+        ("application/json", b'{"agentId": 7}', 400),
+        ("application/json", b'{"nobody": 7}', 400),
+        ("application/proto", b"\xff\xff\xff", 400),
+        ("application/grpc", b"", 415),
+        ("application/grpc+proto", b"", 415),
+        ("text/html", b"<p>", 415),
+        ("application/json", b'{"agentId": "' + b"a" * 5_000_000 + b'"}', 429),
+    ],
+)
+async def test_bad_body_is_refused(
+    http: httpx2.AsyncClient, content_type: str, body: bytes, status: int
+) -> None:
+    response = await http.post(GET_AGENT, content=body, headers={"content-type": content_type})
+    assert response.status_code == status, response.text
+
+
+async def test_unknown_path_is_not_found(http: httpx2.AsyncClient) -> None:
+    for path in ("/", "/v1", GET_AGENT + "s", "/strata.api.recall.v1.Nobody/GetAgent"):
+        assert (await http.post(path, json={})).status_code == 404
+
+
+async def test_internal_service_is_not_reachable(http: httpx2.AsyncClient) -> None:
+    for path in (
+        "/strata.api.gateway.v1.RunFollowService/FollowRun",
+        "/strata.api.recall.v1.WindowService/BeginTurn",
+        "/strata.api.core_memory.v1.CoreMemoryService/Compile",
+    ):
+        assert (await http.post(path, json={})).status_code == 404
+
+
+async def test_deadline_of_the_client_ends_the_call(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    system.model.script(say("Too late. " * 50, piece=4, pause=0.1))
+    request = sending(await system.make_agent(), "Hello.")
+    response = await http.post(
+        SEND_MESSAGE,
+        content=framed(request.SerializeToString()),
+        headers={"content-type": "application/connect+proto", "connect-timeout-ms": "1000"},
+    )
+    *_, (_, end) = list(frames(response.content))
+    assert json.loads(end)["error"]["code"] == "deadline_exceeded"
+
+
+async def test_only_pages_of_the_setting_may_call(http: httpx2.AsyncClient) -> None:
+    asked = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,connect-protocol-version,content-type",
+    }
+    allowed = await http.options(GET_AGENT, headers={**asked, "origin": PAGE})
+    assert allowed.status_code == 200
+    assert allowed.headers["access-control-allow-origin"] == PAGE
+    refused = await http.options(GET_AGENT, headers={**asked, "origin": "https://other.example"})
+    assert "access-control-allow-origin" not in refused.headers
+
+
+async def test_health_is_shown_without_a_key(system: System) -> None:
+    async with httpx2.AsyncClient(base_url=system.http_url) as client:
+        assert (await client.get("/healthz")).json() == {"status": "SERVING"}
