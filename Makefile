@@ -14,7 +14,7 @@ API := $(CLIENT)/strata/api
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -98,6 +98,10 @@ k8s-check: $(READY)
 
 bench: $(READY) ## Measure Strata beside its floors.
 	@$(BIN)/python -m benchmarks
+
+bench-peers: $(READY) ## Measure a plain turn of Strata beside libraries, which it installs.
+	@$(BIN)/python -m benchmarks.peers.environment
+	@$(BIN)/python -m benchmarks --only plain_turn --only peers
 
 bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
 	@$(BIN)/python -m benchmarks.scale

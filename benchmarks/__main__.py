@@ -19,6 +19,8 @@ from benchmarks.fairness import noisy_neighbour, noisy_turns
 from benchmarks.indexing import indexing
 from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.memory_agents import memory_agents
+from benchmarks.peers.environment import PeerEnvironment
+from benchmarks.peers.suite import peers
 from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
@@ -30,8 +32,10 @@ from strata.shared.event_loop import loop_factory
 Suite = Callable[[Bench], Awaitable[None]]
 
 START = "start"
+PEERS = "peers"
 SUITES: dict[str, Suite] = {
     "plain_turn": plain_turn,
+    PEERS: peers,
     "gateway_calls": gateway_calls,
     "compile_unchanged": compile_unchanged,
     "compile_big": compile_big,
@@ -54,7 +58,7 @@ SUITES: dict[str, Suite] = {
 def main() -> int:
     """Runs the chosen suites; returns the exit code."""
     options = _options()
-    chosen = [name for name in (START, *SUITES) if _wanted(name, options.only)]
+    chosen = chosen_suites(options.only, peers_exist=PeerEnvironment().exists)
     if not chosen:
         print(f"no such suite; choose from {', '.join((START, *SUITES))}", file=sys.stderr)
         return 2
@@ -65,6 +69,20 @@ def main() -> int:
     if options.json is not None:
         report.save(options.json)
     return 1 if options.check and report.missed else 0
+
+
+def chosen_suites(patterns: list[str], *, peers_exist: bool) -> list[str]:
+    """Returns the suites to run, in their order.
+
+    Args:
+        patterns: Patterns of names; without any, all suites are chosen.
+        peers_exist: Whether the peers are installed. Only a pattern has them installed.
+    """
+    return [
+        name
+        for name in (START, *SUITES)
+        if _wanted(name, patterns) and (patterns or name != PEERS or peers_exist)
+    ]
 
 
 async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:

@@ -27,6 +27,16 @@ _DATABASE = "benchmarks"
 _LARGE = ("messages", "tools")
 
 
+async def create_database(admin_url: str, name: str) -> None:
+    """Creates an empty database on Strata's server; replaces one of that name."""
+    admin = await asyncpg.connect(admin_url)
+    try:
+        await admin.execute(f'DROP DATABASE IF EXISTS "{name}"')
+        await admin.execute(f'CREATE DATABASE "{name}"')
+    finally:
+        await admin.close()
+
+
 class CommitFloor:
     """Stores one row of 1 KB durably: one statement, one commit, one flush."""
 
@@ -37,12 +47,7 @@ class CommitFloor:
     @classmethod
     async def open(cls, admin_url: str, url: str, stack: AsyncExitStack) -> CommitFloor:
         """Creates a separate database on Strata's server."""
-        admin = await asyncpg.connect(admin_url)
-        try:
-            await admin.execute(f'DROP DATABASE IF EXISTS "{_DATABASE}"')
-            await admin.execute(f'CREATE DATABASE "{_DATABASE}"')
-        finally:
-            await admin.close()
+        await create_database(admin_url, _DATABASE)
         connection = await asyncpg.connect(url)
         stack.push_async_callback(connection.close)
         await connection.execute(

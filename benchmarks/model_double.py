@@ -14,6 +14,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.peers.program import MARKING_TOOL
 from doubles import memory_persona
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Step, call, say
@@ -37,6 +38,8 @@ async def serve(kept: Path) -> None:
             kept.write_text(json.dumps(request.body, ensure_ascii=False))
         if "memory_finish_edits" in request.tool_names:
             return edit_memory(request)
+        if MARKING_TOOL in request.tool_names and request.last_text.startswith("mark"):
+            return call(MARKING_TOOL, {})
         return say("That is done.") if request.answered else memory_persona.answer(request)
 
     server = ModelServer(respond)

@@ -40,15 +40,25 @@ class Child:
         arguments: What follows `python`.
         values: Its settings, as environment variables.
         log: Receives what it prints to standard error.
+        python: The interpreter; by default that of this process.
+        accepts_lines: Whether lines can be written to its standard input, which is empty otherwise.
     """
 
-    def __init__(self, arguments: Sequence[str], values: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        values: Mapping[str, str],
+        log: Path,
+        python: str = sys.executable,
+        *,
+        accepts_lines: bool = False,
+    ) -> None:
         self.started = time.perf_counter()
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=subprocess.DEVNULL,
+                [python, *arguments],
+                stdin=subprocess.PIPE if accepts_lines else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment(values),
@@ -59,6 +69,12 @@ class Child:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    def write(self, line: str) -> None:
+        """Writes a line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
 
     async def line(self, wanted: str, *, seconds: float = 120.0) -> str:
         """Waits for a line that begins with `wanted`, and returns the rest of it.
@@ -91,8 +107,9 @@ class Child:
         for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
         return took
 
 
