@@ -19,6 +19,7 @@ from certificates import self_signed
 from integration.channels.conftest import echo_service
 from integration.channels.endless_calls import Endless
 from strata.gateway.http.connect import ConnectApplication
+from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.listener import Application, HttpListener
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
@@ -105,7 +106,8 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(
     descriptor = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
 
     def application(channel: grpc.aio.Channel) -> Application:
-        return ConnectApplication([descriptor], channel, max_message_bytes=1 << 20)
+        messages = JsonMessages(LargeBodies(channel))
+        return ConnectApplication([descriptor], channel, messages, max_message_bytes=1 << 20)
 
     listener = HttpListener(application, "127.0.0.1", 0)
     server = GrpcServer(
@@ -136,25 +138,31 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(
     assert endless.cleaned_up == 1
 
 
-async def test_a_client_that_leaves_ends_its_call(echo: Any, keys: Any) -> None:
+@pytest.mark.parametrize("method", ["Echo", "Count"])
+async def test_a_client_that_leaves_ends_its_call(echo: Any, keys: Any, method: str) -> None:
     endless = Endless()
     service = echo_service(echo, endless.servicer(echo))
     descriptor = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
-    listener = HttpListener(
-        lambda channel: ConnectApplication([descriptor], channel, max_message_bytes=1 << 20),
-        "127.0.0.1",
-        0,
-    )
+
+    def application(channel: grpc.aio.Channel) -> Application:
+        messages = JsonMessages(LargeBodies(channel))
+        return ConnectApplication([descriptor], channel, messages, max_message_bytes=1 << 20)
+
+    listener = HttpListener(application, "127.0.0.1", 0)
     server = GrpcServer(
         Service(service.name, service.services, listeners=[listener]),
         ServiceSettings(),
         TokenAuthenticator(keys.verifier),
     )
     await server.start()
-    headers = dict(keys.metadata()) | {"content-type": "application/json"}
+    request, content_type = b'{"text": "x"}', "application/json"
+    if method == "Count":
+        request = b"\0" + len(request).to_bytes(4, "big") + request
+        content_type = "application/connect+json"
+    headers = dict(keys.metadata()) | {"content-type": content_type}
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
         call = asyncio.create_task(
-            client.post(f"/{descriptor.full_name}/Echo", content=b'{"text": "x"}', headers=headers)
+            client.post(f"/{descriptor.full_name}/{method}", content=request, headers=headers)
         )
         await endless.until_waiting(1)
         call.cancel()

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.connect import ConnectApplication
+from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.listener import Application, Receive, Scope, Send
 from strata.gateway.http.openai_api.routes import OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
@@ -59,12 +60,16 @@ def http_application(
         origins: Web origins whose pages may call it, such as ``https://app.example``; ``*`` for
             all.
     """
-    connect = ConnectApplication(public_services(), channel, max_message_bytes=max_message_bytes)
+    bodies = LargeBodies(channel)
+    messages = JsonMessages(bodies)
+    connect = ConnectApplication(
+        public_services(), channel, messages, max_message_bytes=max_message_bytes
+    )
     rpcs = _RpcApplication(
         connect,
         {
             f"/{service.full_name}/{method.name}": PlainStream(
-                method, channel, max_body_bytes=max_message_bytes
+                method, channel, messages, max_body_bytes=max_message_bytes
             )
             for service in public_services()
             for method in service.methods
@@ -73,7 +78,7 @@ def http_application(
     )
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
-        *OpenAiApi(channel, max_body_bytes=max_message_bytes).routes(),
+        *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
         *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
     ]
     cors = Middleware(

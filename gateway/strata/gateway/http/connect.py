@@ -1,6 +1,6 @@
 """The Connect protocol and gRPC-Web for every public service, built from the descriptors.
 
-`connectrpc` speaks the protocols. Messages stay bytes here; only JSON is converted, by their
+`connectrpc` speaks the protocols. Messages stay bytes; only JSON is converted, by their
 descriptors. Each call goes to the gateway's own method table, so authentication, limits, deadlines
 and the forwarding to other services are those of gRPC.
 """
@@ -8,30 +8,24 @@ and the forwarding to other services are those of gRPC.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
-from connectrpc.code import Code
 from connectrpc.codec import Codec
-from connectrpc.errors import ConnectError
 from connectrpc.method import IdempotencyLevel, MethodInfo, StreamType
 from connectrpc.request import RequestContext
 from connectrpc.server import ConnectASGIApplication, Endpoint
-from google.protobuf import any_pb2, json_format
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
-from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import error_details_pb2
 
 from strata.gateway.http.calls import metadata_of, request_id_in
-from strata.gateway.http.errors import ReadableDetail, connect_error
-from strata.protocol.errors import Reason
+from strata.gateway.http.errors import connect_error
+from strata.gateway.http.json_messages import JsonMessages
 from strata.protocol.shapes import ClientMethod, RpcShape
-from strata.protocol.status import DOMAIN
 from strata.shared.interceptors.observe import REQUEST_ID_KEY
 
 _IDEMPOTENCY = {
@@ -44,67 +38,44 @@ _STREAM_TYPES = {
     RpcShape(True, False): StreamType.CLIENT_STREAM,
     RpcShape(True, True): StreamType.BIDI_STREAM,
 }
-_PROBLEM_CHARS = 300
+_PROTO = "proto"
+_JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
 class SerializedMessage:
-    """A message as bytes.
+    """A message in one of the forms that the protocols know.
 
     Attributes:
         data: The bytes.
-        type: The class of the message.
+        codec: Name of the form: "proto" or "json".
     """
 
     data: bytes
-    type: type[Message]
+    codec: str
 
 
-class BinaryCodec(Codec[SerializedMessage, Any]):
-    """Passes the bytes of messages on; the called method parses them."""
+class PassingCodec(Codec[SerializedMessage, Any]):
+    """Passes the bytes of messages on. What is called converts and parses them.
+
+    Args:
+        name: Name of the form, as in content types.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def name(self) -> str:
         """Returns the name in content types."""
-        return "proto"
+        return self._name
 
     def encode(self, message: SerializedMessage) -> bytes:
         """Returns the bytes."""
         return message.data
 
-    def decode(self, data: bytes | bytearray, message_class: type[Any]) -> SerializedMessage:
+    def decode(self, data: bytes | bytearray, _: type[Any]) -> SerializedMessage:
         """Returns the message of the bytes, not parsed."""
-        return SerializedMessage(bytes(data), message_class)
-
-
-class JsonCodec(Codec[SerializedMessage, Any]):
-    """Converts messages from and to the JSON form of protobuf.
-
-    A field that the message does not have is refused: it is a misspelled one, and without it the
-    call would do something else.
-    """
-
-    def name(self) -> str:
-        """Returns the name in content types."""
-        return "json"
-
-    def encode(self, message: SerializedMessage) -> bytes:
-        """Returns the JSON text."""
-        parsed = message.type.FromString(message.data)
-        return json_format.MessageToJson(parsed, indent=None, ensure_ascii=False).encode()
-
-    def decode(self, data: bytes | bytearray, message_class: type[Any]) -> SerializedMessage:
-        """Returns the message of a JSON text; of an empty one, the empty message.
-
-        Raises:
-            ConnectError: It is not JSON, or not the JSON of the message.
-        """
-        message = message_class()
-        try:
-            if data:
-                json_format.Parse(bytes(data), message)
-        except (json_format.ParseError, ValueError, RecursionError) as error:
-            raise _malformed(message_class, error) from error
-        return SerializedMessage(message.SerializeToString(), message_class)
+        return SerializedMessage(bytes(data), self._name)
 
 
 class ConnectApplication(ConnectASGIApplication[None]):
@@ -113,6 +84,7 @@ class ConnectApplication(ConnectASGIApplication[None]):
     Args:
         services: The services.
         channel: Calls them.
+        messages: Converts JSON.
         max_message_bytes: Larger requests are refused.
     """
 
@@ -120,18 +92,19 @@ class ConnectApplication(ConnectASGIApplication[None]):
         self,
         services: Iterable[ServiceDescriptor],
         channel: grpc.aio.Channel,
+        messages: JsonMessages,
         *,
         max_message_bytes: int,
     ) -> None:
         endpoints = {
             endpoint.path: endpoint.connected()
             for service in services
-            for endpoint in (_Method(method, channel) for method in service.methods)
+            for endpoint in (_Method(method, channel, messages) for method in service.methods)
         }
         super().__init__(
             service=None,
             endpoints=lambda _: endpoints,
-            codecs=[BinaryCodec(), JsonCodec()],
+            codecs=[PassingCodec(_PROTO), PassingCodec(_JSON)],
             read_max_bytes=max_message_bytes,
         )
 
@@ -144,16 +117,20 @@ class ConnectApplication(ConnectASGIApplication[None]):
 class _Method:
     """Calls one method of the gateway."""
 
-    def __init__(self, descriptor: MethodDescriptor, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, descriptor: MethodDescriptor, channel: grpc.aio.Channel, messages: JsonMessages
+    ) -> None:
         service: ServiceDescriptor = descriptor.containing_service
         self.path = f"/{service.full_name}/{descriptor.name}"
         self._shape = RpcShape(descriptor.client_streaming, descriptor.server_streaming)
         self._open = ClientMethod(self._shape, self.path).open_on(channel)
+        self._messages = messages
+        self._input = GetMessageClass(descriptor.input_type)
         self._output = GetMessageClass(descriptor.output_type)
         self._info: MethodInfo[Any, Any] = MethodInfo(
             name=descriptor.name,
             service_name=service.full_name,
-            input=GetMessageClass(descriptor.input_type),
+            input=self._input,
             output=self._output,
             idempotency_level=_IDEMPOTENCY.get(
                 descriptor.GetOptions().idempotency_level, IdempotencyLevel.UNKNOWN
@@ -176,42 +153,47 @@ class _Method:
     async def _unary(
         self, request: SerializedMessage, context: RequestContext[Any, Any]
     ) -> SerializedMessage:
-        call = self._open(request.data, **_options(context))
         with _connect_errors(context):
+            call = self._open(await self.binary(request, context), **_options(context))
             response = await call
         _show_request_id(await call.trailing_metadata(), context)
-        return SerializedMessage(response, self._output)
+        return await self._in_form_of(request.codec, response)
 
     async def _server_stream(
         self, request: SerializedMessage, context: RequestContext[Any, Any]
     ) -> AsyncIterator[SerializedMessage]:
-        call = self._open(request.data, **_options(context))
-        async for message in self._responses(call, context):
-            yield message
+        with _connect_errors(context):
+            call = self._open(await self.binary(request, context), **_options(context))
+        async with aclosing(self._responses(call, context)) as responses:
+            async for response in responses:
+                yield await self._in_form_of(request.codec, response)
 
     async def _client_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
     ) -> SerializedMessage:
         call = self._open(**_options(context))
+        writer = _Writer(self, call, context)
         try:
-            await _write_all(call, requests)
             with _connect_errors(context):
+                await writer.write_all(requests)
                 response = await call
         finally:
             call.cancel()
         _show_request_id(await call.trailing_metadata(), context)
-        return SerializedMessage(response, self._output)
+        return await self._in_form_of(writer.codec, response)
 
     async def _bidi_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
     ) -> AsyncIterator[SerializedMessage]:
         call = self._open(**_options(context))
-        writing = asyncio.create_task(_write_all(call, requests))
+        writer = _Writer(self, call, context)
+        writing = asyncio.create_task(writer.write_all(requests))
         # A malformed request ends the call, which otherwise would wait for the next one.
         writing.add_done_callback(lambda task: _failure_of(task) and call.cancel())
         try:
-            async for message in self._responses(call, context):
-                yield message
+            async with aclosing(self._responses(call, context)) as responses:
+                async for response in responses:
+                    yield await self._in_form_of(writer.codec, response)
         except asyncio.CancelledError:
             if writing.done() and (failure := _failure_of(writing)) is not None:
                 raise failure from None
@@ -222,14 +204,61 @@ class _Method:
 
     async def _responses(
         self, call: Any, context: RequestContext[Any, Any]
-    ) -> AsyncIterator[SerializedMessage]:
+    ) -> AsyncGenerator[bytes]:
         try:
             with _connect_errors(context):
                 async for response in call:
-                    yield SerializedMessage(response, self._output)
+                    yield response
         finally:
             # If the client has left, the call is over.
             call.cancel()
+
+    async def binary(self, request: SerializedMessage, context: RequestContext[Any, Any]) -> bytes:
+        """Returns the bytes of a request.
+
+        Raises:
+            ConnectError: It is malformed.
+        """
+        if request.codec == _PROTO:
+            return request.data
+        metadata = metadata_of(context.request_headers)
+        return await self._messages.to_binary(request.data, self._input, metadata)
+
+    async def _in_form_of(self, codec: str, response: bytes) -> SerializedMessage:
+        if codec == _JSON:
+            response = await self._messages.to_json(response, self._output)
+        return SerializedMessage(response, codec)
+
+
+class _Writer:
+    """Writes the requests of a stream to a call.
+
+    Attributes:
+        codec: The form of the requests, and so of the responses.
+    """
+
+    def __init__(self, method: _Method, call: Any, context: RequestContext[Any, Any]) -> None:
+        self._method = method
+        self._call = call
+        self._context = context
+        self.codec = _PROTO
+
+    async def write_all(self, requests: AsyncIterator[SerializedMessage]) -> None:
+        """Writes the requests until they end or the call is over.
+
+        Raises:
+            ConnectError: A request is malformed.
+        """
+        async for request in requests:
+            self.codec = request.codec
+            binary = await self._method.binary(request, self._context)
+            try:
+                await self._call.write(binary)
+            except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                # The call ended before it had read all requests; its status is the answer.
+                return
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            await self._call.done_writing()
 
 
 def _options(context: RequestContext[Any, Any]) -> dict[str, Any]:
@@ -238,16 +267,6 @@ def _options(context: RequestContext[Any, Any]) -> dict[str, Any]:
         "timeout": None if remaining_ms is None else remaining_ms / 1000,
         "metadata": metadata_of(context.request_headers),
     }
-
-
-async def _write_all(call: Any, requests: AsyncIterator[SerializedMessage]) -> None:
-    try:
-        async for request in requests:
-            await call.write(request.data)
-        await call.done_writing()
-    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        # The call ended before it had read all requests; its status is the answer.
-        return
 
 
 def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
@@ -262,23 +281,6 @@ def _connect_errors(context: RequestContext[Any, Any]) -> Iterator[None]:
         trailing = dict(error.trailing_metadata() or ())
         _show_request_id(trailing, context)
         raise connect_error(error) from error
-
-
-def _malformed(message_class: type[Any], error: Exception) -> ConnectError:
-    info = error_details_pb2.ErrorInfo(
-        reason=Reason.MALFORMED_MESSAGE.value,
-        domain=DOMAIN,
-        metadata={"message": message_class.DESCRIPTOR.full_name},
-    )
-    packed = any_pb2.Any()
-    packed.Pack(info)
-    # The lines after the first list all fields.
-    problem = str(error).partition("\n")[0][:_PROBLEM_CHARS]
-    return ConnectError(
-        Code.INVALID_ARGUMENT,
-        f"The body is not the JSON of a {message_class.DESCRIPTOR.name}: {problem}",
-        [ReadableDetail(packed)],
-    )
 
 
 def _show_request_id(

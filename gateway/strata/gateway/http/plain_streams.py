@@ -7,7 +7,8 @@ the responses are lines of JSON, or server-sent events if the client accepts tho
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -20,14 +21,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from strata.gateway.http.calls import BodyTooLargeError, metadata_of, read_body
-from strata.gateway.http.connect import JsonCodec, SerializedMessage
 from strata.gateway.http.errors import connect_error, error_body, http_status_of
+from strata.gateway.http.json_messages import JsonMessages
 from strata.protocol.shapes import ClientMethod, RpcShape
 
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/x-ndjson"
-
-_CODEC = JsonCodec()
 
 
 class PlainStream:
@@ -36,25 +35,34 @@ class PlainStream:
     Args:
         descriptor: The method.
         channel: Calls it.
+        messages: Converts JSON.
         max_body_bytes: Larger requests are refused.
     """
 
     def __init__(
-        self, descriptor: MethodDescriptor, channel: grpc.aio.Channel, *, max_body_bytes: int
+        self,
+        descriptor: MethodDescriptor,
+        channel: grpc.aio.Channel,
+        messages: JsonMessages,
+        *,
+        max_body_bytes: int,
     ) -> None:
         service: ServiceDescriptor = descriptor.containing_service
         path = f"/{service.full_name}/{descriptor.name}"
         self._open = ClientMethod(RpcShape(False, True), path).open_on(channel)
+        self._json = messages
         self._max_body_bytes = max_body_bytes
         self._input = GetMessageClass(descriptor.input_type)
         self._output = GetMessageClass(descriptor.output_type)
 
     async def respond(self, request: Request) -> Response:
         """Returns the response: an error if the call fails before its first message."""
+        metadata = metadata_of(request.headers)
         try:
             body = await read_body(request, self._max_body_bytes)
-            message = _CODEC.decode(body, self._input)
-            call = self._open(message.data, metadata=metadata_of(request.headers))
+            call = self._open(
+                await self._json.to_binary(body, self._input, metadata), metadata=metadata
+            )
             messages = self._messages(call)
             first = await anext(messages, None)
         except BodyTooLargeError as error:
@@ -62,8 +70,10 @@ class PlainStream:
             return JSONResponse(
                 error_body(refusal), status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
             )
+        except grpc.aio.AioRpcError as error:
+            return _refused(connect_error(error))
         except ConnectError as error:
-            return JSONResponse(error_body(error), status_code=http_status_of(error.code))
+            return _refused(error)
         events = EVENT_STREAM in request.headers.get("accept", "")
         return StreamingResponse(
             _lines(first, messages, events=events),
@@ -72,10 +82,10 @@ class PlainStream:
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    async def _messages(self, call: Any) -> AsyncIterator[bytes]:
+    async def _messages(self, call: Any) -> AsyncGenerator[bytes]:
         try:
             async for response in call:
-                yield _CODEC.encode(SerializedMessage(response, self._output))
+                yield await self._json.to_json(response, self._output)
         except grpc.aio.AioRpcError as error:
             raise connect_error(error) from error
         finally:
@@ -83,16 +93,21 @@ class PlainStream:
             call.cancel()
 
 
+def _refused(error: ConnectError) -> Response:
+    return JSONResponse(error_body(error), status_code=http_status_of(error.code))
+
+
 async def _lines(
-    first: bytes | None, messages: AsyncIterator[bytes], *, events: bool
+    first: bytes | None, messages: AsyncGenerator[bytes], *, events: bool
 ) -> AsyncIterator[bytes]:
     start, end = (b"data: ", b"\n\n") if events else (b"", b"\n")
     if first is None:
         return
-    yield start + first + end
     try:
-        async for message in messages:
-            yield start + message + end
+        async with aclosing(messages):
+            yield start + first + end
+            async for message in messages:
+                yield start + message + end
     except ConnectError as error:
         # The status has been sent. No response of a method has a field of this name.
         failure = json.dumps({"error": error_body(error)}, ensure_ascii=False).encode()

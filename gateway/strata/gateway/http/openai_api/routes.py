@@ -18,6 +18,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2, run_service_pb2_grpc
 from strata.gateway.http.calls import BodyTooLargeError, metadata_of, read_body
+from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.openai_api.conversations import UserConversations
 from strata.gateway.http.openai_api.errors import ApiError, of_call
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
@@ -48,13 +49,17 @@ class OpenAiApi:
 
     Args:
         channel: Calls the gateway.
+        bodies: Handles large requests.
         max_body_bytes: Larger requests are refused.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, bodies: LargeBodies, *, max_body_bytes: int
+    ) -> None:
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._runs: Any = run_service_pb2_grpc.RunServiceStub(channel)
         self._conversations = UserConversations(channel)
+        self._bodies = bodies
         self._max_body_bytes = max_body_bytes
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -90,7 +95,9 @@ class OpenAiApi:
     async def chat(self, request: Request) -> Response:
         """Sends the new messages of a request to an agent and returns its reply."""
         metadata = metadata_of(request.headers)
-        asked = parse_chat_request(await read_body(request, self._max_body_bytes))
+        body = await read_body(request, self._max_body_bytes)
+        await self._bodies.check_key(body, metadata)
+        asked = await self._bodies.handle(parse_chat_request, body)
         agent = await self._agent(asked.model, metadata)
         _check_tools(asked, agent)
         conversation_id = (

@@ -1,0 +1,125 @@
+"""Messages in the JSON form of protobuf, converted without holding up other calls.
+
+The conversion is written in Python, and takes about a second for the largest messages. Large ones
+are converted in a thread, a few at a time, and those of clients without a valid key not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+from connectrpc.code import Code
+from connectrpc.errors import ConnectError
+from google.protobuf import any_pb2, json_format
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+
+from strata.api.gateway.v1 import admin_service_pb2, admin_service_pb2_grpc
+from strata.gateway.http.errors import ReadableDetail
+from strata.protocol.errors import Reason
+from strata.protocol.status import DOMAIN
+from strata.shared.settings import KIB
+
+LARGE_BYTES = 32 * KIB
+"""Size from which a body is handled in a thread."""
+
+_THREADS = 2
+_PROBLEM_CHARS = 300
+
+ResultT = TypeVar("ResultT")
+
+
+class LargeBodies:
+    """Handles bodies of requests and responses; large ones in threads.
+
+    Args:
+        channel: Calls the gateway, which checks keys.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
+        self._slots = asyncio.Semaphore(_THREADS)
+
+    async def handle(self, handle: Callable[[bytes], ResultT], body: bytes) -> ResultT:
+        """Returns `handle(body)`."""
+        if len(body) < LARGE_BYTES:
+            return handle(body)
+        async with self._slots:
+            return await asyncio.to_thread(handle, body)
+
+    async def check_key(self, body: bytes, metadata: Any) -> None:
+        """Checks the key of a request with a large body, before time is spent on it.
+
+        Raises:
+            grpc.aio.AioRpcError: The key is not valid.
+        """
+        if len(body) >= LARGE_BYTES:
+            await self._admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), metadata=metadata)
+
+
+class JsonMessages:
+    """Converts messages from and to JSON.
+
+    A field that a message does not have is refused: it is a misspelled one, and without it the call
+    would do something else.
+
+    Args:
+        bodies: Handles the large ones.
+    """
+
+    def __init__(self, bodies: LargeBodies) -> None:
+        self._bodies = bodies
+
+    async def to_binary(self, text: bytes, kind: type[Message], metadata: Any) -> bytes:
+        """Returns the bytes of the message in a JSON text; an empty text is the empty message.
+
+        Args:
+            text: The JSON.
+            kind: The class of the message.
+            metadata: The credentials of the client.
+
+        Raises:
+            ConnectError: It is not JSON, or not the JSON of the message.
+            grpc.aio.AioRpcError: It is large, and the key is not valid.
+        """
+        await self._bodies.check_key(text, metadata)
+        return await self._bodies.handle(lambda body: _parse(body, kind), text)
+
+    async def to_json(self, data: bytes, kind: type[Message]) -> bytes:
+        """Returns the JSON of a message."""
+        return await self._bodies.handle(lambda body: _print(body, kind), data)
+
+
+def _parse(text: bytes, kind: type[Message]) -> bytes:
+    message = kind()
+    try:
+        if text:
+            json_format.Parse(text, message)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise _malformed(kind, error) from error
+    return message.SerializeToString()
+
+
+def _print(data: bytes, kind: type[Message]) -> bytes:
+    message = kind.FromString(data)
+    return json_format.MessageToJson(message, indent=None, ensure_ascii=False).encode()
+
+
+def _malformed(kind: type[Message], error: Exception) -> ConnectError:
+    info = error_details_pb2.ErrorInfo(
+        reason=Reason.MALFORMED_MESSAGE.value,
+        domain=DOMAIN,
+        metadata={"message": kind.DESCRIPTOR.full_name},
+    )
+    packed = any_pb2.Any()
+    packed.Pack(info)
+    # The lines after the first list all fields.
+    problem = str(error).partition("\n")[0][:_PROBLEM_CHARS]
+    return ConnectError(
+        Code.INVALID_ARGUMENT,
+        f"The body is not the JSON of a {kind.DESCRIPTOR.name}: {problem}",
+        [ReadableDetail(packed)],
+    )
