@@ -23,5 +23,11 @@ def one_line(text: str) -> str:
     return "".join(" " if _breaks(character) else character for character in text)
 
 
+def clipped(text: str, limit: int) -> str:
+    """Returns the text on one line, truncated to `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 def _breaks(character: str) -> bool:
     return character in _DIRECTIONS or unicodedata.category(character) in _BREAKING

@@ -21,10 +21,10 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.cli.connection import Target
-from strata.cli.mcp_server.definitions import CHANGING, READING
 from strata.cli.mcp_server.memory import open_memory
-from strata.cli.mcp_server.resources import uri_of
-from strata.cli.mcp_server.server import build_server
+from strata.shared.agent_mcp.definitions import CHANGING, READING
+from strata.shared.agent_mcp.resources import uri_of
+from strata.shared.agent_mcp.server import build_server
 from strata.shared.ids import new_id
 from tcp_relay import TcpRelay
 from uploading import make_folder, until_read, upload

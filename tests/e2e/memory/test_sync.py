@@ -17,10 +17,10 @@ from command_line import Run
 from e2e.cli.pty_program import on_terminal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.memory.blocks import blocks_of
 from strata.cli.memory.folder import STATE_FILE
 from strata.cli.memory.markdown import parse
 from strata.protocol.errors import NotFoundError
+from strata.shared.agent_mcp.blocks import blocks_of
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

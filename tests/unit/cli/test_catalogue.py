@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.cli.mcp_server.definitions import CHANGING, READING
+from strata.shared.agent_mcp.definitions import CHANGING, READING
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 

@@ -29,7 +29,8 @@ def used() -> set[str]:
     clients = (
         path
         for path in modules()
-        if "/strata/cli/" in name_of(path) or "/strata/client/" in name_of(path)
+        # `strata mcp serve` makes the calls of `agent_mcp`.
+        if any(part in name_of(path) for part in ("/cli/", "/client/", "/agent_mcp/"))
     )
     return {
         node.attr

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cli.mcp_server.http import is_loopback, url_of
-from strata.cli.mcp_server.resources import label_of, uri_of
+from strata.shared.agent_mcp.resources import label_of, uri_of
 
 
 @given(label=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

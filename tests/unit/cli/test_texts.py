@@ -13,10 +13,11 @@ from strata.cli.client import is_agent_id
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.failures import error_lines, exit_code_of, reported_error
 from strata.cli.messages import text_of
-from strata.cli.output import clipped, safe
+from strata.cli.output import safe
 from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.one_line import clipped
 
 
 @given(st.text())

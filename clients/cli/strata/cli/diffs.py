@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from strata.cli.output import clipped, safe
+from strata.cli.output import safe
+from strata.shared.one_line import clipped
 
 _LINE_CHARS = 200
 _STYLES = {"+": "green", "-": "red"}

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterator
 
 from strata.client.errors import UnreachableError
+from strata.protocol import error_text
 from strata.protocol.errors import Reason, StrataError, WrongSettingError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
-
-# Metadata worth printing; the rest repeats the message or is for programs.
-_PRINTED_METADATA = ("incident_id",)
 
 
 class UsageError(StrataError):
@@ -51,22 +49,9 @@ def exit_code_of(error: StrataError) -> int:
 
 
 def error_lines(error: StrataError) -> list[str]:
-    """Returns the message with its reason, and a line for each invalid field."""
+    """Returns the lines of an error; the reasons of errors of this program are left out."""
     own = isinstance(error, UnreachableError | UsageError | WrongSettingError)
-    reason = "" if own or error.reason is Reason.UNSPECIFIED else f" [{error.reason.value}]"
-    lines = [f"{error.message}{reason}"]
-    lines += [
-        f"  {violation.field}: {violation.description}"
-        for violation in error.violations
-        if f"{violation.field}: {violation.description}" not in error.message
-        and f"{violation.field} {violation.description}" not in error.message
-    ]
-    lines += [
-        f"  {name}: {error.metadata[name]}" for name in _PRINTED_METADATA if name in error.metadata
-    ]
-    if error.retry_after is not None:
-        lines.append(f"  Try again in {error.retry_after:g} s.")
-    return lines
+    return error_text.error_lines(error, with_reason=not own)
 
 
 def show_error(error: StrataError) -> None:

@@ -139,12 +139,6 @@ def when(time: Timestamp) -> str:
     return time.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def clipped(text: str, limit: int) -> str:
-    """Returns the text on one line, truncated to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def labels_line(labels: Iterable[message_pb2.Provenance.ValueType]) -> str:
     """Returns provenance labels as text: ``web, mcp``."""
     names = (enum_name(message_pb2.Provenance, label) for label in labels)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 import grpc.aio
 from starlette.applications import Starlette
@@ -79,6 +81,7 @@ def http_application(
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
         *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
+        Route("/mcp/{agent}", _McpOnDemand(channel, max_body_bytes=max_message_bytes)),
         *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
     ]
     cors = Middleware(
@@ -104,6 +107,23 @@ async def _not_found(request: Request, _: Exception) -> Response:
     # The form of an error of the Connect protocol.
     message = f"There is nothing at {request.url.path}."
     return JSONResponse({"code": "not_found", "message": message}, status_code=404)
+
+
+class _McpOnDemand:
+    """Loads the MCP server at the first request: its SDK takes 22 MB and most of a second."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, max_body_bytes: int) -> None:
+        self._channel = channel
+        self._max_body_bytes = max_body_bytes
+        self._application: Application | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._application is None:
+            module = await asyncio.to_thread(import_module, "strata.gateway.http.mcp")
+            self._application = module.McpApplication(
+                self._channel, max_body_bytes=self._max_body_bytes
+            )
+        await self._application(scope, receive, send)
 
 
 class _RpcApplication:

@@ -13,11 +13,11 @@ from strata.cli.chat.session import ChatSession
 from strata.cli.client import Client, new_request_id
 from strata.cli.context_picture import picture
 from strata.cli.failures import UsageError
-from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.cli.memory.history import Names, newest_steps
 from strata.cli.memory.views import print_blocks, print_changes, print_steps
 from strata.cli.model_names import warn_of_unchecked_model
 from strata.cli.output import console, error_console, safe
+from strata.shared.agent_mcp.blocks import attached_block, blocks_of
 
 _LOG_VERSIONS = 5
 # Versions that are searched for runs of earlier chats.

@@ -49,17 +49,11 @@ from strata.cli.options import (
     LimitOption,
     online,
 )
-from strata.cli.output import (
-    clipped,
-    print_fields,
-    print_json,
-    print_listing,
-    safe,
-    when,
-)
+from strata.cli.output import print_fields, print_json, print_listing, safe, when
 from strata.cli.response_formats import ResponseFormatOption, named_format, response_format
 from strata.shared.agent_types import TYPES_WITHOUT_BLOCKS, AgentType
 from strata.shared.convert.enums import EnumTable
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="Create, show, change and delete agents.", no_args_is_help=True, add_completion=False

@@ -16,16 +16,9 @@ from strata.cli.chat.turn_view import compact_arguments, untrusted_sources_line
 from strata.cli.client import Client, first_of
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import (
-    clipped,
-    console,
-    print_fields,
-    print_json,
-    print_listing,
-    print_text,
-    when,
-)
+from strata.cli.output import console, print_fields, print_json, print_listing, print_text, when
 from strata.client.client_tools import calls_by_client
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="List, show and answer requests for approval.", no_args_is_help=True, add_completion=False

@@ -20,8 +20,9 @@ from strata.cli.options import (
     QueryArgument,
     online,
 )
-from strata.cli.output import clipped, labels_line, note, print_json, print_listing, when
+from strata.cli.output import labels_line, note, print_json, print_listing, when
 from strata.cli.search_notes import print_search_notes
+from strata.shared.one_line import clipped
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 

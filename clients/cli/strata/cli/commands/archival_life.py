@@ -13,7 +13,6 @@ from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
-    clipped,
     labels_line,
     print_fields,
     print_json,
@@ -22,6 +21,7 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.shared.one_line import clipped
 
 _TEXT_CHARS = 160
 

@@ -11,7 +11,8 @@ from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.files.references import FolderArgument, folder_named
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, print_fields, print_json, print_listing, safe, when
+from strata.cli.output import print_fields, print_json, print_listing, safe, when
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="Create folders of files, and attach them to agents.",

@@ -19,7 +19,6 @@ from strata.cli.commands.agents_memory import runs_after
 from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
-    clipped,
     console,
     enum_name,
     note,
@@ -31,6 +30,7 @@ from strata.cli.output import (
 )
 from strata.protocol.errors import StrataError
 from strata.shared.blank_text import is_blank
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="Let several agents answer together.", no_args_is_help=True, add_completion=False

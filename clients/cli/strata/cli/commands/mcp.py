@@ -14,7 +14,6 @@ from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
-    clipped,
     enum_name,
     note,
     print_fields,
@@ -25,6 +24,7 @@ from strata.cli.output import (
     when,
 )
 from strata.protocol.errors import NotFoundError, Reason
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="Use tools of MCP servers, and serve an agent's memory to MCP clients.",

@@ -69,7 +69,8 @@ def serve(
     # The SDK takes a second to import, so options are checked before.
     from strata.cli.mcp_server.http import listen, serve_http, url_of  # noqa: PLC0415
     from strata.cli.mcp_server.memory import open_memory  # noqa: PLC0415
-    from strata.cli.mcp_server.server import build_server, serve_stdio  # noqa: PLC0415
+    from strata.cli.mcp_server.stdio import serve_stdio  # noqa: PLC0415
+    from strata.shared.agent_mcp.server import build_server  # noqa: PLC0415
 
     async def main() -> None:
         memory = await open_memory(connection.target, agent)

@@ -10,9 +10,10 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.memory_edit import text_of_options
 from strata.cli.commands.memory_history import LabelArgument
-from strata.cli.memory.blocks import attached_block
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, print_json, print_listing, safe, when
+from strata.cli.output import print_json, print_listing, safe, when
+from strata.shared.agent_mcp.blocks import attached_block
+from strata.shared.one_line import clipped
 
 _TEXT_CHARS = 80
 

@@ -17,10 +17,10 @@ from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.editor import EditorSettings
 from strata.cli.editor import edit as edit_text
 from strata.cli.failures import UsageError
-from strata.cli.memory.blocks import attached_block
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import console, error_console, note, print_json, safe
 from strata.protocol.errors import AbortedError
+from strata.shared.agent_mcp.blocks import attached_block
 
 _DIFF_LINES = 200
 

@@ -21,7 +21,6 @@ from strata.cli.options import (
     online,
 )
 from strata.cli.output import (
-    clipped,
     labels_line,
     print_fields,
     print_json,
@@ -32,6 +31,7 @@ from strata.cli.output import (
     when,
 )
 from strata.cli.search_notes import print_search_notes
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="List, search, pin, expand and export messages.",

@@ -16,7 +16,6 @@ from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, not_blank, online
 from strata.cli.output import (
-    clipped,
     enum_name,
     note,
     print_fields,
@@ -27,6 +26,7 @@ from strata.cli.output import (
     when,
 )
 from strata.client.tools import EFFECTS, returned
+from strata.shared.one_line import clipped
 
 app = typer.Typer(
     help="Add tools of your own, try them, and manage their secrets.",

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client, first_of
+from strata.cli.client import Client
 
-_MAX_BLOCKS = 500
 _VERSIONS = 20
-
-
-async def blocks_of(client: Client, agent_id: str) -> list[pb.Block]:
-    """Returns the blocks that an agent sees, in their order."""
-    request = pb.ListBlocksRequest(agent_id=agent_id)
-    listing = await first_of(client.blocks.ListBlocks, request, "blocks", _MAX_BLOCKS)
-    return list(listing.blocks)
-
-
-async def attached_block(
-    client: Client, agent_id: str, label: str, as_of: Timestamp | None = None
-) -> pb.Block:
-    """Returns the block of an agent with this label.
-
-    Raises:
-        NotFoundError: The agent has or had no such block (``BLOCK_NOT_FOUND``).
-    """
-    request = pb.GetBlockRequest(agent_id=agent_id, label=label, as_of_time=as_of)
-    return (await client.blocks.GetBlock(request)).block
 
 
 async def known_block_id(client: Client, agent_id: str, label: str) -> str:

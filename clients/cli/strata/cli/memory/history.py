@@ -9,8 +9,9 @@ from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.cli.client import Client
-from strata.cli.memory.blocks import blocks_of, known_block_id
+from strata.cli.memory.blocks import known_block_id
 from strata.protocol.errors import NotFoundError
+from strata.shared.agent_mcp.blocks import blocks_of
 
 # Versions contain whole texts: more of them might exceed the size of a message.
 _PAGE_SIZE = 50

@@ -8,7 +8,7 @@ from enum import StrEnum
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
-from strata.cli.memory.blocks import blocks_of, version_at
+from strata.cli.memory.blocks import version_at
 from strata.cli.memory.document_merge import merge
 from strata.cli.memory.folder import (
     CHANGED_MEANWHILE,
@@ -20,6 +20,7 @@ from strata.cli.memory.folder import (
 )
 from strata.cli.memory.markdown import Document, document_of, document_of_version
 from strata.cli.memory.sync_results import FileOutcome, SyncResult, both_sides, difference
+from strata.shared.agent_mcp.blocks import blocks_of
 
 
 class ConflictChoice(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError, error_lines
-from strata.cli.memory.blocks import blocks_of, version_at
+from strata.cli.memory.blocks import version_at
 from strata.cli.memory.document_merge import Merged, merge
 from strata.cli.memory.folder import CHANGED_MEANWHILE, Entry, Files, MemoryFile, MemoryFolder
 from strata.cli.memory.markdown import FIELDS, Document, document_of, document_of_version
@@ -21,6 +21,7 @@ from strata.protocol.errors import (
     NotFoundError,
     StrataError,
 )
+from strata.shared.agent_mcp.blocks import blocks_of
 
 _ATTEMPTS = 3
 

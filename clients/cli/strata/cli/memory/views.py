@@ -12,7 +12,8 @@ from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.memory.history import Names, Step
 from strata.cli.memory.markdown import document_of_version
 from strata.cli.memory.sync_results import difference
-from strata.cli.output import clipped, console, labels_line, print_table, safe, when
+from strata.cli.output import console, labels_line, print_table, safe, when
+from strata.shared.one_line import clipped
 
 _DIFF_LINES = 60
 _REASON_CHARS = 200

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mcp.server import Server
-from mcp.server.stdio import stdio_server
 
-from strata.cli.mcp_server.memory import AgentMemory
-from strata.cli.mcp_server.resources import Resources
-from strata.cli.mcp_server.tools import Tools
-from strata.cli.output import clipped, safe
+from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.resources import Resources
+from strata.shared.agent_mcp.tools import Tools
+from strata.shared.one_line import clipped, one_line
 from strata.shared.release import release
 
 _NAME_CHARS = 100
@@ -23,7 +22,7 @@ def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, An
         memory: The agent.
         read_only: Leave out the tools that change the memory.
     """
-    name = clipped(safe(memory.agent_name), _NAME_CHARS)
+    name = clipped(one_line(memory.agent_name), _NAME_CHARS)
     tools = Tools(memory, read_only=read_only)
     resources = Resources(memory)
     return Server(
@@ -38,15 +37,6 @@ def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, An
         on_list_resource_templates=resources.list_templates,
         on_read_resource=resources.read_resource,
     )
-
-
-async def serve_stdio(server: Server[dict[str, Any]]) -> None:
-    """Serves MCP over standard input and output, until standard input ends.
-
-    Meanwhile, other output to standard output is redirected to standard error.
-    """
-    async with stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
 
 
 def _instructions(name: str, *, read_only: bool) -> str:

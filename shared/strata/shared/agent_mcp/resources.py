@@ -9,10 +9,10 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.mcp_server.memory import AgentMemory
-from strata.cli.mcp_server.results import explained
-from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.protocol.errors import NotFoundError, StrataError
+from strata.shared.agent_mcp.blocks import attached_block, blocks_of
+from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.results import encodable
 
 _MARKDOWN = "text/markdown"
 
@@ -39,7 +39,7 @@ class Resources:
             async with self._memory.connected() as client:
                 blocks = await blocks_of(client, self._memory.agent_id)
         except StrataError as error:
-            raise _failure(error) from error
+            raise self._failure(error) from error
         return types.ListResourcesResult(resources=[self._resource(block) for block in blocks])
 
     async def list_templates(
@@ -74,9 +74,14 @@ class Resources:
             async with self._memory.connected() as client:
                 block = await attached_block(client, self._memory.agent_id, label)
         except StrataError as error:
-            raise _failure(error) from error
+            raise self._failure(error) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=_MARKDOWN, text=block.value)
         return types.ReadResourceResult(contents=[contents])
+
+    def _failure(self, error: StrataError) -> MCPError:
+        missing = isinstance(error, NotFoundError)
+        code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
+        return MCPError(code, encodable(self._memory.explained(error)))
 
     def _resource(self, block: pb.Block) -> types.Resource:
         return types.Resource(
@@ -105,9 +110,3 @@ def label_of(uri: str, agent_id: str) -> str:
     if before or not separator or "/" in label:
         return ""
     return unquote(label)
-
-
-def _failure(error: StrataError) -> MCPError:
-    missing = isinstance(error, NotFoundError)
-    code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
-    return MCPError(code, explained(error))

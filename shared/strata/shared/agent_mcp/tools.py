@@ -13,15 +13,18 @@ from mcp.shared.exceptions import MCPError
 
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
-from strata.cli.client import Client
-from strata.cli.mcp_server.definitions import CHANGING, READING
-from strata.cli.mcp_server.edit_tools import EDITS, Arguments, edit_block
-from strata.cli.mcp_server.memory import AgentMemory
-from strata.cli.mcp_server.results import ToolReturn, editor_of, failure_of, result_of
-from strata.cli.mcp_server.search_tools import insert_passage, search_conversations, search_passages
-from strata.cli.memory.blocks import attached_block, blocks_of
-from strata.cli.output import clipped
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.agent_mcp.blocks import attached_block, blocks_of
+from strata.shared.agent_mcp.definitions import CHANGING, READING
+from strata.shared.agent_mcp.edit_tools import EDITS, Arguments, edit_block
+from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
+from strata.shared.agent_mcp.results import ToolReturn, editor_of, failure_of, result_of
+from strata.shared.agent_mcp.search_tools import (
+    insert_passage,
+    search_conversations,
+    search_passages,
+)
+from strata.shared.one_line import clipped
 
 _PROBLEM_CHARS = 300
 _MAX_INT32 = 2**31 - 1
@@ -68,10 +71,13 @@ class Tools:
             arguments = self._validated(params.name, params.arguments or {})
             async with self._memory.connected() as client:
                 tool_return = await self._run(
-                    client, params.name, arguments, editor_of(context.session.client_params)
+                    client,
+                    params.name,
+                    arguments,
+                    editor_of(context.session.client_params, self._memory.editor),
                 )
         except StrataError as error:
-            return failure_of(error)
+            return failure_of(self._memory.explained(error))
         return result_of(tool_return)
 
     def _validated(self, name: str, sent: Arguments) -> Arguments:
@@ -106,7 +112,7 @@ class Tools:
         return arguments
 
     async def _run(
-        self, client: Client, name: str, arguments: Arguments, editor: str
+        self, client: MemoryServices, name: str, arguments: Arguments, editor: str
     ) -> ToolReturn:
         memory = self._memory
         if name in EDITS:
@@ -132,7 +138,7 @@ class Tools:
                 return await _search_files(client, memory.agent_id, arguments)
 
 
-async def rendered(client: Client, agent_id: str) -> str:
+async def rendered(client: MemoryServices, agent_id: str) -> str:
     """Returns core memory as the agent's model sees it.
 
     Raises:
@@ -153,7 +159,7 @@ def _listed(block: block_pb.Block) -> dict[str, Any]:
     }
 
 
-async def _grep(client: Client, agent_id: str, arguments: Arguments) -> str:
+async def _grep(client: MemoryServices, agent_id: str, arguments: Arguments) -> str:
     request = file_pb.GrepFilesRequest(
         agent_id=agent_id,
         pattern=arguments["pattern"],
@@ -164,7 +170,7 @@ async def _grep(client: Client, agent_id: str, arguments: Arguments) -> str:
     return (await client.files.GrepFiles(request)).message
 
 
-async def _search_files(client: Client, agent_id: str, arguments: Arguments) -> str:
+async def _search_files(client: MemoryServices, agent_id: str, arguments: Arguments) -> str:
     request = file_pb.SearchFilesRequest(
         agent_id=agent_id, query=arguments["query"], limit=arguments.get("limit", 0)
     )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client
-from strata.cli.memory.blocks import attached_block
 from strata.protocol.errors import AbortedError, Reason, StrataError
+from strata.shared.agent_mcp.blocks import attached_block
+from strata.shared.agent_mcp.memory import MemoryServices
 from strata.shared.convert import block_edits
 
 Arguments = dict[str, Any]
@@ -25,7 +25,7 @@ EDITS: Mapping[str, Callable[[Arguments], dict[str, Any]]] = {
 
 
 async def edit_block(
-    client: Client, agent_id: str, name: str, arguments: Arguments, editor: str
+    client: MemoryServices, agent_id: str, name: str, arguments: Arguments, editor: str
 ) -> dict[str, Any]:
     """Applies one edit with an agent's permissions: read-only blocks and limits are enforced.
 
@@ -67,7 +67,9 @@ async def edit_block(
     }
 
 
-async def _conflict(client: Client, agent_id: str, label: str, error: StrataError) -> StrataError:
+async def _conflict(
+    client: MemoryServices, agent_id: str, label: str, error: StrataError
+) -> StrataError:
     """Returns the conflict error with the present text, so that the client can edit again."""
     try:
         block = await attached_block(client, agent_id, label)

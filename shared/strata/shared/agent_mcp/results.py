@@ -7,9 +7,7 @@ from typing import Any
 
 import mcp_types as types
 
-from strata.cli.failures import error_lines
-from strata.cli.output import clipped, safe
-from strata.protocol.errors import StrataError
+from strata.shared.one_line import clipped, one_line
 
 ToolReturn = dict[str, Any] | str
 
@@ -26,25 +24,27 @@ def result_of(tool_return: ToolReturn) -> types.CallToolResult:
     )
 
 
-def failure_of(error: StrataError) -> types.CallToolResult:
-    """Returns the MCP result of a failed call, with the same message as the command line."""
-    return types.CallToolResult(content=[types.TextContent(text=explained(error))], is_error=True)
+def failure_of(explanation: str) -> types.CallToolResult:
+    """Returns the MCP result of a failed call."""
+    return types.CallToolResult(
+        content=[types.TextContent(text=encodable(explanation))], is_error=True
+    )
 
 
-def explained(error: StrataError) -> str:
-    """Returns the message of an error with its reason and its invalid fields."""
-    # The invalid value in the message may contain surrogates.
-    return "\n".join(error_lines(error)).encode(errors="replace").decode()
+def encodable(text: str) -> str:
+    """Returns the text without surrogates, which the invalid value in a message may contain."""
+    return text.encode(errors="replace").decode()
 
 
-def editor_of(params: types.InitializeRequestParams | None) -> str:
+def editor_of(params: types.InitializeRequestParams | None, default: str) -> str:
     """Returns name and version of the MCP client, short and on one line, for histories.
 
     Args:
         params: How the client introduced itself; None if it did not.
+        default: What to call it then.
     """
     if params is None:
-        return "a client without a name"
+        return default
     info = params.client_info
-    named = clipped(safe(f"{info.title or info.name} {info.version}"), _NAME_CHARS)
-    return named or "a client without a name"
+    name = clipped(one_line(f"{info.title or info.name} {info.version}"), _NAME_CHARS)
+    return name or default

@@ -1,0 +1,1 @@
+"""The memory of an agent as an MCP server: tools that read and edit it, blocks as resources."""
