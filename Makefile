@@ -29,7 +29,7 @@ $(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@$(BIN)/python -m strata.shared.search.embedding.prepare
 	@touch $(READY)
 
-# MCP servers of others, for the tests; without Node those tests are skipped.
+# MCP servers and HTTP clients of others, for the tests; without Node those tests are skipped.
 $(OTHERS): tests/node/package-lock.json
 	@if command -v npm >/dev/null; then \
 		cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.ready; fi

@@ -38,8 +38,9 @@ async def small_world(databases: Any, vectors: Any) -> Any:
         (CREATE_AGENT, MISSPELLED),
         (SEND_MESSAGE, MANY_PARTS),
         ("/v1/chat/completions", MANY_MESSAGES),
+        ("/v1/responses", MANY_MESSAGES.replace(b'"messages"', b'"input"')),
     ],
-    ids=["unary", "stream", "chat"],
+    ids=["unary", "stream", "chat", "responses"],
 )
 async def test_large_json_is_parsed_beside_other_calls(
     small_world: System, path: str, body: bytes
@@ -62,8 +63,9 @@ async def test_large_json_is_parsed_beside_other_calls(
         (CREATE_AGENT, MISSPELLED),
         (SEND_MESSAGE, MANY_PARTS),
         ("/v1/chat/completions", MANY_MESSAGES),
+        ("/v1/responses", MANY_MESSAGES.replace(b'"messages"', b'"input"')),
     ],
-    ids=["unary", "stream", "chat"],
+    ids=["unary", "stream", "chat", "responses"],
 )
 async def test_large_json_without_a_key_is_not_parsed(
     small_world: System, path: str, body: bytes

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from strata.api.common.v1 import usage_pb2
 from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.protocol.errors import StrataError
 from strata.protocol.status import from_rpc_error
@@ -30,6 +31,7 @@ class ApiError(Exception):
         status: HTTP status.
         param: The parameter of the request that is wrong.
         code: A name for programs.
+        sent: Whether the agent has what the request sent, so that the request must not be repeated.
     """
 
     def __init__(
@@ -39,12 +41,20 @@ class ApiError(Exception):
         status: int = HTTPStatus.BAD_REQUEST,
         param: str | None = None,
         code: str | None = None,
+        sent: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.param = param
         self.code = code
+        self.sent = sent
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the response beside its type."""
+        # The SDKs repeat requests that failed, unless they are told not to.
+        return {"x-should-retry": "false"} if self.sent else {}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -58,6 +68,31 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
+
+
+class RunFailedError(ApiError):
+    """A run that ended without a reply.
+
+    Args:
+        message: What is wrong, for a person.
+        status: HTTP status.
+        code: A name for programs.
+        usage: Tokens of the run.
+        cancelled: Whether somebody cancelled it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str,
+        usage: usage_pb2.Usage | None = None,
+        cancelled: bool = False,
+    ) -> None:
+        super().__init__(message, status=status, code=code, sent=True)
+        self.usage = usage
+        self.cancelled = cancelled
 
 
 def of_call(error: grpc.aio.AioRpcError, param: str | None = None) -> ApiError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
-from strata.gateway.http.openai_api.errors import ApiError
+from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
 
 _SEPARATOR = "\n\n"
 _FINISH_REASONS = {
@@ -115,12 +115,16 @@ async def pieces_of(events: AsyncIterator[run_event_pb2.RunEvent]) -> AsyncItera
     """Returns the reply of a run, piece by piece; the last piece is `Finished`.
 
     Raises:
-        ApiError: The run failed, was cancelled or waits for a person; or the model was asked again
-            and gave another reply.
+        RunFailedError: The run failed, was cancelled or waits for a person.
+        ApiError: The model was asked again and gave another reply.
     """
     text = ReplyText()
+    written: set[str] = set()
     async for event in events:
         match event.WhichOneof("event"):
+            case "step_started":
+                written.add(event.step_started.message_id)
+                continue
             case "text_delta":
                 piece = text.add(event.text_delta.message_id, event.text_delta.text)
             case "text_snapshot":
@@ -130,7 +134,9 @@ async def pieces_of(events: AsyncIterator[run_event_pb2.RunEvent]) -> AsyncItera
                 continue
             case "message_stored":
                 message = event.message_stored.message
-                if message.role != message_pb2.ROLE_ASSISTANT:
+                # A run that goes on with the results of tools stores the reply that called them
+                # once more; the run before it has given that one.
+                if message.id not in written:
                     continue
                 stored = "".join(part.text.text for part in message.parts)
                 piece = text.complete(message.id, stored) if stored else ""
@@ -152,7 +158,7 @@ def _client_calls(
     by_client = {binding.tool_call_id for binding in approval.bindings if binding.by_client}
     people = [call.name for call in approval.tool_calls if call.tool_call_id not in by_client]
     if people:
-        raise ApiError(
+        raise RunFailedError(
             f"The run waits until a person approves calls of {', '.join(sorted(set(people)))}."
             f" Answer approval {approval.approval_id} with RunService.RespondToApproval.",
             status=HTTPStatus.CONFLICT,
@@ -168,10 +174,12 @@ def _finished(end: run_event_pb2.RunFinished) -> Finished:
     if reason is not None and not end.HasField("error"):
         return Finished(reason, end.usage)
     name = run_event_pb2.StopReason.Name(end.stop_reason).removeprefix("STOP_REASON_").lower()
-    raise ApiError(
+    raise RunFailedError(
         end.error.message or f"The run ended without a reply: {name}.",
         status=(HTTPStatus.SERVICE_UNAVAILABLE if end.error.retryable else HTTPStatus.BAD_GATEWAY),
         code=(end.error.reason or name).lower(),
+        usage=end.usage,
+        cancelled=end.stop_reason == run_event_pb2.STOP_REASON_CANCELLED,
     )
 
 
@@ -181,4 +189,5 @@ def _diverged() -> ApiError:
         " was asked again. The conversation holds that one.",
         status=HTTPStatus.BAD_GATEWAY,
         code="reply_restarted",
+        sent=True,
     )

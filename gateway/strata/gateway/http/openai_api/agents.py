@@ -1,0 +1,92 @@
+"""Models of OpenAI's API, which are agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc
+from strata.gateway.http.openai_api.errors import ApiError, of_call
+from strata.shared.ids import is_id
+
+_PAGE = 500
+
+
+class Agents:
+    """Finds agents.
+
+    Args:
+        channel: Calls the gateway.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
+
+    async def list(self, metadata: Any) -> Sequence[pb.Agent]:
+        """Returns the agents of the project, without those that tend the memory of others.
+
+        Args:
+            metadata: The caller's credentials.
+
+        Raises:
+            AioRpcError: The call failed.
+        """
+        agents: list[pb.Agent] = []
+        token = ""
+        while True:
+            page = await self._agents.ListAgents(
+                pb.ListAgentsRequest(page_size=_PAGE, page_token=token), metadata=metadata
+            )
+            agents += (agent for agent in page.agents if not agent.tends_agent_id)
+            token = page.next_page_token
+            if not token:
+                return agents
+
+    async def find(self, model: str, metadata: Any) -> pb.Agent:
+        """Returns an agent by its name or id.
+
+        Args:
+            model: The name or id.
+            metadata: The caller's credentials.
+
+        Raises:
+            ApiError: There is none, or the call failed.
+        """
+        by_id = is_id(model, "agent")
+        try:
+            response = await self._agents.GetAgent(
+                pb.GetAgentRequest(agent_id=model) if by_id else pb.GetAgentRequest(name=model),
+                metadata=metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            failure = of_call(error)
+            if error.code() in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}:
+                failure.param = "model"
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                failure.code = "model_not_found"
+                failure.message = (
+                    f"There is no agent '{model}'. A model is an agent, by name or id."
+                )
+            raise failure from error
+        agent: pb.Agent = response.agent
+        return agent
+
+
+def check_tools(names: Iterable[str], agent: pb.Agent) -> None:
+    """Checks that an agent has the tools that a request names.
+
+    Raises:
+        ApiError: It does not have one.
+    """
+    for name in names:
+        if name not in agent.tools:
+            raise ApiError(
+                f"The agent has no tool '{name}'. Create it with the type CLIENT and give it to the"
+                " agent; tools are not taken from a request.",
+                param="tools",
+                code="unknown_tool",
+            )

@@ -1,0 +1,91 @@
+"""The body of a request, checked against a model of pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from strata.gateway.http.openai_api.errors import ApiError
+
+# The names of the alternatives of a union, which are of no use to the client. They follow the place
+# of an item of a list, or one of these fields.
+_ALTERNATIVES = frozenset(
+    {
+        *("str", "text", "image_url", "input_text", "input_image", "output_text"),
+        *("message", "assistant", "function_call", "function_call_output", "reasoning"),
+        "ConversationName",
+    }
+)
+_UNIONS = frozenset({"content", "input", "output", "conversation"})
+
+
+class Body(BaseModel):
+    """A part of a body. What it does not name is accepted and ignored."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def parse_body(
+    body: bytes,
+    kind: type[AnyBody],
+    only: Mapping[str, tuple[Any, ...]],
+    reasons: Mapping[str, str],
+) -> AnyBody:
+    """Returns the body of a request.
+
+    Args:
+        body: JSON.
+        kind: What it must be.
+        only: The only values of parameters that an agent cannot take from a request.
+        reasons: Why it cannot, by parameter, where there is more to say.
+
+    Raises:
+        ApiError: It is not valid, or has another value of such a parameter.
+    """
+    try:
+        # Refuses what the encoders of later steps cannot write: halves of surrogate pairs, numbers
+        # that are none, and very deep nesting.
+        values = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError("The body is not valid JSON.") from error
+    if not isinstance(values, dict):
+        raise ApiError("The body must be a JSON object.")
+    for name, allowed in only.items():
+        if values.get(name) not in allowed:
+            reason = reasons.get(name, "")
+            raise ApiError(
+                f"An agent takes no '{name}' from a request; leave it out."
+                + (f" {reason}" if reason else ""),
+                param=name,
+                code="unsupported_parameter",
+            )
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        # Of the alternatives of a union, the one that fits best has the problem that is deepest.
+        problems = error.errors(include_url=False, include_input=False)
+        problem = max(problems, key=lambda one: len(one["loc"]))
+        place = _place(problem["loc"])
+        raise ApiError(f"'{place}' is not valid: {problem['msg']}.", param=place) from error
+
+
+def _place(location: Sequence[str | int]) -> str:
+    place = ""
+    in_union = False
+    for step in location:
+        if isinstance(step, int):
+            place += f"[{step}]"
+            in_union = True
+        elif in_union and ("[" in step or step in _ALTERNATIVES):
+            # One name of an alternative follows a field; the next is that of a field again.
+            in_union = "[" in step
+        else:
+            place += f".{step}" if place else step
+            in_union = step in _UNIONS
+    return place

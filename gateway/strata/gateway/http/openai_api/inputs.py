@@ -1,0 +1,176 @@
+"""What a request sends to an agent, whichever API it came by."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
+
+from strata.api.common.v1 import message_pb2, response_format_pb2
+from strata.gateway.http.openai_api.bodies import Body
+from strata.gateway.http.openai_api.errors import ApiError
+
+Item = TypeVar("Item")
+FormatKind = Literal["text", "json_object", "json_schema"]
+
+_DETAILS = {
+    "low": message_pb2.IMAGE_DETAIL_LOW,
+    "high": message_pb2.IMAGE_DETAIL_HIGH,
+}
+
+
+class JsonSchema(Body):
+    """The schema of a reply in JSON."""
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the client's tool returned.
+
+    Attributes:
+        tool_call_id: The call.
+        content: What the model is shown.
+    """
+
+    tool_call_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInput:
+    """What the agent is sent: messages, or results of the client's tools.
+
+    Attributes:
+        messages: The messages; none if there are results.
+        results: The results; none if there are messages.
+        param: The parameter of the request that it was in.
+    """
+
+    messages: Sequence[message_pb2.MessageInput]
+    results: Sequence[ToolResult]
+    param: str
+
+
+def agent_input(
+    items: Sequence[Item],
+    *,
+    param: str,
+    is_reply: Callable[[Item], bool],
+    result_of: Callable[[Item], ToolResult | None],
+    message_of: Callable[[Item], message_pb2.MessageInput],
+) -> AgentInput:
+    """Returns what the agent does not know yet: the items after the last one that it wrote.
+
+    Args:
+        items: All items of the request, oldest first.
+        param: The parameter that they were in.
+        is_reply: Whether the agent wrote an item.
+        result_of: Converts an item that is the result of a tool; None for others.
+        message_of: Converts the others.
+
+    Raises:
+        ApiError: Nothing is new, or results and messages are mixed.
+    """
+    last = max((number for number, item in enumerate(items) if is_reply(item)), default=-1)
+    new = items[last + 1 :]
+    if not new:
+        raise ApiError("There is no message after the last one of the assistant.", param=param)
+    results = [result for item in new if (result := result_of(item)) is not None]
+    if not results:
+        return AgentInput([message_of(item) for item in new], (), param)
+    if len(results) < len(new):
+        raise ApiError(
+            "Send the results of tools alone, and other messages after the reply to them.",
+            param=param,
+        )
+    return AgentInput((), results, param)
+
+
+def message_input(
+    role: str, parts: Sequence[message_pb2.Part], name: str = ""
+) -> message_pb2.MessageInput:
+    """Returns a message of a role of OpenAI's: of the user, or of the system for all others."""
+    return message_pb2.MessageInput(
+        role=message_pb2.ROLE_USER if role == "user" else message_pb2.ROLE_SYSTEM,
+        parts=parts,
+        name=name,
+    )
+
+
+def text_part(text: str) -> message_pb2.Part:
+    """Returns a part that is text."""
+    return message_pb2.Part(text=message_pb2.TextPart(text=text))
+
+
+def image_part(url: str, detail: str | None, param: str) -> message_pb2.Part:
+    """Returns a part that is an image.
+
+    Args:
+        url: An https URL, or a data URL.
+        detail: How closely the model looks at it.
+        param: The parameter that it was in.
+
+    Raises:
+        ApiError: The data cannot be read.
+    """
+    known_detail = _DETAILS.get(detail or "auto", message_pb2.IMAGE_DETAIL_UNSPECIFIED)
+    if not url.startswith("data:"):
+        return message_pb2.Part(image=message_pb2.ImagePart(url=url, detail=known_detail))
+    head, comma, data = url.removeprefix("data:").partition(",")
+    media_type, _, encoding = head.partition(";")
+    decoded = _from_base64(data) if comma and encoding == "base64" else None
+    if decoded is None:
+        raise ApiError("An image must be an https URL, or a data URL in base64.", param=param)
+    return message_pb2.Part(
+        image=message_pb2.ImagePart(media_type=media_type, data=decoded, detail=known_detail)
+    )
+
+
+def _from_base64(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def response_format_of(
+    kind: FormatKind, schema: JsonSchema | None, param: str
+) -> response_format_pb2.ResponseFormat | None:
+    """Returns what the reply must be; None for what the agent says.
+
+    Args:
+        kind: What the request asks for.
+        schema: The schema, of ``json_schema``.
+        param: The parameter that the schema is in.
+
+    Raises:
+        ApiError: The schema is missing.
+    """
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return response_format_pb2.ResponseFormat(
+                json_object=response_format_pb2.JsonObjectFormat()
+            )
+        case "json_schema":
+            if schema is None:
+                raise ApiError("The schema of the reply is missing.", param=param)
+            return response_format_pb2.ResponseFormat(
+                json_schema=response_format_pb2.JsonSchemaFormat(
+                    name=schema.name,
+                    description=schema.description or "",
+                    schema_json=json.dumps(schema.schema_),
+                    strict=schema.strict,
+                )
+            )

@@ -1,0 +1,247 @@
+"""The request of a response, checked, and what of it goes to the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from strata.api.common.v1 import message_pb2, response_format_pb2
+from strata.gateway.http.openai_api.bodies import Body, parse_body
+from strata.gateway.http.openai_api.errors import ApiError
+from strata.gateway.http.openai_api.inputs import (
+    AgentInput,
+    FormatKind,
+    JsonSchema,
+    ToolResult,
+    agent_input,
+    image_part,
+    message_input,
+    response_format_of,
+    text_part,
+)
+
+# Parameters of which another value than these would change the reply, and which an agent cannot
+# take from a message. Not listed are those that tune the model: the settings of the agent hold.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "instructions": (None, ""),
+    "background": (None, False),
+    "prompt": (None,),
+    "tool_choice": (None, "auto"),
+    "max_tool_calls": (None,),
+    "top_logprobs": (None, 0),
+    "context_management": (None, []),
+    "moderation": (None,),
+}
+_REASONS = {
+    "instructions": "The agent has a system prompt of its own.",
+    "background": "A run goes on when its client leaves; RunService.StartRun does not wait for it.",
+    "prompt": "The agent has a system prompt of its own.",
+    "context_management": "The agent compacts its context itself.",
+}
+_LOGPROBS = "message.output_text.logprobs"
+_INPUT = "input"
+
+
+class InputText(Body):
+    """A part of a message: text."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class InputImage(Body):
+    """A part of a message: an image."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: str | None = None
+
+
+InputPart = Annotated[InputText | InputImage, Field(discriminator="type")]
+
+
+class InputMessage(Body):
+    """A message for the agent."""
+
+    role: Literal["system", "developer", "user"]
+    content: str | list[InputPart]
+
+
+class FunctionOutput(Body):
+    """What a tool of the client returned."""
+
+    call_id: str
+    output: str | list[InputPart]
+
+
+class AgentItem(Body):
+    """What the agent wrote; it knows that."""
+
+
+def _kind_of(item: Any) -> str | None:
+    """Returns the tag of an item; messages need not name their type."""
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type", "message")
+    if kind == "message" and item.get("role") == "assistant":
+        return "assistant"
+    return kind if isinstance(kind, str) else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionOutput, Tag("function_call_output")]
+    | Annotated[AgentItem, Tag("assistant")]
+    | Annotated[AgentItem, Tag("function_call")]
+    | Annotated[AgentItem, Tag("reasoning")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="unknown_item",
+        custom_error_message="An item must be a message, a function_call_output, or an item of an"
+        " earlier response",
+    ),
+]
+
+
+class FunctionTool(Body):
+    """A tool that the client runs."""
+
+    type: Literal["function"]
+    name: str
+
+
+class ConversationName(Body):
+    """Names a conversation."""
+
+    id: str
+
+
+class TextFormat(Body):
+    """What the reply must be."""
+
+    type: FormatKind
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    """Options of the text of the reply."""
+
+    format: TextFormat | None = None
+
+
+class ResponsesRequest(Body):
+    """The body of ``POST /v1/responses``."""
+
+    model: str
+    input: str | list[InputItem]
+    stream: bool | None = None
+    conversation: str | ConversationName | None = None
+    previous_response_id: str | None = None
+    user: str | None = None
+    tools: list[FunctionTool] | None = None
+    text: TextOptions | None = None
+    include: list[str] | None = None
+
+    @property
+    def tool_names(self) -> Sequence[str]:
+        """The names of the tools."""
+        return [tool.name for tool in self.tools or ()]
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation, if one is named."""
+        named = self.conversation
+        return named.id if isinstance(named, ConversationName) else named
+
+    @property
+    def text_format(self) -> dict[str, Any]:
+        """What the reply must be, as the response repeats it."""
+        asked = self.text.format if self.text is not None else None
+        if asked is None:
+            return {"type": "text"}
+        return asked.model_dump(by_alias=True, exclude_unset=True)
+
+    def agent_input(self) -> AgentInput:
+        """Returns what goes to the agent.
+
+        Raises:
+            ApiError: There is nothing new, or it cannot be sent.
+        """
+        if isinstance(self.input, str):
+            return AgentInput([message_input("user", [text_part(self.input)])], (), _INPUT)
+        return agent_input(
+            self.input,
+            param=_INPUT,
+            is_reply=lambda item: isinstance(item, AgentItem),
+            result_of=_result_of,
+            message_of=_message_of,
+        )
+
+    def agent_format(self) -> response_format_pb2.ResponseFormat | None:
+        """Returns what the reply must be; None for what the agent says.
+
+        Raises:
+            ApiError: The schema is missing.
+        """
+        asked = self.text.format if self.text is not None else None
+        if asked is None:
+            return None
+        schema = None
+        if asked.schema_ is not None:
+            schema = JsonSchema(
+                name=asked.name,
+                description=asked.description,
+                schema=asked.schema_,
+                strict=asked.strict,
+            )
+        return response_format_of(asked.type, schema, "text.format.schema")
+
+
+def parse_responses_request(body: bytes) -> ResponsesRequest:
+    """Returns the request.
+
+    Raises:
+        ApiError: It is not valid, or asks for what an agent cannot do.
+    """
+    asked = parse_body(body, ResponsesRequest, _ONLY, _REASONS)
+    if asked.conversation is not None and asked.previous_response_id is not None:
+        raise ApiError(
+            "'conversation' and 'previous_response_id' exclude each other.",
+            param="previous_response_id",
+        )
+    if asked.include is not None and _LOGPROBS in asked.include:
+        raise ApiError(
+            f"An agent gives no '{_LOGPROBS}'; leave it out.",
+            param="include",
+            code="unsupported_parameter",
+        )
+    return asked
+
+
+def _result_of(item: InputItem) -> ToolResult | None:
+    if not isinstance(item, FunctionOutput):
+        return None
+    if isinstance(item.output, str):
+        return ToolResult(item.call_id, item.output)
+    texts = [part.text for part in item.output if isinstance(part, InputText)]
+    if len(texts) < len(item.output):
+        raise ApiError("The result of a tool must be text.", param=_INPUT)
+    return ToolResult(item.call_id, "".join(texts))
+
+
+def _message_of(item: InputItem) -> message_pb2.MessageInput:
+    assert isinstance(item, InputMessage)
+    if isinstance(item.content, str):
+        return message_input(item.role, [text_part(item.content)])
+    parts = [
+        text_part(part.text)
+        if isinstance(part, InputText)
+        else image_part(part.image_url, part.detail, _INPUT)
+        for part in item.content
+    ]
+    return message_input(item.role, parts)

@@ -1,0 +1,156 @@
+"""The calls that start a run of an agent and give its events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc.aio
+
+from strata.api.common.v1 import message_pb2, response_format_pb2, run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.api.gateway.v1 import run_service_pb2_grpc
+from strata.gateway.http.openai_api.errors import ApiError, of_call
+from strata.gateway.http.openai_api.inputs import AgentInput, ToolResult
+
+IDEMPOTENCY_KEY = "idempotency-key"
+"""The header with the id of a request: a repeated one gives the events of the first run."""
+
+_APPROVALS_PAGE = 100
+
+
+class RunCalls:
+    """Starts runs.
+
+    Args:
+        channel: Calls the gateway.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._runs: Any = run_service_pb2_grpc.RunServiceStub(channel)
+
+    async def start(
+        self,
+        agent_id: str,
+        conversation_id: str,
+        sent: AgentInput,
+        response_format: response_format_pb2.ResponseFormat | None,
+        *,
+        request_id: str,
+        metadata: Any,
+    ) -> AsyncIterator[run_event_pb2.RunEvent]:
+        """Returns the events of a new run.
+
+        Args:
+            agent_id: The agent.
+            conversation_id: Its conversation.
+            sent: What it is sent.
+            response_format: What the reply to messages must be; None for what the agent says.
+            request_id: Same id, same run; empty for a new one.
+            metadata: The caller's credentials.
+
+        Raises:
+            ApiError: The results of tools answer no open request.
+            AioRpcError: A call failed.
+        """
+        if sent.results:
+            call = self._runs.RespondToApproval(
+                await self._answer(agent_id, conversation_id, sent, request_id, metadata),
+                metadata=metadata,
+            )
+        else:
+            call = self._runs.SendMessage(
+                pb.SendMessageRequest(
+                    request_id=request_id,
+                    agent_id=agent_id,
+                    conversation_id=conversation_id,
+                    messages=sent.messages,
+                    response_format=response_format,
+                ),
+                metadata=metadata,
+            )
+        return events_of(call)
+
+    async def _answer(
+        self,
+        agent_id: str,
+        conversation_id: str,
+        sent: AgentInput,
+        request_id: str,
+        metadata: Any,
+    ) -> pb.RespondToApprovalRequest:
+        returned = _by_call(sent.results)
+        async for approval in self._approvals(agent_id, request_id, metadata):
+            calls = [call.tool_call_id for call in approval.request.tool_calls]
+            if approval.conversation_id != conversation_id or returned.keys().isdisjoint(calls):
+                continue
+            if returned.keys() != set(calls):
+                raise ApiError(
+                    f"Send a result for each of the calls {', '.join(calls)}, and for no other.",
+                    param=sent.param,
+                )
+            return pb.RespondToApprovalRequest(
+                request_id=request_id,
+                approval_id=approval.request.approval_id,
+                decisions=[
+                    message_pb2.ApprovalDecision(tool_call_id=call, client_return=returned[call])
+                    for call in calls
+                ],
+            )
+        raise ApiError(
+            "The conversation waits for no result of these tool calls.",
+            param=sent.param,
+            code="tool_call_not_found",
+        )
+
+    async def _approvals(
+        self, agent_id: str, request_id: str, metadata: Any
+    ) -> AsyncIterator[pb.Approval]:
+        """Yields the open requests for results, then those that this request may have answered."""
+        for include_decided in (False, True) if request_id else (False,):
+            token = ""
+            while True:
+                page = await self._runs.ListApprovals(
+                    pb.ListApprovalsRequest(
+                        agent_id=agent_id,
+                        include_decided=include_decided,
+                        page_size=_APPROVALS_PAGE,
+                        page_token=token,
+                    ),
+                    metadata=metadata,
+                )
+                for approval in page.approvals:
+                    yield approval
+                token = page.next_page_token
+                if not token:
+                    break
+
+
+def _by_call(results: Sequence[ToolResult]) -> dict[str, str]:
+    return {result.tool_call_id: result.content for result in results}
+
+
+async def events_of(call: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+    """Returns the events of a call that streams a run.
+
+    Raises:
+        ApiError: The call failed.
+    """
+    try:
+        async for response in call:
+            event: run_event_pb2.RunEvent = response.event
+            yield event
+    except grpc.aio.AioRpcError as error:
+        raise of_call(error) from error
+    finally:
+        # If the client has left, the call is over; the run goes on.
+        call.cancel()
+
+
+async def after_first(
+    first: run_event_pb2.RunEvent, others: AsyncIterator[run_event_pb2.RunEvent]
+) -> AsyncIterator[run_event_pb2.RunEvent]:
+    """Returns events of which the first one has been read."""
+    yield first
+    async for event in others:
+        yield event
