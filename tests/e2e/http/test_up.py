@@ -15,7 +15,7 @@ from strata.standalone.data_folder import DataFolder
 
 @pytest.mark.child_process
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("split", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
 async def test_announced_port_answers(open_folder: Path, split: bool) -> None:
     async with ModelServer() as model:
         model.script(say("Hello over HTTP."))

@@ -148,6 +148,7 @@ def _values(local: Local, spec: ServiceSpec) -> dict[str, object]:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
         values["host"] = local.gateway.host
+        values["http_port"] = local.gateway.http_port
         values["internal_listen"] = local.gateway.internal_listen
     return values
 
