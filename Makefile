@@ -106,8 +106,9 @@ bench-peers: $(READY) ## Measure a plain turn of Strata beside libraries, which 
 bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
 	@$(BIN)/python -m benchmarks.scale
 
-docs: $(READY) ## Write docs/configuration.md from the settings.
+docs: $(READY) ## Write the tables of settings and metrics in docs.
 	@$(BIN)/python docs/generate_configuration.py
+	@$(BIN)/python docs/generate_metrics.py
 
 format: $(READY) ## Format the code.
 	@$(BIN)/ruff check --fix --quiet . || true

@@ -24,7 +24,7 @@ from sqlalchemy.pool import Pool
 
 from strata.gateway.runs.events import live_run
 from strata.shared.context import current
-from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
+from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
 from strata.shared.search import result_merge
 from strata.shared.telemetry import Telemetry
 
@@ -210,13 +210,13 @@ class Meter:
             quiet = 0
             # Ends of streams, and the driver's log, arrive a few turns of the loop later.
             while quiet < 3:
-                quiet = quiet + 1 if self._telemetry.total(IN_FLIGHT) == 0 else 0
+                quiet = quiet + 1 if self._telemetry.total(RPC_IN_FLIGHT) == 0 else 0
                 await asyncio.sleep(0.01)
 
     def _served(self) -> Counter[str]:
         served: Counter[str] = Counter()
         for sample in self._telemetry.samples():
-            if sample.name == REQUESTS:
+            if sample.name == RPC_REQUESTS:
                 method = sample.labels["method"].rpartition("/")[2]
                 served[method] += round(getattr(sample.metric, "value", 0))
         return served

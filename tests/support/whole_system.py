@@ -215,11 +215,13 @@ class System(SystemClient):
         gateway_settings: The settings of the gateway.
         http_url: Base URL of its HTTP port, if it was asked for.
         organization_key: The organisation key, which makes projects.
+        metrics_url: Base URL of its metrics port, with the metrics of all services.
     """
 
     gateway_settings: GatewaySettings
     http_url: str = ""
     organization_key: str = ""
+    metrics_url: str = ""
 
     def __init__(
         self, shape: Shape, address: str, key: str, project_id: str, model: ModelServer
@@ -289,7 +291,7 @@ async def open_system(
             build = GATEWAY.build
         else:
             build = _in_process(builder, telemetry)
-        settings = builder.settings(GATEWAY, **gateway)
+        settings = builder.settings(GATEWAY, **{"metrics_port": 0, **gateway})
         assert isinstance(settings, GatewaySettings)
         organization = await ensure_organization_key(settings)
         project = await ensure_local_project(settings, organization.secret)
@@ -305,6 +307,7 @@ async def open_system(
         system.organization_key = organization.secret
         if settings.http_port is not None:
             system.http_url = f"http://{settings.host}:{settings.http_port}"
+        system.metrics_url = f"http://{settings.host}:{server.metrics_port}"
         system.meter = Meter(sql, telemetry)
         stack.push_async_callback(system.channel.close)
         yield system

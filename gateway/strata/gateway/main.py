@@ -42,6 +42,7 @@ from strata.gateway.runs.events.run_follower import RunFollower
 from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.run_recorder import RunRecorder
+from strata.gateway.runs.store.run_queue import RunQueue
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
 from strata.gateway.schedules.domain import ScheduleTerms
 from strata.gateway.schedules.runner import ScheduleRunner
@@ -89,8 +90,10 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     signer = TokenSigner(settings.private_key(), clock=wiring.clock)
     hasher = Hasher(settings.pepper())
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
-    worker = open_worker_database(settings, NAME, stack, pool_size=settings.worker_pool_size)
+    database = open_database(settings, NAME, wiring.telemetry, stack)
+    worker = open_worker_database(
+        settings, NAME, wiring.telemetry, stack, pool_size=settings.worker_pool_size
+    )
 
     owner = new_id("gateway")
     store = PostgresRunStore(
@@ -140,8 +143,10 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         ),
         on_not_found=agents.forget,
         on_memory_run=ingestion.memory_run_ended,
+        telemetry=wiring.telemetry,
     )
     stack.push_async_callback(dispatcher.close)
+    queue = RunQueue(worker, wiring.telemetry)
     defaults = DefaultAnswers(store, dispatcher.accept, poll_s=timing.POLL_S)
     limiter = RateLimiter(
         wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
@@ -265,6 +270,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             webhook_sender.keep_sending,
             watch.keep_polling,
             retention.keep_deleting,
+            queue.keep_measuring,
         ),
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
         listeners=_http(settings),
@@ -276,7 +282,7 @@ def _http(settings: GatewaySettings) -> Sequence[Listener]:
         return ()
     # Loads a second implementation of protobuf, which only HTTP needs.
     from strata.gateway.http.application import http_application  # noqa: PLC0415
-    from strata.gateway.http.listener import HttpListener  # noqa: PLC0415
+    from strata.shared.http_listener import HttpListener  # noqa: PLC0415
 
     application = partial(
         http_application,

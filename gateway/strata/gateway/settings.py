@@ -17,6 +17,8 @@ from strata.shared.web.addresses import read_networks
 DEFAULT_PORT = 7600
 DEFAULT_HTTP_PORT = 7680
 """Preferred port for HTTP of a local Strata."""
+DEFAULT_METRICS_PORT = 7690
+"""Preferred port for metrics of a local Strata."""
 
 
 class EdgeLimits(ServerLimits):
@@ -49,6 +51,16 @@ class GatewaySettings(MasterKeySettings):
         description="Port for HTTP: the Connect protocol, gRPC-Web and the API of OpenAI, with the"
         " same address and certificate as gRPC; 0 lets the system choose. Unset means no HTTP;"
         " `strata up` takes 7680, or the next free port. Also STRATA_HTTP_PORT.",
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        validation_alias=AliasChoices(
+            "STRATA_GATEWAY_METRICS_PORT", "STRATA_METRICS_PORT", "metrics_port"
+        ),
+        description="Port for metrics, as of every service. `strata up` takes 7690, or the next"
+        " free port, for the metrics of all services.",
     )
     http_origins: tuple[str, ...] = Field(
         default=(),

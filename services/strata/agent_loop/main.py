@@ -56,8 +56,8 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         ValueError: A model endpoint or a master key is configured wrongly.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
-    factory = await stack.enter_async_context(ModelFactory())
+    database = open_database(settings, NAME, wiring.telemetry, stack)
+    factory = await stack.enter_async_context(ModelFactory(telemetry=wiring.telemetry))
     keyring = Keyring(settings.envelope())
     provider = ModelProvider(settings.registry(), factory, keyring)
     store = PostgresAgentStore(database)
@@ -78,6 +78,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         clock=wiring.clock,
         images=await open_image_fetcher(settings, stack) if settings.fetch_images else None,
         approval_s=settings.approval_timeout_s,
+        telemetry=wiring.telemetry,
     )
     groups = PostgresGroupStore(database)
     turns = TurnServicer(ports, groups, DetachTerms())
@@ -96,7 +97,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         wiring.clock,
     )
     manual_compaction = ManualCompaction(
-        next_requests.inspect, provider, recall, tokens, wiring.clock
+        next_requests.inspect, provider, recall, tokens, wiring.clock, wiring.telemetry
     )
     prompts = PromptLibrary(settings.prompts_path)
     return Service(
@@ -111,14 +112,16 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
                 turns,
             )
         ],
-        background=[provider.preload, *_background(settings, stack)],
+        background=[provider.preload, *_background(settings, wiring, stack)],
     )
 
 
-def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
+def _background(
+    settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack
+) -> list[BackgroundTask]:
     if not settings.worker_database_url:
         return []
-    database = open_worker_database(settings, NAME, stack, pool_size=1)
+    database = open_worker_database(settings, NAME, wiring.telemetry, stack, pool_size=1)
     keeping = Housekeeping(
         database,
         journals=timedelta(days=settings.journal_days),

@@ -32,6 +32,7 @@ from strata.archival.store import (
 from strata.shared.auth import TokenVerifier
 from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
+from strata.shared.metric_names import SEARCH_SECONDS
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
@@ -65,8 +66,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         UnavailableError: The database cannot be reached.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
-    worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_POOL)
+    database = open_database(settings, NAME, wiring.telemetry, stack)
+    worker = open_worker_database(settings, NAME, wiring.telemetry, stack, pool_size=_WORKER_POOL)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
     reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     embedder, indexer = indexes.embedder, indexes.indexer
@@ -103,7 +104,13 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     passages,
                     PostgresPassageHistory(database),
                     archives,
-                    PassageSearch(passages, indexes.passages, wiring.clock, reranking),
+                    PassageSearch(
+                        passages,
+                        indexes.passages,
+                        wiring.clock,
+                        reranking,
+                        wiring.telemetry.histogram(SEARCH_SECONDS, collection="passages"),
+                    ),
                     embedder,
                     wiring.clock,
                     token_limit=MAX_PASSAGE_TOKENS,
@@ -114,7 +121,11 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
             GrpcService.of(
                 FileIndexServicer(
                     chunks,
-                    FileChunkSearch(chunks, indexes.chunks),
+                    FileChunkSearch(
+                        chunks,
+                        indexes.chunks,
+                        wiring.telemetry.histogram(SEARCH_SECONDS, collection="file-chunks"),
+                    ),
                     embedder,
                     token_limit=MAX_PASSAGE_TOKENS,
                     wake=indexer.wake,

@@ -59,13 +59,15 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
         UnavailableError: The database cannot be reached.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
+    database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresBlockStore(database)
     memory = CoreMemory(store, wiring.clock)
     blocks = BlockServicer(store, memory)
     worker = None
     if settings.worker_database_url:
-        worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_CONNECTIONS)
+        worker = open_worker_database(
+            settings, NAME, wiring.telemetry, stack, pool_size=_WORKER_CONNECTIONS
+        )
     index = _file_index(settings, wiring)
     ingest = None if worker is None else _ingest(settings, database, worker, index)
     parts = _file_parts(settings, wiring, database, index, ingest)

@@ -23,6 +23,7 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared.db.opening import open_database, open_worker_database
+from strata.shared.metric_names import SEARCH_SECONDS
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
@@ -51,10 +52,12 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         ValueError: Indexing is enabled without a worker role.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
+    database = open_database(settings, NAME, wiring.telemetry, stack)
     worker = None
     if settings.worker_database_url:
-        worker = open_worker_database(settings, NAME, stack, pool_size=_WORKER_POOL)
+        worker = open_worker_database(
+            settings, NAME, wiring.telemetry, stack, pool_size=_WORKER_POOL
+        )
     indexes = await open_indexes(settings, wiring, stack, database, worker)
     reranking = await open_reranking(settings, wiring.shared_resources, wiring.telemetry, stack)
     background = indexes.background
@@ -70,7 +73,13 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         PostgresMessageStore(database),
         PostgresImageStore(database),
         PostgresPinStore(database),
-        MessageSearch(PostgresSearchStore(database), indexes.messages, wiring.clock, reranking),
+        MessageSearch(
+            PostgresSearchStore(database),
+            indexes.messages,
+            wiring.clock,
+            reranking,
+            wiring.telemetry.histogram(SEARCH_SECONDS, collection="messages"),
+        ),
         PostgresRetentionSettings(database),
         wiring.clock,
     )

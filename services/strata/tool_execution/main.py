@@ -68,7 +68,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             be used.
     """
     await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, stack)
+    database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
@@ -113,6 +113,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         timeouts=dict.fromkeys(
             AgentTools.names, settings.agent_reply_timeout_s + settings.tool_timeout_s
         ),
+        telemetry=wiring.telemetry,
     )
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)
@@ -154,14 +155,16 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ),
             GrpcService.of(McpServicer(servers, mcp, transports, sign_ins)),
         ],
-        background=[mcp.close_idle_sessions_regularly, *_background(settings, stack)],
+        background=[mcp.close_idle_sessions_regularly, *_background(settings, wiring, stack)],
     )
 
 
-def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
+def _background(
+    settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
+) -> list[BackgroundTask]:
     if not settings.worker_database_url:
         return []
-    database = open_worker_database(settings, NAME, stack, pool_size=1)
+    database = open_worker_database(settings, NAME, wiring.telemetry, stack, pool_size=1)
     return [partial(REQUESTS.delete_expired_hourly, database)]
 
 

@@ -13,9 +13,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
 from strata.shared.logs import get_logger
+from strata.shared.metric_names import SANDBOX_RUNNING, SANDBOX_SPARES
 from strata.shared.sandbox import Sandbox
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
+from strata.shared.telemetry import Telemetry
 from strata.tool_runner.egress.factory import ca_file, open_proxies
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
@@ -41,7 +43,7 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
     Raises:
         ValueError: The CA file of the settings does not exist.
     """
-    return _service(_open_sandbox(settings, stack))
+    return _service(_open_sandbox(settings, wiring.telemetry, stack))
 
 
 async def build_started(
@@ -54,12 +56,14 @@ async def build_started(
     Raises:
         UnavailableError: The sandbox cannot be started.
     """
-    sandbox = _open_sandbox(settings, stack)
+    sandbox = _open_sandbox(settings, wiring.telemetry, stack)
     await sandbox.start()
     return _service(sandbox)
 
 
-def _open_sandbox(settings: ToolRunnerSettings, stack: AsyncExitStack) -> SandboxOnDemand:
+def _open_sandbox(
+    settings: ToolRunnerSettings, telemetry: Telemetry, stack: AsyncExitStack
+) -> SandboxOnDemand:
     config = JailConfig(
         minimum=settings.minimum,
         parallel=settings.parallel_calls,
@@ -74,6 +78,8 @@ def _open_sandbox(settings: ToolRunnerSettings, stack: AsyncExitStack) -> Sandbo
             raise NotADirectoryError(f"packages_path: there is no folder {settings.packages_path}")
         sandbox = await JailSandbox.start(config)
         _log.info("sandbox started", isolation=sandbox.probe.description())
+        telemetry.read_gauge(SANDBOX_RUNNING, lambda: sandbox.running_count)
+        telemetry.read_gauge(SANDBOX_SPARES, lambda: sandbox.spare_count)
         return sandbox
 
     sandbox = SandboxOnDemand(start)

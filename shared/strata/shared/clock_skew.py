@@ -12,13 +12,13 @@ from typing import Final
 
 from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
+from strata.shared.metric_names import CLOCK_SKEW_SECONDS
 from strata.shared.telemetry import Telemetry
 
 SERVER_TIME_KEY: Final = "x-strata-time"
 """Trailing metadata: seconds since 1970 by the clock of the server, in decimal."""
 SERVER_HOST_KEY: Final = "x-strata-host"
 """Trailing metadata between services: the host that answered; not sent to clients."""
-METRIC: Final = "strata_clock_skew_seconds"
 NOTICEABLE_S: Final = 5.0
 """Smaller differences are not worth a warning; `strata.shared.auth` tolerates far more."""
 
@@ -104,7 +104,7 @@ class SkewMeter:
         for other in [name for name, (_, seen) in hosts.items() if now - seen > _REMEMBERED_S]:
             del hosts[other]
         largest = max((measured for measured, _ in hosts.values()), key=abs)
-        self._telemetry.gauge(METRIC, peer=peer).set(largest)
+        self._telemetry.gauge(CLOCK_SKEW_SECONDS, peer=peer).set(largest)
         if abs(skew) > NOTICEABLE_S and now >= self._warned.get(peer, 0.0):
             self._warned[peer] = now + _WARN_EVERY_S
             _log.warning(

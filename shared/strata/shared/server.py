@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
@@ -30,6 +30,9 @@ from strata.shared.service import BackgroundTasks, Build, Listener, Service, Set
 from strata.shared.settings import MIB, ServiceSettings, warn_about_unknown_variables
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from strata.shared.http_listener import HttpListener
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -88,6 +91,8 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._table,))
         self._port = 0
         self._stopping: asyncio.Task[None] | None = None
+        self._draining = False
+        self._metrics = self._metrics_listener()
         self._listeners: list[Listener] = []
         # The generated functions expect a server; the table has the methods that they call.
         table: Any = self._table
@@ -102,6 +107,11 @@ class GrpcServer:
     def port(self) -> int:
         """The bound port; 0 before `start` and on a unix socket."""
         return self._port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the metrics; None if there is none."""
+        return None if self._metrics is None else self._metrics.port
 
     @property
     def address(self) -> str:
@@ -139,9 +149,18 @@ class GrpcServer:
         local = InProcessServer(
             self._service.name, self._table, max_metadata_bytes=MAX_METADATA_BYTES
         )
-        for listener in self._service.listeners:
+        metrics = () if self._metrics is None else (self._metrics,)
+        for listener in (*self._service.listeners, *metrics):
             await listener.start(ServerChannel(local))
             self._listeners.append(listener)
+
+    def _metrics_listener(self) -> HttpListener | None:
+        if self._settings.metrics_port is None:
+            return None
+        # Loads uvicorn and the formats of Prometheus, which only this port needs.
+        from strata.shared.metrics_endpoint import metrics_listener  # noqa: PLC0415
+
+        return metrics_listener(self._settings, self.telemetry, lambda: not self._draining)
 
     async def _stop_all(self) -> None:
         # gRPC's own grace never ends: gRPC would end the calls as CANCELLED, and callers would not
@@ -160,6 +179,7 @@ class GrpcServer:
 
     async def drain(self) -> None:
         """Reports NOT_SERVING from now on; calls are still accepted."""
+        self._draining = True
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float | None) -> None:
@@ -362,7 +382,12 @@ async def serve_service(
                 start_freezing(),
             ):
                 termination.started()
-                _log.info("service ready", service=name, address=server.address)
+                _log.info(
+                    "service ready",
+                    service=name,
+                    address=server.address,
+                    metrics_port=server.metrics_port,
+                )
                 if ready is not None:
                     ready(server)
                 await termination.requested.wait()

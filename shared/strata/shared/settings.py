@@ -180,6 +180,18 @@ class ServiceSettings(EnvironmentSettings):
     reuse_port: bool = Field(
         default=False, description="Let several processes listen on the port (SO_REUSEPORT)."
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port for metrics in the format of Prometheus (`/metrics`, HTTP without TLS and"
+        " without keys); 0 lets the system choose. Unset means no metrics.",
+    )
+    metrics_host: str = Field(
+        default="",
+        description="Address of the metrics port. Unset means host, and 127.0.0.1 if that is a unix"
+        " socket.",
+    )
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
     database_url: str = Field(
         default="", repr=False, description="PostgreSQL URL of the service's service role."

@@ -1,7 +1,7 @@
 """Trace context and in-memory metrics.
 
-Metrics are plain objects in a registry that can be read at any time; an exporter
-can read `Telemetry.samples`. This module starts no thread and no server.
+Metrics are plain objects in a registry that can be read at any time;
+`strata.shared.metrics_endpoint` exports them. This module starts no thread and no server.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ import random
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+
+from strata.shared.metric_names import METRICS, SHORT_BUCKETS_S, MetricDefinition, MetricKind
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NO_TRACE = "0" * 32
 _NO_SPAN = "0" * 16
-
-LATENCY_BUCKETS_S: tuple[float, ...] = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-    0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0,
-)  # fmt: skip
 
 
 def parse_traceparent(header: str | bytes | None) -> str | None:
@@ -88,7 +85,7 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS_S) -> None:
+    def __init__(self, bounds: tuple[float, ...] = SHORT_BUCKETS_S) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
@@ -104,8 +101,27 @@ class Histogram:
         return sum(self.counts)
 
 
-Metric = Counter | Gauge | Histogram
+class ReadGauge:
+    """A gauge whose value is computed when it is read.
+
+    Args:
+        read: Returns the value.
+    """
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+
+    @property
+    def value(self) -> float:
+        """The present value."""
+        return self._read()
+
+
+Metric = Counter | Gauge | ReadGauge | Histogram
 _M = TypeVar("_M", Counter, Gauge, Histogram)
+_Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,29 +138,41 @@ class Telemetry:
 
     Keep the returned objects where the labels are known in advance; a look-up costs a tuple and a
     dictionary access. Labels must have few values: method names and status codes, never ids.
+
+    A metric has one definition: other names, kinds and labels raise `ValueError`, and a metric that
+    was added as another kind raises `TypeError`.
+
+    Args:
+        definitions: The metrics by name.
     """
 
-    def __init__(self) -> None:
-        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Metric] = {}
+    def __init__(self, definitions: Mapping[str, MetricDefinition] = METRICS) -> None:
+        self.definitions = definitions
+        self._metrics: dict[_Key, Metric] = {}
 
-    def counter(self, name: str, **labels: str) -> Counter:
+    def counter(self, name: str, /, **labels: str) -> Counter:
         """Returns the counter of this name and these labels, made at first use."""
-        return self._get(Counter, name, labels)
+        return self._get(Counter, MetricKind.COUNTER, name, labels)
 
-    def gauge(self, name: str, **labels: str) -> Gauge:
+    def gauge(self, name: str, /, **labels: str) -> Gauge:
         """Returns the gauge of this name and these labels, made at first use."""
-        return self._get(Gauge, name, labels)
+        return self._get(Gauge, MetricKind.GAUGE, name, labels)
 
-    def histogram(self, name: str, **labels: str) -> Histogram:
+    def histogram(self, name: str, /, **labels: str) -> Histogram:
         """Returns the histogram of this name and these labels, made at first use."""
-        return self._get(Histogram, name, labels)
+        return self._get(Histogram, MetricKind.HISTOGRAM, name, labels)
+
+    def read_gauge(self, name: str, read: Callable[[], float], /, **labels: str) -> None:
+        """Adds a gauge whose value is computed when it is read; replaces an earlier one."""
+        self._check(MetricKind.GAUGE, name, labels)
+        self._metrics[_key(name, labels)] = ReadGauge(read)
 
     def samples(self) -> Iterator[Sample]:
         """Yields all metrics."""
         for (name, labels), metric in list(self._metrics.items()):
             yield Sample(name, dict(labels), metric)
 
-    def total(self, name: str, **labels: str) -> float:
+    def total(self, name: str, /, **labels: str) -> float:
         """Returns the sum over all counters and gauges of the name that have these labels."""
         return sum(
             sample.metric.value
@@ -154,11 +182,27 @@ class Telemetry:
             and labels.items() <= sample.labels.items()
         )
 
-    def _get(self, kind: type[_M], name: str, labels: Mapping[str, str]) -> _M:
-        key = (name, tuple(sorted(labels.items())))
+    def _get(self, made: type[_M], kind: MetricKind, name: str, labels: Mapping[str, str]) -> _M:
+        key = _key(name, labels)
         metric = self._metrics.get(key)
         if metric is None:
-            metric = self._metrics[key] = kind()
-        if not isinstance(metric, kind):
-            raise TypeError(f"{name} is a {type(metric).__name__}, not a {kind.__name__}")
+            definition = self._check(kind, name, labels)
+            metric = Histogram(definition.buckets) if made is Histogram else made()
+            self._metrics[key] = metric
+        if not isinstance(metric, made):
+            raise TypeError(f"{name} is a {type(metric).__name__}, not a {made.__name__}")
         return metric
+
+    def _check(self, kind: MetricKind, name: str, labels: Mapping[str, str]) -> MetricDefinition:
+        definition = self.definitions.get(name)
+        if definition is None:
+            raise ValueError(f"{name} is not defined in strata.shared.metric_names")
+        if definition.kind is not kind:
+            raise ValueError(f"{name} is a {definition.kind}, not a {kind}")
+        if labels.keys() != set(definition.labels):
+            raise ValueError(f"{name} has the labels {definition.labels}, not {tuple(labels)}")
+        return definition
+
+
+def _key(name: str, labels: Mapping[str, str]) -> _Key:
+    return name, tuple(sorted(labels.items()))

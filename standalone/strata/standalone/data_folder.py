@@ -106,6 +106,25 @@ class DataFolder(DataFolderReader):
         fcntl.flock(self._published, fcntl.LOCK_EX)
         self._lock.annotate(address)
 
+    @property
+    def metrics_targets(self) -> Path:
+        """File with the addresses of the metrics, in the form of `file_sd_configs` (Prometheus)."""
+        return self.path / "metrics-targets.json"
+
+    def announce_metrics(self, host: str, ports: Mapping[str, int]) -> None:
+        """Writes `metrics_targets`. It is kept after the end, so that Prometheus reports it.
+
+        Args:
+            host: Address of the ports.
+            ports: The port of each process by name.
+        """
+        shown = f"[{host.strip('[]')}]" if ":" in host else host
+        targets = [
+            {"targets": [f"{shown}:{port}"], "labels": {"process": name}}
+            for name, port in sorted(ports.items())
+        ]
+        write_atomically(self.metrics_targets, json.dumps(targets, indent=1))
+
     def _withdraw(self) -> None:
         self.runtime_file.unlink(missing_ok=True)
         if self._published is not None:

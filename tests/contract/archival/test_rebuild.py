@@ -6,7 +6,7 @@ from archival_stores import Finder
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.shared.ids import new_id
-from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
+from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.search.vectors.client import connect
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
@@ -61,11 +61,11 @@ async def test_lag_of_the_index_is_measured(
         for backlog in backlogs:
             await backlog.ensure()
         names = ("passages", "file-chunks")
-        return [telemetry.gauge(WAITING, collection=name).value for name in names]
+        return [telemetry.gauge(INDEX_WAITING, collection=name).value for name in names]
 
     await finder.stores.insert(new_id("agent"), "one", "two")
     await finder.stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
     assert await lags() == [2, 3]
     await finder.index_all()
     assert await lags() == [0, 0]
-    assert telemetry.gauge(LAG_SECONDS, collection="passages").value == 0
+    assert telemetry.gauge(INDEX_LAG_SECONDS, collection="passages").value == 0

@@ -16,8 +16,8 @@ from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
 from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
+from strata.shared.metric_names import RERANKS
 from strata.shared.search.reranking import Outcome
-from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What was the name of the boat?"

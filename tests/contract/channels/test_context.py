@@ -17,6 +17,7 @@ from strata.protocol.errors import CancelledError, DeadlineExceededError, Reason
 from strata.shared.context import RequestContext, current, current_project
 from strata.shared.interceptors import standard
 from strata.shared.interceptors.client import MARGIN_S
+from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS, RPC_SECONDS
 
 PATH = "/strata.testing.echo.v1.EchoService"
 
@@ -386,7 +387,7 @@ async def test_calls_are_counted_by_method_and_code(serve: Any, echo: Any, keys:
         for _ in range(3):
             await served.stub.Echo(echo.pb.Note())
     method = f"{PATH}/Echo"
-    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight", method=method))
-    assert served.telemetry.total("rpc_server_requests", method=method, code="OK") == 3
-    assert served.telemetry.total("rpc_server_in_flight", method=method) == 0
-    assert served.telemetry.histogram("rpc_server_latency_seconds", method=method).count == 3
+    await eventually(lambda: not served.telemetry.total(RPC_IN_FLIGHT, method=method))
+    assert served.telemetry.total(RPC_REQUESTS, method=method, code="OK") == 3
+    assert served.telemetry.total(RPC_IN_FLIGHT, method=method) == 0
+    assert served.telemetry.histogram(RPC_SECONDS, method=method).count == 3

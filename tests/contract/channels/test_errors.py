@@ -27,6 +27,7 @@ from strata.protocol.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
 
 PATH = "/strata.testing.echo.v1.EchoService"
 
@@ -206,8 +207,8 @@ async def test_an_abort_by_the_servicer_keeps_its_status(serve: Any, echo: Any, 
     with keys.signed_in(), pytest.raises(AbortedError, match="by hand"):
         await served.stub.Echo(echo.pb.Note())
     # The answer may be here before the server has counted it.
-    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight"))
-    assert served.telemetry.total("rpc_server_requests", code="ABORTED") == 1
+    await eventually(lambda: not served.telemetry.total(RPC_IN_FLIGHT))
+    assert served.telemetry.total(RPC_REQUESTS, code="ABORTED") == 1
 
 
 @pytest.mark.parametrize(
@@ -315,8 +316,8 @@ async def test_an_unknown_method_is_unimplemented(serve: Any, echo: Any, keys: A
     with keys.signed_in(), pytest.raises(UnimplementedError) as raised:
         await served.channel.unary_unary(f"{PATH}/Nothing")(b"")
     assert raised.value.metadata["method"] == f"{PATH[1:]}/Nothing"
-    await eventually(lambda: not served.telemetry.total("rpc_server_in_flight"))
-    assert served.telemetry.total("rpc_server_requests", method="unknown") == 1
+    await eventually(lambda: not served.telemetry.total(RPC_IN_FLIGHT))
+    assert served.telemetry.total(RPC_REQUESTS, method="unknown") == 1
 
 
 async def test_not_implemented_inside_a_handler_is_a_defect(

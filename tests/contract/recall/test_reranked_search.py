@@ -19,9 +19,9 @@ from strata.recall.search.message_search import MessageSearch
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.messages import MessageRole
+from strata.shared.metric_names import RERANKS
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.reranking import Outcome
-from strata.shared.search.reranking.result_order import RERANKS
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 

@@ -29,8 +29,8 @@ from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
+from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.search.embedding import Embedder
-from strata.shared.search.indexing.indexer import LAG_SECONDS, WAITING
 from strata.shared.search.indexing.text_index import Entry
 from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.qdrant import QdrantIndex
@@ -314,11 +314,11 @@ async def test_lag_of_the_index_is_known(finder: Finder) -> None:
     await finder.writer.say("one")
     await finder.writer.say("two")
     await finder.backlog.ensure()
-    assert finder.telemetry.total(WAITING, collection="messages") == 2
-    assert finder.telemetry.total(LAG_SECONDS, collection="messages") > 0
+    assert finder.telemetry.total(INDEX_WAITING, collection="messages") == 2
+    assert finder.telemetry.total(INDEX_LAG_SECONDS, collection="messages") > 0
     await finder.index_all()
     await finder.backlog.ensure()
-    assert finder.telemetry.total(WAITING, collection="messages") == 0
+    assert finder.telemetry.total(INDEX_WAITING, collection="messages") == 0
 
 
 async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) -> None:

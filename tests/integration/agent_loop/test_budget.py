@@ -19,7 +19,7 @@ from inner_services import InnerServices, open_inner_services
 from metering import Cost as SqlCost
 from metering import SqlMeter, wait_for_following_events
 from strata.api.common.v1 import tool_pb2
-from strata.shared.interceptors.observe import REQUESTS
+from strata.shared.metric_names import RPC_REQUESTS
 from strata.shared.telemetry import Counter
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -60,7 +60,7 @@ class Meter:
         assert network is not None
         calls = 0
         for sample in network.telemetry.samples():
-            if sample.name == REQUESTS and isinstance(sample.metric, Counter):
+            if sample.name == RPC_REQUESTS and isinstance(sample.metric, Counter):
                 service = sample.labels["method"].lstrip("/").partition("/")[0]
                 calls += int(sample.metric.value) if service in INTERNAL else 0
         return calls

@@ -19,7 +19,7 @@ from strata.archival.main import build
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.search.reranking.result_order import RERANKS
+from strata.shared.metric_names import RERANKS
 from strata.shared.service import BackgroundTasks
 
 PLAIN = "The boat is called Nora."

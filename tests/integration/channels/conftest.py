@@ -14,6 +14,7 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.metric_names import RPC_REQUESTS
 from strata.shared.server import GrpcServer
 from strata.shared.service import GrpcService, Service
 from strata.shared.settings import ServiceSettings
@@ -30,7 +31,7 @@ def targets(servers: Iterable[GrpcServer]) -> str:
 
 def refusals(server: GrpcServer) -> float:
     """Returns how many calls a server refused for their token."""
-    return server.telemetry.total("rpc_server_requests", code="UNAUTHENTICATED")
+    return server.telemetry.total(RPC_REQUESTS, code="UNAUTHENTICATED")
 
 
 async def check_refusals(server: GrpcServer, expected: int) -> None:

@@ -18,8 +18,9 @@ from strata.protocol.errors import Reason, UnavailableError
 from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.clock import SystemClock
-from strata.shared.clock_skew import METRIC, SERVER_HOST_KEY, SkewMeter
+from strata.shared.clock_skew import SERVER_HOST_KEY, SkewMeter
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.metric_names import CLOCK_SKEW_SECONDS
 from strata.shared.request_stream import RequestStream
 from strata.shared.service import Service
 from strata.shared.telemetry import Telemetry
@@ -104,7 +105,7 @@ async def test_a_minute_between_two_clocks_is_tolerated_measured_and_logged(
     with keys.signed_in(), caplog.at_level(logging.WARNING):
         for _ in range(3):
             await every_shape(client.stub(server.address, echo), echo)
-    assert client.telemetry.total(METRIC, peer="echo") == pytest.approx(ahead_s, abs=3)
+    assert client.telemetry.total(CLOCK_SKEW_SECONDS, peer="echo") == pytest.approx(ahead_s, abs=3)
     warnings = [record for record in caplog.records if "clocks differ" in record.getMessage()]
     assert len(warnings) == 1
 
@@ -115,8 +116,8 @@ async def test_clocks_that_agree_are_measured_without_a_warning(
     server = await start(servicer(echo))
     with keys.signed_in(), caplog.at_level(logging.WARNING):
         await every_shape(client.stub(server.address, echo), echo)
-    assert [sample.name for sample in client.telemetry.samples()] == [METRIC]
-    assert client.telemetry.total(METRIC) == pytest.approx(0, abs=1)
+    assert [sample.name for sample in client.telemetry.samples()] == [CLOCK_SKEW_SECONDS]
+    assert client.telemetry.total(CLOCK_SKEW_SECONDS) == pytest.approx(0, abs=1)
     assert not [record for record in caplog.records if "clocks differ" in record.getMessage()]
 
 
@@ -217,7 +218,7 @@ async def test_a_refused_internal_token_is_not_the_fault_of_the_client(
             assert raised.value.metadata == {"service": "echo"}
             assert raised.value.retry_after is not None
     # The clock is named although no call succeeds.
-    assert client.telemetry.total(METRIC, peer="echo") == pytest.approx(-900, abs=3)
+    assert client.telemetry.total(CLOCK_SKEW_SECONDS, peer="echo") == pytest.approx(-900, abs=3)
 
 
 async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(

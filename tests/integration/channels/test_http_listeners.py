@@ -20,7 +20,7 @@ from integration.channels.conftest import echo_service
 from integration.channels.endless_calls import Endless
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
-from strata.gateway.http.listener import Application, HttpListener
+from strata.shared.http_listener import Application, HttpListener
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.service import Service

@@ -17,6 +17,7 @@ from strata.protocol.status import from_rpc_error
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.metric_names import RPC_REQUESTS
 from strata.shared.server import GrpcServer
 from strata.shared.settings import ServiceSettings
 
@@ -88,8 +89,8 @@ async def test_calls_that_a_stopping_server_breaks_off_end_unavailable_with_a_hi
         assert error.retry_after is not None
     assert endless.cleaned_up == 5
     # The log and the metrics call them what the callers got.
-    assert side.telemetry.total("rpc_server_requests", code="UNAVAILABLE") == 5
-    assert side.telemetry.total("rpc_server_requests", code="CANCELLED") == 0
+    assert side.telemetry.total(RPC_REQUESTS, code="UNAVAILABLE") == 5
+    assert side.telemetry.total(RPC_REQUESTS, code="CANCELLED") == 0
 
 
 async def test_calls_that_end_within_the_grace_are_answered(

@@ -15,6 +15,7 @@ from polling import eventually
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.channels import ChannelFactory
+from strata.shared.metric_names import RPC_REQUESTS
 from strata.shared.telemetry import Telemetry
 
 
@@ -44,9 +45,9 @@ async def factory() -> AsyncIterator[ChannelFactory]:
 def codes(telemetry: Telemetry) -> Callable[[], dict[str, float]]:
     def read() -> dict[str, float]:
         return {
-            sample.labels["code"]: telemetry.total("rpc_server_requests", **sample.labels)
+            sample.labels["code"]: telemetry.total(RPC_REQUESTS, **sample.labels)
             for sample in telemetry.samples()
-            if sample.name == "rpc_server_requests"
+            if sample.name == RPC_REQUESTS
         }
 
     return read

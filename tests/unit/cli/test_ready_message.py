@@ -121,7 +121,7 @@ def test_other_gateways_are_given_the_address_without_tls(
 
 def test_brackets_in_the_path_of_a_data_folder_are_shown(folder_in_brackets: DataFolder) -> None:
     text = shown(folder_in_brackets)
-    assert text.count(str(folder_in_brackets.path)) == 3
+    assert text.count(str(folder_in_brackets.path)) == 4
 
 
 def test_settings_of_all_services_are_checked_before_anything_starts() -> None:

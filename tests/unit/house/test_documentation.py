@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strata.shared.metric_names import METRICS
 from unit.house.repository import (
     REPOSITORY,
     name_of,
@@ -36,6 +37,22 @@ def generator() -> dict[str, Any]:
 
 def test_the_configuration_is_what_the_settings_say() -> None:
     assert generator()["document"]() == CONFIGURATION, "run `python docs/generate_configuration.py`"
+
+
+def test_the_guide_has_the_table_of_the_metrics() -> None:
+    program = runpy.run_path(str(REPOSITORY / "docs" / "generate_metrics.py"))
+    page = program["TARGET"].read_text("utf-8")
+    assert program["document"](page) == page, "run `make docs`"
+    assert all(f"| `{name}` |" in page for name in METRICS)
+
+
+def test_metrics_that_documents_name_exist() -> None:
+    suffixes = ("", "_bucket", "_count", "_sum")
+    known = {f"{name}{suffix}" for name in METRICS for suffix in suffixes}
+    guide = (REPOSITORY / "docs" / "guides" / "metrics.md").read_text("utf-8")
+    named = set(re.findall(r"\bstrata_[a-z_]+_[a-z]+\b", guide))
+    assert len(named) > 20
+    assert named <= known
 
 
 def test_every_setting_is_documented() -> None:

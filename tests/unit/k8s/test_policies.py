@@ -224,7 +224,7 @@ def test_everything_else_is_denied() -> None:
         for rule in spec.get("egress", ()):
             assert rule["to"], f"{name} may go anywhere"
             assert rule["ports"], f"{name} may go to any port"
-        if name not in {"default-deny", "names"}:
+        if name not in {"default-deny", "names", "metrics"}:
             assert spec["policyTypes"] == ["Ingress", "Egress"]
 
 

@@ -13,6 +13,7 @@ from strata.cli.settings import CliSettings
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import UnauthenticatedError
 from strata.shared.auth import TokenSigner, TokenVerifier
+from strata.shared.metrics_endpoint import METRICS_PATH
 from strata.shared.secrets import read_master_keys
 from strata.shared.settings import ServiceSettings, unknown_variables
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -97,10 +98,31 @@ def test_a_service_is_reached_where_it_listens(
         expected["http"] = settings.http_port
     assert settings.port == service.port
     ports = container_of(DEPLOYMENTS[service.app])["ports"]
-    assert {port["name"]: port["containerPort"] for port in ports} == expected
+    assert {port["name"]: port["containerPort"] for port in ports} == {
+        **expected,
+        "metrics": settings.metrics_port,
+    }
     exposed = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
     assert {port["targetPort"]: port["port"] for port in exposed} == expected
     assert {port["appProtocol"] for port in exposed} == set(expected)
+
+
+@EVERY_SERVICE
+def test_prometheus_is_told_where_the_metrics_are(
+    service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = settings_of(service, monkeypatch).metrics_port
+    assert DEPLOYMENTS[service.app]["spec"]["template"]["metadata"]["annotations"] == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": METRICS_PATH,
+    }
+    # It has no keys, so clients must not reach it.
+    exposed = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
+    assert port not in [one["port"] for one in exposed]
+    (rule,) = of_kind(OBJECTS, "NetworkPolicy")["metrics"]["spec"]["ingress"]
+    assert [allowed["port"] for allowed in rule["ports"]] == [port]
+    assert all("namespaceSelector" in peer for peer in rule["from"])
 
 
 @EVERY_SERVICE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -152,3 +153,17 @@ def test_a_file_in_place_of_the_folder_is_refused(open_folder: Path, below: str)
     for use in (folder.open, folder.holder, folder.running):
         with pytest.raises(FailedPreconditionError, match=f"{file} is a file. Name a folder"):
             use()
+
+
+def test_the_addresses_of_the_metrics_are_in_the_form_of_prometheus(open_folder: Path) -> None:
+    data = DataFolder(open_folder / "data")
+    data.open()
+    data.announce_metrics("127.0.0.1", {"recall": 7692, "gateway": 7690})
+    data.close()
+    assert json.loads(data.metrics_targets.read_text()) == [
+        {"targets": ["127.0.0.1:7690"], "labels": {"process": "gateway"}},
+        {"targets": ["127.0.0.1:7692"], "labels": {"process": "recall"}},
+    ]
+    data.announce_metrics("::1", {"strata": 1})
+    [target] = json.loads(data.metrics_targets.read_text())
+    assert target["targets"] == ["[::1]:1"]

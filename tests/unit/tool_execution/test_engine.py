@@ -13,9 +13,20 @@ from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import ToolStatus
+from strata.shared.metric_names import TOOL_CALL_SECONDS, TOOL_CALLS
+from strata.shared.telemetry import Telemetry
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.clients.peers import LostAnswerError
-from strata.tool_execution.domain.tools import Call, Caller, CallOutcome, Output, Tool, ToolError
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    CallOutcome,
+    Output,
+    OwnDefinition,
+    Tool,
+    ToolError,
+    ToolType,
+)
 from strata.tool_execution.execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
@@ -27,7 +38,7 @@ Behaviour = Callable[[Call], Awaitable[Output]]
 class Scripted:
     """Runs every tool by one function."""
 
-    names = frozenset(BUILTIN_TOOLS)
+    names: frozenset[str] = frozenset(BUILTIN_TOOLS)
 
     def __init__(self, behave: Behaviour) -> None:
         self._behave = behave
@@ -72,6 +83,44 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
     done = await outcomes(engine(behave), call(1, WRITE), call(2, READ), call(3, WRITE))
     assert {json.loads(item.content)["message"] for item in done} == {"call-1", "call-2", "call-3"}
     assert order.index("call-1") < order.index("call-3")
+
+
+async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in() -> None:
+    async def behave(call: Call) -> Output:
+        if call.name == READ.name:
+            raise ToolError("No.")
+        return Output("Done.")
+
+    custom = replace(READ, name="of_a_project", type=ToolType.CUSTOM, own=OwnDefinition())
+    telemetry = Telemetry()
+    executor = Scripted(behave)
+    executor.names = frozenset({*BUILTIN_TOOLS, custom.name})
+    measured = Engine(
+        {**BUILTIN_TOOLS, custom.name: custom},
+        [executor],
+        SystemClock(),
+        timeout=5,
+        max_parallel=4,
+        telemetry=telemetry,
+    )
+    calls = [call(1, READ), call(2, WRITE), call(3, custom, '{"query": "x"}')]
+    unknown = Call("call-4", "invented", "{}", "run/1/4")
+    allowed = {*BUILTIN_TOOLS, custom.name}
+    async for _ in measured.run([*calls, unknown], CALLER, allowed):
+        pass
+    counted = {
+        (sample.labels["type"], sample.labels["tool"], sample.labels["status"])
+        for sample in telemetry.samples()
+        if sample.name == TOOL_CALLS
+    }
+    assert counted == {
+        (READ.type.value, READ.name, "Failed"),
+        (WRITE.type.value, WRITE.name, "OK"),
+        ("custom", "", "OK"),
+        ("unknown", "", "Failed"),
+    }
+    assert telemetry.total(TOOL_CALLS) == 4
+    assert telemetry.histogram(TOOL_CALL_SECONDS, type="custom", tool="").count == 1
 
 
 async def test_later_calls_do_not_build_on_replaced_text() -> None:

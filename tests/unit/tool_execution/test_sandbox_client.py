@@ -10,9 +10,10 @@ import pytest
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import UnavailableError
+from strata.shared.metric_names import SANDBOX_CALLS, SANDBOX_ISOLATION
 from strata.shared.sandbox import Isolation, Run, RunStatus
 from strata.shared.telemetry import Telemetry
-from strata.tool_execution.clients.sandbox import CALLS, ISOLATION, SandboxClient
+from strata.tool_execution.clients.sandbox import SandboxClient
 
 RUN = Run(source="def f(): pass", function="f")
 
@@ -60,10 +61,11 @@ async def test_isolation_and_calls_are_measured(runner: Any) -> None:
     for _ in range(2):
         assert (await sandbox.run(RUN)).status is RunStatus.OK
     in_force = {
-        level: telemetry.gauge(ISOLATION, isolation=level.label).value for level in Isolation
+        level: telemetry.gauge(SANDBOX_ISOLATION, isolation=level.label).value
+        for level in Isolation
     }
     assert {level for level, value in in_force.items() if value} == {Isolation.NAMESPACES}
-    assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
+    assert telemetry.total(SANDBOX_CALLS, isolation="namespaces", status="ok") == 2
     assert (runner.asked, runner.runs) == (1, 2)
 
 

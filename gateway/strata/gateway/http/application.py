@@ -17,10 +17,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
-from strata.gateway.http.listener import Application, Receive, Scope, Send
 from strata.gateway.http.openai_api.routes import OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
 from strata.gateway.registry import public_services
+from strata.shared.http_listener import Application, Receive, Scope, Send
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 

@@ -23,13 +23,13 @@ from strata.api.gateway.v1 import admin_service_pb2, admin_service_pb2_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc
 from strata.gateway.http.calls import metadata_of
 from strata.gateway.http.errors import code_of_status, http_status_of
-from strata.gateway.http.listener import Receive, Scope, Send
 from strata.protocol.error_text import error_lines
 from strata.protocol.errors import StrataError, UnauthenticatedError
 from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.protocol.status import code_of
 from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.server import build_server
+from strata.shared.http_listener import Receive, Scope, Send
 from strata.shared.interceptors.client import ClientChannel
 from strata.shared.scopes import Scope as KeyScope
 from strata.shared.search.time_expressions import zone_of

@@ -27,7 +27,9 @@ from strata.shared.clock import Clock
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 from strata.shared.messages import MessageRole
+from strata.shared.metric_names import COMPACTION_SECONDS, COMPACTIONS
 from strata.shared.provenance import Provenance, Taint
+from strata.shared.telemetry import Telemetry
 
 MIN_SUMMARISED_SPACE = 3_000
 """Bytes of space for messages below which the summary is an extract, without a model call. In so
@@ -49,13 +51,22 @@ class Compactor:
         summarizer: Writes the summaries.
         recall: Stores the windows.
         clock: The clock.
+        telemetry: Gets the number and the time of compactions; None for no metrics.
     """
 
-    def __init__(self, agent: Agent, summarizer: Summarizer, recall: Recall, clock: Clock) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        summarizer: Summarizer,
+        recall: Recall,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._agent = agent
         self._summarizer = summarizer
         self._recall = recall
         self._clock = clock
+        self._telemetry = telemetry or Telemetry()
 
     async def compact(
         self, window: Window, view: View, space: float, key: JournalKey | None
@@ -76,6 +87,7 @@ class Compactor:
                 be reached. A turn retries until it can.
         """
         known: tuple[Plan, Summary] | None = None
+        started = self._clock.monotonic()
         for swap in range(1, MAX_SWAPS + 1):
             planned = plan(window.messages, view, space, self._agent.compaction, forced=key is None)
             if planned is None:
@@ -106,7 +118,7 @@ class Compactor:
                     key, functools.partial(self._recall.get_window, window.conversation_id)
                 )
                 continue
-            self._log_compaction(planned, known[1])
+            self._note_compaction(planned, known[1], self._clock.monotonic() - started)
             return Compacted(swapped, _stored(swapped, summary))
         raise AssertionError("the last swap succeeds or raises")
 
@@ -137,7 +149,9 @@ class Compactor:
             create_time=now,
         )
 
-    def _log_compaction(self, planned: Plan, made: Summary) -> None:
+    def _note_compaction(self, planned: Plan, made: Summary, seconds: float) -> None:
+        self._telemetry.counter(COMPACTIONS, summary=made.rung).inc()
+        self._telemetry.histogram(COMPACTION_SECONDS).observe(seconds)
         _log.info(
             "a window was compacted",
             agent_id=self._agent.id,

@@ -17,6 +17,7 @@ from strata.agent_loop.domain.ports import Models, Recall
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import Clock
+from strata.shared.telemetry import Telemetry
 
 Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]
 """Returns the next model request of a conversation; see `NextRequests.inspect`."""
@@ -49,6 +50,7 @@ class ManualCompaction:
         recall: Stores the windows.
         tokens: Estimates tokens from bytes.
         clock: The clock.
+        telemetry: Gets the metrics of compactions; None for no metrics.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class ManualCompaction:
         recall: Recall,
         tokens: TokenEstimator,
         clock: Clock,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._inspect = inspect
         self._models = models
         self._recall = recall
         self._tokens = tokens
         self._clock = clock
+        self._telemetry = telemetry
 
     async def compact(
         self, agent_id: str, conversation_id: str, settings: CompactionSettings | None = None
@@ -101,7 +105,7 @@ class ManualCompaction:
         held = view.size(window.messages[1:])
         before = token_budget.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
-        compactor = Compactor(agent, summarizer, self._recall, self._clock)
+        compactor = Compactor(agent, summarizer, self._recall, self._clock, self._telemetry)
         space = min(token_budget.max_bytes - fixed, held)
         done = await compactor.compact(window, view, space, None)
         if done is None:

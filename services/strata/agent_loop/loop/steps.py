@@ -135,7 +135,7 @@ class Steps:
         summarizer = Summarizer(
             ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
         )
-        compactor = Compactor(agent, summarizer, ports.recall, ports.clock)
+        compactor = Compactor(agent, summarizer, ports.recall, ports.clock, ports.telemetry)
         self._model_requester = ModelRequester(
             self._chain,
             ports.tokens,

@@ -18,6 +18,7 @@ from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.shared.clock import Clock
 from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.telemetry import Telemetry
 
 DEFAULT_APPROVAL_S = 24 * 3600
 _PARTS_AT_ONCE = 64
@@ -37,6 +38,7 @@ class Ports:
         work: Slots for the parts of turns that use this machine's processors: shared fairly by
             project, memory agents last. No slot is held while a turn waits for its model or
             tools.
+        telemetry: Registry of the metrics.
     """
 
     agents: Agents
@@ -51,3 +53,4 @@ class Ports:
     approval_s: int = DEFAULT_APPROVAL_S
     images: ImageFetcher | None = None
     work: TurnWork = field(default_factory=_turn_work)
+    telemetry: Telemetry = field(default_factory=Telemetry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +13,12 @@ from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ModelSe
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.dialects.base import EndpointConnection
 from strata.agent_loop.models.dialects.table import dialect_of
+from strata.agent_loop.models.metered_model import MeteredModel, ModelLabels, ModelMetrics
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.structured_tools.chat_model import StructuredToolModel
 from strata.shared.redaction import key_redactor
+from strata.shared.telemetry import Telemetry
 
 LIST_TIMEOUT = 5.0
 
@@ -46,10 +48,18 @@ class ModelFactory:
     Clients are opened on first use and kept: one per wire protocol and address, so that agents
     with keys of their own share the connections. An SDK takes a second or more to import and
     is imported when it is first needed: by `preload`, or else by `model`, which blocks the loop.
+
+    Args:
+        retry: When failed requests are repeated.
+        telemetry: Gets the metrics of the models; None for no metrics.
     """
 
-    def __init__(self, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, retry: RetryPolicy | None = None, telemetry: Telemetry | None = None
+    ) -> None:
         self._retry = retry or RetryPolicy()
+        self._telemetry = telemetry or Telemetry()
+        self._labels = ModelLabels()
         self._connections: dict[tuple[EndpointType, str], EndpointConnection] = {}
         self._models: dict[ModelSettings, ChatModel] = {}
         self._imported: set[EndpointType] = set()
@@ -120,9 +130,14 @@ class ModelFactory:
 
     def _build(self, settings: ModelSettings) -> ChatModel:
         connection = self._connection(settings.endpoint_type, settings.base_url)
-        retry = self._retry.hurried() if settings.has_fallback else self._retry
+        metrics = ModelMetrics(self._telemetry, self._labels.of(settings.handle))
+        retry = replace(self._retry, on_retry=metrics.note_retry)
+        if settings.has_fallback:
+            retry = retry.hurried()
         model = connection.chat_model(settings, retry)
-        return StructuredToolModel(model) if settings.structured_tools else model
+        if settings.structured_tools:
+            model = StructuredToolModel(model)
+        return MeteredModel(model, metrics)
 
     async def _list(self, endpoint: ModelEndpoint, limit: float) -> EndpointModels:
         try:

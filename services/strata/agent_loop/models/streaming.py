@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from strata.agent_loop.domain.model.chat import (
@@ -46,19 +46,21 @@ class RetryPolicy:
         max_delay: Most seconds of a delay. If the provider asks for a longer wait, the error is
             raised with its `retry_after`.
         repeat_timeouts: Whether requests that timed out are retried.
+        on_retry: Called with the error of each request that is retried.
     """
 
     attempts: int = 3
     first_delay: float = 0.5
     max_delay: float = 20.0
     repeat_timeouts: bool = True
+    on_retry: Callable[[ModelError], None] | None = None
 
     def hurried(self) -> RetryPolicy:
         """Returns the policy for a model with a fallback model: fewer and faster retries."""
-        return RetryPolicy(
-            min(self.attempts, _HURRIED_ATTEMPTS),
-            self.first_delay,
-            min(self.max_delay, _HURRIED_DELAY_S),
+        return replace(
+            self,
+            attempts=min(self.attempts, _HURRIED_ATTEMPTS),
+            max_delay=min(self.max_delay, _HURRIED_DELAY_S),
             repeat_timeouts=False,
         )
 
@@ -97,6 +99,8 @@ async def retrying(
             delay = None if started else policy.delay(number, error)
             if delay is None:
                 raise
+            if policy.on_retry is not None:
+                policy.on_retry(error)
         else:
             return
         await sleep(delay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -11,6 +12,7 @@ from strata.shared.context import current_project
 from strata.shared.search.pipeline import find
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors import Hit, StartGate
+from strata.shared.telemetry import Histogram
 
 # Requests more chunks, since the index may still have chunks of replaced files.
 _CHUNK_MARGIN = 2
@@ -19,9 +21,12 @@ _CHUNK_MARGIN = 2
 class FileChunkSearch:
     """Searches chunks of files by meaning and by words."""
 
-    def __init__(self, store: FileChunkStore, index: ChunkIndex) -> None:
+    def __init__(
+        self, store: FileChunkStore, index: ChunkIndex, seconds: Histogram | None = None
+    ) -> None:
         self._store = store
         self._index = index
+        self._seconds = seconds or Histogram()
 
     async def search(
         self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
@@ -36,8 +41,10 @@ class FileChunkSearch:
         """
         if not folder_ids:
             return FoundChunks()
+        started = time.perf_counter()
         source = _Chunks(self._store, self._index, query, folder_ids)
         ranked = await find(source, limit, weak=explain)
+        self._seconds.observe(time.perf_counter() - started)
         hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
         below_floor = sum(place.weak for _, place in ranked[:limit])
         return FoundChunks(tuple(hits[:limit]), below_floor)

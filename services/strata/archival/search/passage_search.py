@@ -18,6 +18,7 @@ from strata.shared.search.results import SearchResult
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.search.time_preference import WHEN_WEIGHT
 from strata.shared.search.vectors import Hit, StartGate
+from strata.shared.telemetry import Histogram
 
 
 class PassageSearch:
@@ -28,6 +29,7 @@ class PassageSearch:
         index: The index of passages.
         clock: The time that words like "yesterday" refer to.
         reranking: Reorders the best results; None keeps the order of the fusion.
+        seconds: Observes the time of each search; None for no metric.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class PassageSearch:
         index: PassageIndex,
         clock: Clock,
         reranking: Reranking | None = None,
+        seconds: Histogram | None = None,
     ) -> None:
         self._store = store
         self._index = index
-        self._pipeline = SearchPipeline(clock, reranking)
+        self._pipeline = SearchPipeline(clock, reranking, seconds)
 
     async def search(self, search: Search) -> SearchResult[Passage]:
         """Returns the best passages, best first; none for a blank query."""

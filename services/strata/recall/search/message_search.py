@@ -19,6 +19,7 @@ from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.results import SearchResult
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.search.vectors import Hit, StartGate
+from strata.shared.telemetry import Histogram
 
 # Factor for queries with phrases, since PostgreSQL drops candidates without the phrase.
 _PHRASE_MARGIN = 5
@@ -32,6 +33,7 @@ class MessageSearch:
         index: The index; None to search only by words.
         clock: The time that words like "yesterday" refer to.
         reranking: Reorders the best results; None keeps the order of the fusion.
+        seconds: Observes the time of each search; None for no metric.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class MessageSearch:
         index: MessageIndex | None,
         clock: Clock,
         reranking: Reranking | None = None,
+        seconds: Histogram | None = None,
     ) -> None:
         self._store = store
         self._index = index
-        self._pipeline = SearchPipeline(clock, reranking)
+        self._pipeline = SearchPipeline(clock, reranking, seconds)
 
     async def search(self, query: SearchQuery) -> SearchResult[Message]:
         """Returns the best messages, best first."""

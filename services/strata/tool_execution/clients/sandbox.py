@@ -12,13 +12,10 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
+from strata.shared.metric_names import SANDBOX_CALLS, SANDBOX_ISOLATION
 from strata.shared.sandbox import Answerer, Failure, Isolation, Run, RunResult, RunStatus
 from strata.shared.telemetry import Telemetry
 
-ISOLATION = "strata_sandbox_isolation"
-"""1 for the isolation in force, 0 for the others."""
-CALLS = "strata_sandbox_calls_total"
-"""Calls by isolation and status."""
 _LEVELS = frozenset(int(level) for level in Isolation)
 
 
@@ -83,7 +80,7 @@ class SandboxClient:
             await self.connect()
         result = await self._run(run)
         self._telemetry.counter(
-            CALLS, isolation=result.isolation.label, status=result.status.value
+            SANDBOX_CALLS, isolation=result.isolation.label, status=result.status.value
         ).inc()
         return result
 
@@ -138,7 +135,7 @@ class SandboxClient:
             return
         self._isolation = isolation
         for level in Isolation:
-            gauge = self._telemetry.gauge(ISOLATION, isolation=level.label)
+            gauge = self._telemetry.gauge(SANDBOX_ISOLATION, isolation=level.label)
             gauge.set(float(level is isolation))
 
     async def close(self) -> None:

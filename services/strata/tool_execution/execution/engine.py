@@ -13,7 +13,9 @@ from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, current, use
 from strata.shared.logs import get_logger
 from strata.shared.messages import ToolStatus
+from strata.shared.metric_names import TOOL_CALL_SECONDS, TOOL_CALLS
 from strata.shared.search.time_expressions import zone_of
+from strata.shared.telemetry import Telemetry
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import parse_arguments
@@ -86,6 +88,7 @@ class Engine:
         timeout: Seconds that one call may take.
         timeouts: Seconds by tool name, for tools with a limit of their own.
         max_parallel: Maximum number of concurrent calls.
+        telemetry: Gets the number and the time of calls; None for no metrics.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class Engine:
         timeout: float,
         max_parallel: int,
         timeouts: Mapping[str, float] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or Telemetry()
         self._tools = tools
         self._all = executors
         self._executors = {name: executor for executor in executors for name in executor.names}
@@ -132,6 +137,7 @@ class Engine:
             timeout=self._timeout,
             max_parallel=self._max_parallel,
             timeouts=self._timeouts,
+            telemetry=self._telemetry,
         )
         return joined.run(calls, caller, allowed)
 
@@ -188,7 +194,15 @@ class Engine:
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
         content, truncated = pack(status, value, now, limit)
         duration = self._clock.monotonic() - began
+        self._measure(tool, status, duration)
         return CallOutcome(call, status, content, duration, truncated, output)
+
+    def _measure(self, tool: Tool | None, status: ToolStatus, seconds: float) -> None:
+        # A model can call a tool that does not exist. Names of a project's tools have no bound.
+        kind = "unknown" if tool is None else tool.type.value
+        name = tool.name if tool is not None and tool.own is None else ""
+        self._telemetry.counter(TOOL_CALLS, type=kind, tool=name, status=status.value).inc()
+        self._telemetry.histogram(TOOL_CALL_SECONDS, type=kind, tool=name).observe(seconds)
 
     async def _execute(self, call: Call, caller: Caller, allowed: Collection[str]) -> Output:
         tool = self._tools.get(call.name)

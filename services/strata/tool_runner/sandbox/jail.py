@@ -149,6 +149,16 @@ class JailSandbox:
         return self._probe
 
     @property
+    def running_count(self) -> int:
+        """Number of running calls."""
+        return len(self._running)
+
+    @property
+    def spare_count(self) -> int:
+        """Number of processes that wait for a call."""
+        return len(self._pool)
+
+    @property
     def server_pid(self) -> int | None:
         """Process id of the fork server; None if it is not running."""
         return self._server.pid if self._server and self._server.alive else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ import structlog
 from sqlalchemy import Executable, Row, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from strata.protocol.errors import InternalError
 from strata.shared import context
@@ -39,6 +41,7 @@ from strata.shared.db.errors import (
 )
 from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statistics import Statistics
+from strata.shared.telemetry import Histogram
 
 # It is put into SQL text, so only the characters of ids are allowed.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
@@ -82,6 +85,7 @@ class Database:
             because its process hangs and other transactions wait for its locks.
         idle_timeout: Seconds after which the server closes an unused connection, which takes 5 MB
             there.
+        waits: Observes how long each transaction and query waited for its connection, in seconds.
     """
 
     def __init__(
@@ -95,7 +99,9 @@ class Database:
         prepared_statements: int = 200,
         hung_timeout: float = 10.0,
         idle_timeout: float = 60.0,
+        waits: Histogram | None = None,
     ) -> None:
+        self._waits = waits or Histogram()
         self._hung_ms = int(hung_timeout * 1000)
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
@@ -116,6 +122,22 @@ class Database:
         )
         event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
         event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return self._pool.checkedin() + self._pool.checkedout()
+
+    @property
+    def connections_in_use(self) -> int:
+        """Number of connections in use."""
+        return self._pool.checkedout()
+
+    @property
+    def _pool(self) -> QueuePool:
+        pool = self._engine.sync_engine.pool
+        assert isinstance(pool, QueuePool)
+        return pool
 
     @asynccontextmanager
     async def transaction(
@@ -274,6 +296,7 @@ class Database:
         raise unavailable()
 
     async def _checkout(self) -> _Session:
+        started = time.perf_counter()
         try:
             while True:
                 connection = await self._engine.connect()
@@ -288,6 +311,8 @@ class Database:
             if strata_error is None:
                 raise
             raise strata_error from error
+        finally:
+            self._waits.observe(time.perf_counter() - started)
 
     async def _commit(self, session: _Session) -> None:
         committed = False

@@ -16,14 +16,11 @@ from strata.shared.clock_skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
+from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS, RPC_SECONDS
 from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
 
 REQUEST_ID_KEY = "x-request-id"
 TRACEPARENT_KEY = "traceparent"
-
-REQUESTS = "rpc_server_requests"
-IN_FLIGHT = "rpc_server_in_flight"
-LATENCY = "rpc_server_latency_seconds"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _WARN = frozenset(
@@ -44,8 +41,7 @@ class Observe:
     """Sets the request context, counts, times and logs.
 
     Args:
-        telemetry: Registry of the metrics: `REQUESTS` by method and code, `IN_FLIGHT` and
-            `LATENCY` by method.
+        telemetry: Registry of the metrics: `RPC_REQUESTS`, `RPC_IN_FLIGHT` and `RPC_SECONDS`.
         access_log: Log successful calls at INFO instead of DEBUG.
         clock: Its time is sent with every answer, for `strata.shared.clock_skew`; None sends none.
         host: Host name to send with the time; empty sends none.
@@ -67,8 +63,8 @@ class Observe:
     def bind(self, method: Method, proceed: Next) -> Next:
         """Returns the observed call."""
         telemetry, label = self._telemetry, method.label
-        in_flight = telemetry.gauge(IN_FLIGHT, method=label)
-        latency = telemetry.histogram(LATENCY, method=label)
+        in_flight = telemetry.gauge(RPC_IN_FLIGHT, method=label)
+        latency = telemetry.histogram(RPC_SECONDS, method=label)
         requests: dict[grpc.StatusCode, Counter] = {}
         # Probes call every few seconds; their calls would fill the log.
         ok_level = logging.DEBUG if method.infrastructure else self._ok_level
@@ -96,7 +92,7 @@ class Observe:
                     counter = requests.get(call.code)
                     if counter is None:
                         counter = requests[call.code] = telemetry.counter(
-                            REQUESTS, method=label, code=call.code.name
+                            RPC_REQUESTS, method=label, code=call.code.name
                         )
                     counter.inc()
                     self._log(call, elapsed, ok_level)

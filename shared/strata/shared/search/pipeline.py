@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from strata.shared.search.result_merge import (
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult, exclusions
 from strata.shared.search.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.search.vectors import Hit, StartGate
+from strata.shared.telemetry import Histogram
 
 _Item = TypeVar("_Item")
 
@@ -126,10 +128,17 @@ class SearchPipeline:
     Args:
         clock: The time that words like "yesterday" refer to.
         reranking: Reorders the best results; None keeps the order of the fusion.
+        seconds: Observes the time of each search; None for no metric.
     """
 
-    def __init__(self, clock: Clock, reranking: Reranking | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        reranking: Reranking | None = None,
+        seconds: Histogram | None = None,
+    ) -> None:
         self._clock = clock
+        self._seconds = seconds or Histogram()
         self._unchanged = Reranking.off()
         self._reranking = reranking or self._unchanged
 
@@ -165,6 +174,7 @@ class SearchPipeline:
             explanation: Explains the result; None for no explanations.
             rerank: False keeps the order of the fusion.
         """
+        started = time.perf_counter()
         reranking = self._reranking if rerank else self._unchanged
         depth = reranking.depth(limit)
         candidates = (await find(source, depth))[:depth]
@@ -186,6 +196,7 @@ class SearchPipeline:
             )
             for place, result in enumerate(ranked[:limit], start=1)
         )
+        self._seconds.observe(time.perf_counter() - started)
         return SearchResult(hits, left_out, times, report)
 
 

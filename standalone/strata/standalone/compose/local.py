@@ -13,7 +13,7 @@ from strata.archival.settings import ArchivalSettings
 from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
 from strata.core_memory.settings import CoreMemorySettings
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
-from strata.gateway.settings import DEFAULT_HTTP_PORT, GatewaySettings
+from strata.gateway.settings import DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT, GatewaySettings
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.secrets import generate_master_key
@@ -100,6 +100,17 @@ class Local:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.gateway.http_port}"
 
     @property
+    def metrics_port(self) -> int:
+        """Port of the metrics: of all services in one process, else of the gateway."""
+        assert self.gateway.metrics_port is not None
+        return self.gateway.metrics_port
+
+    @property
+    def metrics_host(self) -> str:
+        """Address of the metrics ports."""
+        return self.gateway.metrics_host
+
+    @property
     def packages_path(self) -> Path:
         """Folder of the packages of tools. Tool execution fills it, the tool runner reads it."""
         return self.folder.path / "packages"
@@ -178,7 +189,9 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     gateway = GatewaySettings(
         host=options.host,
         port=pick_port(options.port),
-        http_port=_http_port(options),
+        http_port=_port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options),
+        metrics_port=_port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, options),
+        metrics_host=GatewaySettings().metrics_host or HOST,
         internal_listen=_internal_address(options.host),
         database_url=database.service_url,
         worker_database_url=database.worker_url,
@@ -248,13 +261,12 @@ def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
     return path, path.read_text() if path.exists() else None
 
 
-def _http_port(options: LocalOptions) -> int:
+def _port(configured: int | None, usual: int, options: LocalOptions) -> int:
     """Returns the port of the settings, which must then be free; else the usual or the next one."""
-    port = GatewaySettings().http_port
-    if port is None and options.port:
-        return next_free_port(DEFAULT_HTTP_PORT)
+    if configured is None and options.port:
+        return next_free_port(usual)
     # Chosen here, because it is announced and stays the same when the gateway is restarted.
-    return port or pick_port()
+    return configured or pick_port()
 
 
 def _internal_address(host: str) -> str:

@@ -8,18 +8,22 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.service import BackgroundTasks, Service
 from strata.shared.settings import ServiceSettings, warn_about_unknown_variables
+from strata.shared.telemetry import Telemetry
 from strata.standalone.compose.local import Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 
 
-async def build_services(local: Local, stack: AsyncExitStack) -> Service:
+async def build_services(local: Local, telemetry: Telemetry, stack: AsyncExitStack) -> Service:
     """Builds every service, serves the inner ones to each other, and returns the gateway.
 
     Args:
         local: The parts below the services.
+        telemetry: Gets the metrics of all services.
         stack: Closes the services, the gateway's parts first.
     """
-    network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))
+    network = await stack.enter_async_context(
+        InProcessNetwork(TokenVerifier(local.public_key), telemetry=telemetry)
+    )
     for spec in ALL_SERVICES:
         warn_about_unknown_variables(spec.settings)
     for spec in INNER_SERVICES:

@@ -18,7 +18,7 @@ import strata
 from strata.protocol.errors import UnavailableError
 from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
-from strata.standalone.ports import ReservedPort
+from strata.standalone.ports import ReservedPort, next_free_port
 from strata.standalone.settings import environment_of_service
 from strata.standalone.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
 
@@ -116,6 +116,7 @@ async def start_services(
     }
     targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
     targets[GATEWAY.name] = local.address
+    metrics_ports = _metrics_ports(local)
     folder = local.folder.path / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     services = {
@@ -124,6 +125,8 @@ async def start_services(
             {
                 **_values(local, spec),
                 "targets": targets,
+                "metrics_host": local.metrics_host,
+                "metrics_port": metrics_ports[spec.name],
                 **_address(local, ports.get(spec.name)),
             },
             folder,
@@ -134,7 +137,17 @@ async def start_services(
         for spec in INNER_SERVICES:
             group.create_task(_start(services[spec.name], stack, hurry))
     await _start(services[GATEWAY.name], stack, hurry)
+    local.folder.announce_metrics(local.metrics_host, metrics_ports)
     return services
+
+
+def _metrics_ports(local: Local) -> dict[str, int]:
+    """Returns a metrics port for each service: the gateway's, and the free ones after it."""
+    ports = {GATEWAY.name: local.metrics_port}
+    last = local.metrics_port
+    for spec in INNER_SERVICES:
+        last = ports[spec.name] = next_free_port(last + 1)
+    return ports
 
 
 async def _start(service: ServiceProcess, stack: AsyncExitStack, hurry: asyncio.Event) -> None:

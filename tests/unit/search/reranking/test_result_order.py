@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from strata.shared import context
 from strata.shared.context import RequestContext
+from strata.shared.metric_names import RERANK_SECONDS, RERANKS
 from strata.shared.search.reranking import Outcome, Report, Reranker
 from strata.shared.search.reranking.result_order import (
-    RERANK_SECONDS,
-    RERANKS,
     Ranked,
     Reranking,
     explain_rank,

@@ -84,10 +84,14 @@ async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Ann
         with _ended_by_signals():
             local = await open_local(folder, options, engines)
 
-            async def build(_: object, __: Wiring, stack: AsyncExitStack) -> Service:
-                return await build_services(local, stack)
+            async def build(_: object, wiring: Wiring, stack: AsyncExitStack) -> Service:
+                return await build_services(local, wiring.telemetry, stack)
 
-        await serve_service("strata", build, local.gateway, ready=lambda _: announce(local, {}))
+            def ready(_: object) -> None:
+                local.folder.announce_metrics(local.metrics_host, {"strata": local.metrics_port})
+                announce(local, {})
+
+        await serve_service("strata", build, local.gateway, ready=ready)
 
 
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
@@ -152,6 +156,7 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
         f"HTTP: [bold]{escape(local.http_url)}[/]   (OpenAI clients: base URL"
         f" {escape(local.http_url)}/v1, the API key, and an agent as the model)"
     )
+    console.print(f"Metrics for Prometheus: targets in {escape(str(local.folder.metrics_targets))}")
     console.print(local.model.choice.sentence, markup=False)
     console.print(
         f"Chat in another terminal: [bold]{escape(_program())} chat assistant --create"

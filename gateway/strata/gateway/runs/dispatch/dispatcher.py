@@ -14,6 +14,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.dispatch.active_run import ActiveRun, StopKind
 from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
+from strata.gateway.runs.dispatch.run_metrics import RunMetrics
 from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
 from strata.gateway.runs.dispatch.slots import RunSlots
 from strata.gateway.runs.domain.runs import (
@@ -43,7 +44,7 @@ from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
 from strata.shared.stop_reasons import StopReason
-from strata.shared.telemetry import new_trace_id
+from strata.shared.telemetry import Telemetry, new_trace_id
 
 ResultT = TypeVar("ResultT")
 
@@ -83,6 +84,7 @@ class Dispatcher:
         terms: Times and limits.
         on_not_found: Called with project and agent if agent_loop does not find the agent.
         on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
+        telemetry: Gets the metrics of runs; None for no metrics.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Dispatcher:
         terms: DispatchTerms | None = None,
         on_not_found: Callable[[str, str], None] | None = None,
         on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -108,6 +111,7 @@ class Dispatcher:
         self._on_not_found = on_not_found
         self._on_memory_run = on_memory_run
         self._active: dict[str, ActiveRun] = {}
+        self._metrics = RunMetrics(telemetry or Telemetry(), self._count_active)
         self._slots = RunSlots(self._terms.max_runs)
         # Runs of memory agents have slots of their own.
         self._memory_slots = RunSlots(
@@ -164,7 +168,11 @@ class Dispatcher:
         active = ActiveRun(dispatch, live, work, self._clock.monotonic() + dispatch.remaining_s)
         self._active[run.id] = active
         self._hub.add(live)
+        self._metrics.note_start(dispatch)
         active.task = asyncio.create_task(self._execute(active), name=f"run {run.id}")
+
+    def _count_active(self, kind: RunKind) -> int:
+        return sum(active.dispatch.run.kind is kind for active in self._active.values())
 
     def cancel(self, run_id: str) -> None:
         """Stops a run if this gateway executes it; its row is CANCELLING already."""
@@ -337,9 +345,12 @@ class Dispatcher:
         if active.dispatch.run.kind is RunKind.SLEEPTIME:
             # Its slot is for memory agents only; the next look-up finds waiting runs.
             take_next = False
-        return await self._until_stored(
+        following = await self._until_stored(
             active, lambda: active.live.finish(terminal_event, take_next=take_next)
         )
+        stop_reason, _ = convert.stop_of(terminal_event)
+        self._metrics.note_end(run, stop_reason, active.live.elapsed_s)
+        return following
 
     async def _until_stored(
         self, active: ActiveRun, call: Callable[[], Awaitable[ResultT]]

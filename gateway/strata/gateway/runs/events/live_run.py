@@ -180,6 +180,11 @@ class LiveRun:
         return self._progress.mark
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run was accepted."""
+        return max(self._clock.monotonic() - self._accepted_at, 0.0)
+
+    @property
     def step_count(self) -> int:
         """Number of model calls started so far."""
         return self._progress.step
@@ -439,7 +444,7 @@ class LiveRun:
         return None if asked is None else with_response_format(asked, self._payload)
 
     def _elapsed_ms(self) -> int:
-        return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)
+        return int(self.elapsed_s * 1000)
 
     def _time(self, event: run_event_pb2.RunEvent) -> None:
         """Adds the elapsed time and the finished model calls to an event."""

@@ -10,16 +10,13 @@ from typing import Protocol
 
 from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.polling import IdlePause
 from strata.shared.telemetry import Telemetry
 
 _LONGEST_PAUSE_S = 30.0
 _log = get_logger(__name__)
 
-WAITING = "strata_index_waiting"
-"""Gauge by collection: texts that are not indexed yet, 100,000 at most."""
-LAG_SECONDS = "strata_index_lag_seconds"
-"""Gauge by collection: age of the oldest text that is not indexed yet, in seconds."""
 MOST_COUNTED = 100_000
 """Limit of counting the texts that are not indexed yet."""
 
@@ -42,8 +39,8 @@ class LagGauges:
 
     def __init__(self, telemetry: Telemetry | None, collection: str) -> None:
         registry = telemetry or Telemetry()
-        self._waiting = registry.gauge(WAITING, collection=collection)
-        self._seconds = registry.gauge(LAG_SECONDS, collection=collection)
+        self._waiting = registry.gauge(INDEX_WAITING, collection=collection)
+        self._seconds = registry.gauge(INDEX_LAG_SECONDS, collection=collection)
 
     def set(self, lag: IndexLag) -> None:
         """Sets the gauges."""

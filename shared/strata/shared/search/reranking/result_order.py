@@ -10,17 +10,13 @@ from typing import Generic, TypeVar
 
 from strata.shared import context
 from strata.shared.logs import get_logger
+from strata.shared.metric_names import RERANK_SECONDS, RERANKS
 from strata.shared.search.reranking.base import Outcome, Report, Reranker
 from strata.shared.search.result_merge import ResultRank
 from strata.shared.telemetry import Telemetry
 
 _Item = TypeVar("_Item")
 _log = get_logger(__name__)
-
-RERANKS = "strata_reranks"
-"""Counter by outcome: searches whose candidates were given to the reranker."""
-RERANK_SECONDS = "strata_rerank_seconds"
-"""Histogram: seconds that searches waited for the reranker."""
 
 # Share of the caller's remaining time; the rest is for the other steps of the search.
 _SHARE_OF_DEADLINE = 0.5

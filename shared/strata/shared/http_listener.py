@@ -1,4 +1,4 @@
-"""Listens for HTTP in the gateway's process."""
+"""Listens for HTTP in the process of a service, in its event loop."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 # quicker.
 _KEEP_ALIVE_S = 75
 _BACKLOG = 1024
+# How often the header Date is set. The loop of uvicorn wakes ten times as often.
+_TICK_S = 1.0
 
 
 class HttpListener:
     """Serves an ASGI application over HTTP/1.1.
 
     Args:
-        make_application: Makes the application, with a channel to the gateway.
+        make_application: Makes the application, with a channel to the service.
         host: Address to listen on.
         port: Port; 0 lets the system choose.
         tls: Files of the certificate; None for no TLS.
@@ -85,7 +87,7 @@ class HttpListener:
     async def stop(self) -> None:
         """Refuses new connections and returns when the open requests have ended."""
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            self._server.ending.set()
             await asyncio.wait((self._serving,))
 
     def abort(self) -> None:
@@ -99,15 +101,24 @@ class _Server(uvicorn.Server):
 
     Attributes:
         ready: Set when it accepts connections.
+        ending: Set it to refuse new connections and to end with the open requests.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self.ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    async def main_loop(self) -> None:
+        while not self.ending.is_set():
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self.ending.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,142 @@
+"""Serves the metrics of a process in the formats of Prometheus, on a port of their own.
+
+A request reads the metrics in memory. Nothing is done between requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from strata.shared.http_listener import Application, HttpListener, Receive, Scope, Send
+from strata.shared.metric_names import MetricDefinition, MetricKind
+from strata.shared.settings import ServiceSettings
+from strata.shared.telemetry import Histogram, Sample, Telemetry
+
+METRICS_PATH = "/metrics"
+HEALTH_PATH = "/healthz"
+
+_LOOPBACK = "127.0.0.1"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class TelemetryCollector(Collector):
+    """The metrics of a registry, and those of its process, as Prometheus knows them.
+
+    Histograms without observations are left out: most methods of a service are never called.
+
+    Args:
+        telemetry: The registry.
+    """
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._process = ProcessCollector(registry=None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics with their present values, by name."""
+        samples = sorted(self._telemetry.samples(), key=attrgetter("name"))
+        for name, group in groupby(samples, key=attrgetter("name")):
+            yield _family(self._telemetry.definitions[name], group)
+        yield from self._process.collect()
+
+
+def _family(definition: MetricDefinition, samples: Iterable[Sample]) -> Metric:
+    name, text, labels = definition.name, definition.help, definition.labels
+    if definition.kind is MetricKind.HISTOGRAM:
+        histograms = HistogramMetricFamily(name, text, labels=labels)
+        for sample in samples:
+            if isinstance(sample.metric, Histogram) and sample.metric.count:
+                histograms.add_metric(
+                    _values(definition, sample), _buckets(sample.metric), sample.metric.sum
+                )
+        return histograms
+    made = CounterMetricFamily if definition.kind is MetricKind.COUNTER else GaugeMetricFamily
+    family = made(name, text, labels=labels)
+    for sample in samples:
+        if not isinstance(sample.metric, Histogram):
+            family.add_metric(_values(definition, sample), sample.metric.value)
+    return family
+
+
+def _values(definition: MetricDefinition, sample: Sample) -> list[str]:
+    return [sample.labels[label] for label in definition.labels]
+
+
+def _buckets(histogram: Histogram) -> Sequence[tuple[str, float]]:
+    """Returns the upper bounds, each with the number of observations up to it."""
+    bounds = (*map(str, histogram.bounds), "+Inf")
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))
+
+
+def metrics_application(telemetry: Telemetry, is_serving: Callable[[], bool]) -> Application:
+    """Returns the ASGI application of the port: ``/metrics`` and ``/healthz``.
+
+    Args:
+        telemetry: The metrics.
+        is_serving: Whether the service accepts calls; False is the status 503 of ``/healthz``.
+    """
+    collector = TelemetryCollector(telemetry)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] not in {"GET", "HEAD"}:
+            await _respond(send, 405, b"only GET and HEAD\n", _TEXT, (b"allow", b"GET, HEAD"))
+        elif scope["path"] == METRICS_PATH:
+            encode, content_type = choose_encoder(_header(scope, b"accept"))
+            await _respond(send, 200, encode(collector), content_type)
+        elif scope["path"] == HEALTH_PATH:
+            serving = is_serving()
+            text = b"SERVING\n" if serving else b"NOT_SERVING\n"
+            await _respond(send, 200 if serving else 503, text, _TEXT)
+        else:
+            await _respond(send, 404, f"only {METRICS_PATH} and {HEALTH_PATH}\n".encode(), _TEXT)
+
+    return application
+
+
+def metrics_listener(
+    settings: ServiceSettings, telemetry: Telemetry, is_serving: Callable[[], bool]
+) -> HttpListener:
+    """Returns the listener of the metrics port of a service.
+
+    Args:
+        settings: Settings of the service, with a `metrics_port`.
+        telemetry: The metrics.
+        is_serving: Whether the service accepts calls.
+    """
+    host = settings.metrics_host
+    if not host:
+        host = _LOOPBACK if settings.host.startswith("unix:") else settings.host
+    return HttpListener(
+        lambda _: metrics_application(telemetry, is_serving), host, settings.metrics_port or 0
+    )
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, content_type: str, *more: tuple[bytes, bytes]
+) -> None:
+    headers = [
+        *more,
+        (b"content-type", content_type.encode("ascii")),
+        (b"content-length", str(len(body)).encode("ascii")),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    # The server sends no body in response to HEAD.
+    await send({"type": "http.response.body", "body": body})
