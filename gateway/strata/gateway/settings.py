@@ -59,8 +59,8 @@ class GatewaySettings(MasterKeySettings):
         validation_alias=AliasChoices(
             "STRATA_GATEWAY_METRICS_PORT", "STRATA_METRICS_PORT", "metrics_port"
         ),
-        description="Port for metrics, as of every service. `strata up` takes 7690, or the next"
-        " free port, for the metrics of all services.",
+        description="Port for metrics, as of every service; `STRATA_METRICS_PORT` sets it, too."
+        " `strata up` takes 7690, or the next free port, for the metrics of all services.",
     )
     http_origins: tuple[str, ...] = Field(
         default=(),

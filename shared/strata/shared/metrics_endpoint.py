@@ -5,7 +5,9 @@ A request reads the metrics in memory. Nothing is done between requests.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 
@@ -22,7 +24,7 @@ from prometheus_client.registry import Collector
 from strata.shared.http_listener import Application, HttpListener, Receive, Scope, Send
 from strata.shared.metric_names import MetricDefinition, MetricKind
 from strata.shared.settings import ServiceSettings
-from strata.shared.telemetry import Histogram, Sample, Telemetry
+from strata.shared.telemetry import Gauge, Histogram, ReadGauge, Sample, Telemetry
 
 METRICS_PATH = "/metrics"
 HEALTH_PATH = "/healthz"
@@ -34,6 +36,7 @@ _TEXT = "text/plain; charset=utf-8"
 class TelemetryCollector(Collector):
     """The metrics of a registry, and those of its process, as Prometheus knows them.
 
+    Create it in the event loop, whose state some gauges read; `collect` may run in a thread.
     Histograms without observations are left out: most methods of a service are never called.
 
     Args:
@@ -41,15 +44,24 @@ class TelemetryCollector(Collector):
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-        self._process = ProcessCollector(registry=None)
+        self._definitions = telemetry.definitions
+        self._samples = [_read(sample) for sample in telemetry.samples()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics with their present values, by name."""
-        samples = sorted(self._telemetry.samples(), key=attrgetter("name"))
+        """Yields the metrics by name."""
+        samples = sorted(self._samples, key=attrgetter("name"))
         for name, group in groupby(samples, key=attrgetter("name")):
-            yield _family(self._telemetry.definitions[name], group)
-        yield from self._process.collect()
+            yield _family(self._definitions[name], group)
+        yield from ProcessCollector(registry=None).collect()
+
+
+def _read(sample: Sample) -> Sample:
+    """Returns a sample whose gauge has its present value."""
+    if not isinstance(sample.metric, ReadGauge):
+        return sample
+    gauge = Gauge()
+    gauge.set(sample.metric.value)
+    return replace(sample, metric=gauge)
 
 
 def _family(definition: MetricDefinition, samples: Iterable[Sample]) -> Metric:
@@ -87,7 +99,6 @@ def metrics_application(telemetry: Telemetry, is_serving: Callable[[], bool]) ->
         telemetry: The metrics.
         is_serving: Whether the service accepts calls; False is the status 503 of ``/healthz``.
     """
-    collector = TelemetryCollector(telemetry)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,7 +107,9 @@ def metrics_application(telemetry: Telemetry, is_serving: Callable[[], bool]) ->
             await _respond(send, 405, b"only GET and HEAD\n", _TEXT, (b"allow", b"GET, HEAD"))
         elif scope["path"] == METRICS_PATH:
             encode, content_type = choose_encoder(_header(scope, b"accept"))
-            await _respond(send, 200, encode(collector), content_type)
+            # Writing some thousand lines takes as long as several turns of the event loop.
+            body = await asyncio.to_thread(encode, TelemetryCollector(telemetry))
+            await _respond(send, 200, body, content_type)
         elif scope["path"] == HEALTH_PATH:
             serving = is_serving()
             text = b"SERVING\n" if serving else b"NOT_SERVING\n"

@@ -91,7 +91,7 @@ async def test_a_turn_with_tool_calls_is_measured(system: System) -> None:
     assert added(RPC_REQUESTS, method="/strata.api.recall.v1.WindowService/CommitStep") == 2
     assert after.total(RPC_IN_FLIGHT, method=run_method) == 0
 
-    for service in ("gateway", "agent_loop", "core_memory", "recall", "tool_execution"):
+    for service in ("gateway", "agent_loop", "core_memory", "recall"):
         assert added(f"{DATABASE_WAIT_SECONDS}_count", service=service, role="service") > 0
         connections = after.total(DATABASE_CONNECTIONS, service=service, role="service")
         most = after.total(DATABASE_POOL_SIZE, service=service, role="service")
