@@ -17,6 +17,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.shared.agent_mcp.definitions import CHANGING, READING
 from strata.shared.agent_mcp.resources import uri_of
+from strata.shared.ids import new_id
 from strata.shared.scopes import Scope
 from whole_system import System
 
@@ -55,6 +56,12 @@ async def test_edit_through_mcp_is_in_the_history(system: System, by: str) -> No
     assert stored.value == "City: Linz"
     blame = await system.blocks.BlameBlock(pb.BlameBlockRequest(block_id=stored.id))
     assert {line.origin.reason for line in blame.lines} == {"through MCP, by ed/7.1"}
+
+
+async def test_agent_whose_name_begins_like_an_id_is_found(system: System) -> None:
+    agent = await system.make_agent(name=f"agent-{new_id('x')[-8:]}")
+    async with client_of(system, agent.name) as client:
+        assert (await client.list_tools()).tools
 
 
 async def test_blocks_are_resources(system: System) -> None:

@@ -30,6 +30,7 @@ from strata.protocol.status import code_of
 from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.server import build_server
 from strata.shared.http_listener import Receive, Scope, Send
+from strata.shared.ids import is_id
 from strata.shared.interceptors.client import ClientChannel
 from strata.shared.scopes import Scope as KeyScope
 from strata.shared.search.time_expressions import zone_of
@@ -137,7 +138,7 @@ async def _memory_of(services: _Services, name: str, headers: Headers) -> AgentM
         StrataError: The key is not valid, or there is no such agent in its project.
     """
     who = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
-    by_id = name.startswith("agent-")
+    by_id = is_id(name, "agent")
     request = agent_service_pb2.GetAgentRequest(
         agent_id=name if by_id else "", name="" if by_id else name
     )
