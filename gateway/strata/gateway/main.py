@@ -289,7 +289,7 @@ def _http(settings: GatewaySettings) -> Sequence[Listener]:
         max_message_bytes=settings.limits.max_message_bytes,
         origins=settings.http_origins,
     )
-    return (HttpListener(application, settings.host, settings.http_port, settings.tls),)
+    return (HttpListener(application, settings.tcp_host, settings.http_port, settings.tls),)
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from strata.shared.telemetry import Gauge, Histogram, ReadGauge, Sample, Telemet
 METRICS_PATH = "/metrics"
 HEALTH_PATH = "/healthz"
 
-_LOOPBACK = "127.0.0.1"
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -130,11 +129,10 @@ def metrics_listener(
         telemetry: The metrics.
         is_serving: Whether the service accepts calls.
     """
-    host = settings.metrics_host
-    if not host:
-        host = _LOOPBACK if settings.host.startswith("unix:") else settings.host
     return HttpListener(
-        lambda _: metrics_application(telemetry, is_serving), host, settings.metrics_port or 0
+        lambda _: metrics_application(telemetry, is_serving),
+        settings.metrics_host or settings.tcp_host,
+        settings.metrics_port or 0,
     )
 
 

@@ -247,6 +247,11 @@ class ServiceSettings(EnvironmentSettings):
         return None
 
     @property
+    def tcp_host(self) -> str:
+        """The address for further ports: `host`, and 127.0.0.1 if that is a unix socket."""
+        return "127.0.0.1" if self.host.startswith("unix:") else self.host
+
+    @property
     def internal_address(self) -> str:
         """A second address to listen on, always without TLS; empty for none."""
         return ""

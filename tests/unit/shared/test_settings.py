@@ -162,3 +162,8 @@ def test_public_keys_come_from_the_text_or_the_file(tmp_path: Path) -> None:
     assert RecallSettings(token_public_keys_file=file).public_keys() == "from the file"
     both = RecallSettings(token_public_keys="given", token_public_keys_file=file)
     assert both.public_keys() == "given"
+
+
+def test_further_ports_of_a_unix_socket_are_on_loopback() -> None:
+    assert ServiceSettings(host="unix:/run/strata.sock").tcp_host == "127.0.0.1"
+    assert ServiceSettings(host="0.0.0.0").tcp_host == "0.0.0.0"
