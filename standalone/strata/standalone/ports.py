@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -14,13 +16,20 @@ EXIT_PORT_TAKEN = 76
 
 _LOOPBACK = "127.0.0.1"
 _NEXT_PORTS = 20
+_TRIES = 20
+_LOWEST_PORT = 10_240
+# The first and the last port that Linux takes for outgoing connections.
+_PORTS_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_FIRST_PORT = 32_768
 
 
 def pick_port(preferred: int | None = None) -> int:
-    """Returns `preferred` if it is free on loopback, else another free port."""
-    for port in (preferred, 0):
-        if port is None:
-            continue
+    """Returns `preferred` if it is free on loopback, else another free port.
+
+    The other one is outside the range from which the system takes ports for outgoing connections,
+    because one of those could take it before it is used.
+    """
+    for port in _candidates(preferred):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -29,6 +38,23 @@ def pick_port(preferred: int | None = None) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise UnavailableError("no free TCP port on 127.0.0.1")
+
+
+def _candidates(preferred: int | None) -> Iterator[int]:
+    if preferred:
+        yield preferred
+    count = _first_port_of_connections() - _LOWEST_PORT
+    if count > 0:
+        # Not by `random`, which tests seed: processes that start at once must pick others.
+        yield from (_LOWEST_PORT + secrets.randbelow(count) for _ in range(_TRIES))
+    yield 0
+
+
+def _first_port_of_connections() -> int:
+    try:
+        return int(_PORTS_OF_CONNECTIONS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _USUAL_FIRST_PORT
 
 
 def next_free_port(preferred: int) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,10 @@ def test_the_next_port_is_taken_if_the_preferred_one_is_in_use() -> None:
     assert next_free_port(preferred) == preferred
     with socket.create_server(("127.0.0.1", preferred)):
         assert next_free_port(preferred) == preferred + 1
+
+
+def test_a_picked_port_is_not_one_for_outgoing_connections() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if first < 20_000:
+        pytest.skip("nearly all ports of this machine are for outgoing connections")
+    assert not any(first <= pick_port() <= last for _ in range(50))
