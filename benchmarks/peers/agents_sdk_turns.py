@@ -12,7 +12,14 @@ from agents.extensions.memory import SQLAlchemySession
 from openai import AsyncOpenAI
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from benchmarks.peers.program import Options, describe_calls, read_options, run, serve
+from benchmarks.peers.program import (
+    NoRunStateError,
+    Options,
+    describe_calls,
+    read_options,
+    run,
+    serve,
+)
 
 
 class AgentsSdkConversations:
@@ -31,8 +38,8 @@ class AgentsSdkConversations:
         return str(result.final_output)
 
     async def resume(self, conversation: str) -> str:
-        """Refuses: a session holds messages, and not the state of a run."""
-        raise NotImplementedError(f"session {conversation} holds no state of a run")
+        """Raises `NoRunStateError`: a session holds messages, and not the state of a run."""
+        raise NoRunStateError(f"session {conversation} holds messages only")
 
     async def stored(self, conversation: str) -> list[str]:
         """Describes each item of the session."""

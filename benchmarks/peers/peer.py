@@ -114,7 +114,8 @@ def parse_answer(text: str) -> Answer:
     """Reads the JSON of an answer.
 
     Raises:
-        ValueError: It is no answer.
+        TypeError: It is no answer.
+        json.JSONDecodeError: It is no JSON.
     """
     values = json.loads(text)
     if not isinstance(values, dict):

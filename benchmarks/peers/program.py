@@ -22,6 +22,10 @@ MARKING_TOOL = "leave_mark"
 Tool = Callable[[], Awaitable[str]]
 
 
+class NoRunStateError(Exception):
+    """The library stores no state of a turn that could be resumed."""
+
+
 class Conversations(Protocol):
     """The conversations of a library, stored in PostgreSQL."""
 
@@ -29,7 +33,11 @@ class Conversations(Protocol):
         """Sends a message; returns the reply, read to the end of its stream."""
 
     async def resume(self, conversation: str) -> str:
-        """Continues an interrupted turn without a new message; returns the reply."""
+        """Continues an interrupted turn without a new message; returns the reply.
+
+        Raises:
+            NoRunStateError: The library stores no state of a turn.
+        """
 
     async def stored(self, conversation: str) -> list[str]:
         """Describes each stored message of a conversation."""

@@ -123,6 +123,15 @@ async def test_texts_of_several_steps_are_joined(system: System, sdk: openai.Asy
         assert text == "Let me look.\n\nThere is nothing."
 
 
+async def test_optional_fields_may_be_null(system: System, http: httpx2.AsyncClient) -> None:
+    system.model.script(say("Fine."))
+    agent = await system.make_agent()
+    message = {"role": "user", "content": "Hello.", "name": None, "tool_call_id": None}
+    body = {"model": agent.name, "messages": [message], "user": None, "tools": None, "n": None}
+    response = await http.post("/v1/chat/completions", json=body)
+    assert response.json()["choices"][0]["message"]["content"] == "Fine."
+
+
 async def test_only_new_messages_reach_the_agent(system: System, sdk: openai.AsyncOpenAI) -> None:
     system.model.script(say("One."), say("Two."))
     agent = await system.make_agent()

@@ -77,6 +77,25 @@ async def test_a_new_certificate_is_used_for_the_next_connection(
     assert await fetch(listener, other.read_bytes()) == "hello"
 
 
+async def serve_connect(echo: Any, keys: Any, endless: Endless) -> tuple[GrpcServer, str]:
+    """Starts a server whose calls do not end; returns it and the URL of its service."""
+    service = echo_service(echo, endless.servicer(echo))
+    descriptor = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
+
+    def application(channel: grpc.aio.Channel) -> Application:
+        messages = JsonMessages(LargeBodies(channel))
+        return ConnectApplication([descriptor], channel, messages, max_message_bytes=1 << 20)
+
+    listener = HttpListener(application, "127.0.0.1", 0)
+    server = GrpcServer(
+        Service(service.name, service.services, listeners=[listener]),
+        ServiceSettings(),
+        TokenAuthenticator(keys.verifier),
+    )
+    await server.start()
+    return server, f"http://127.0.0.1:{listener.port}/{descriptor.full_name}"
+
+
 async def test_a_port_in_use_is_named_and_nothing_is_left_listening(echo: Any, keys: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -102,27 +121,14 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(
     echo: Any, keys: Any, grace: float | None
 ) -> None:
     endless = Endless()
-    service = echo_service(echo, endless.servicer(echo))
-    descriptor = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
-
-    def application(channel: grpc.aio.Channel) -> Application:
-        messages = JsonMessages(LargeBodies(channel))
-        return ConnectApplication([descriptor], channel, messages, max_message_bytes=1 << 20)
-
-    listener = HttpListener(application, "127.0.0.1", 0)
-    server = GrpcServer(
-        Service(service.name, service.services, listeners=[listener]),
-        ServiceSettings(),
-        TokenAuthenticator(keys.verifier),
-    )
-    await server.start()
+    server, url = await serve_connect(echo, keys, endless)
     request = json.dumps({"text": "x"}).encode()
     headers = dict(keys.metadata()) | {"content-type": "application/connect+json"}
     body = b""
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+    async with httpx2.AsyncClient(base_url=url) as client:
         async with client.stream(
             "POST",
-            f"/{descriptor.full_name}/Count",
+            "/Count",
             content=b"\0" + len(request).to_bytes(4, "big") + request,
             headers=headers,
         ) as response:
@@ -141,29 +147,14 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(
 @pytest.mark.parametrize("method", ["Echo", "Count"])
 async def test_a_client_that_leaves_ends_its_call(echo: Any, keys: Any, method: str) -> None:
     endless = Endless()
-    service = echo_service(echo, endless.servicer(echo))
-    descriptor = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
-
-    def application(channel: grpc.aio.Channel) -> Application:
-        messages = JsonMessages(LargeBodies(channel))
-        return ConnectApplication([descriptor], channel, messages, max_message_bytes=1 << 20)
-
-    listener = HttpListener(application, "127.0.0.1", 0)
-    server = GrpcServer(
-        Service(service.name, service.services, listeners=[listener]),
-        ServiceSettings(),
-        TokenAuthenticator(keys.verifier),
-    )
-    await server.start()
+    server, url = await serve_connect(echo, keys, endless)
     request, content_type = b'{"text": "x"}', "application/json"
     if method == "Count":
         request = b"\0" + len(request).to_bytes(4, "big") + request
         content_type = "application/connect+json"
     headers = dict(keys.metadata()) | {"content-type": content_type}
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
-        call = asyncio.create_task(
-            client.post(f"/{descriptor.full_name}/{method}", content=request, headers=headers)
-        )
+    async with httpx2.AsyncClient(base_url=url) as client:
+        call = asyncio.create_task(client.post(f"/{method}", content=request, headers=headers))
         await endless.until_waiting(1)
         call.cancel()
     async with asyncio.timeout(10):

@@ -123,7 +123,7 @@ def image_part(url: str, detail: str | None, param: str) -> message_pb2.Part:
     Raises:
         ApiError: The data cannot be read.
     """
-    known_detail = _DETAILS.get(detail or "auto", message_pb2.IMAGE_DETAIL_UNSPECIFIED)
+    known_detail = _DETAILS.get(detail or "", message_pb2.IMAGE_DETAIL_UNSPECIFIED)
     if not url.startswith("data:"):
         return message_pb2.Part(image=message_pb2.ImagePart(url=url, detail=known_detail))
     head, comma, data = url.removeprefix("data:").partition(",")

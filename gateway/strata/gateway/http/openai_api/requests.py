@@ -52,7 +52,7 @@ class ImageUrl(Body):
     """Where an image is."""
 
     url: str
-    detail: str = "auto"
+    detail: str | None = None
 
 
 class ImageContent(Body):
@@ -70,8 +70,8 @@ class ChatMessage(Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
-    name: str = ""
-    tool_call_id: str = ""
+    name: str | None = None
+    tool_call_id: str | None = None
 
 
 class FunctionName(Body):
@@ -155,15 +155,15 @@ def _result_of(message: ChatMessage) -> ToolResult | None:
     if message.role != "tool":
         return None
     if not isinstance(message.content, list):
-        return ToolResult(message.tool_call_id, message.content or "")
+        return ToolResult(message.tool_call_id or "", message.content or "")
     texts = [part.text for part in message.content if isinstance(part, TextContent)]
     if len(texts) < len(message.content):
         raise ApiError("The result of a tool must be text.", param=_MESSAGES)
-    return ToolResult(message.tool_call_id, "".join(texts))
+    return ToolResult(message.tool_call_id or "", "".join(texts))
 
 
 def _message_of(message: ChatMessage) -> message_pb2.MessageInput:
-    return message_input(message.role, _parts_of(message.content), message.name)
+    return message_input(message.role, _parts_of(message.content), message.name or "")
 
 
 def _parts_of(content: str | Sequence[ContentPart] | None) -> Sequence[message_pb2.Part]:
