@@ -57,11 +57,16 @@ def _first_port_of_connections() -> int:
         return _USUAL_FIRST_PORT
 
 
-def next_free_port(preferred: int) -> int:
-    """Returns the first free port on loopback from `preferred` on; after twenty, any free one."""
+def next_free_port(preferred: int, excluding: Collection[int] = ()) -> int:
+    """Returns the first free port on loopback from `preferred` on; after twenty, any free one.
+
+    Args:
+        preferred: The first port to try.
+        excluding: Ports that are already assigned but not bound yet.
+    """
     for port in range(preferred, preferred + _NEXT_PORTS):
-        if (picked := pick_port(port)) == port:
-            return picked
+        if port not in excluding and pick_port(port) == port:
+            return port
     return pick_port()
 
 

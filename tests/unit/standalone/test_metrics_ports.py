@@ -17,12 +17,13 @@ from strata.standalone.compose.split import _metrics_ports
 def test_each_process_has_a_free_port_from_that_of_the_gateway_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
-        local: Any = SimpleNamespace(metrics_port=number - 1)
+        gateway = SimpleNamespace(port=number + 1, http_port=number + 2)
+        local: Any = SimpleNamespace(metrics_port=number - 1, gateway=gateway)
         ports = _metrics_ports(local)
     assert ports.keys() == {spec.name for spec in ALL_SERVICES}
     assert ports["gateway"] == number - 1
     assert len(set(ports.values())) == len(ALL_SERVICES)
-    assert number not in ports.values()
+    assert {number, number + 1, number + 2}.isdisjoint(ports.values())
 
 
 @pytest.mark.parametrize("variable", ["STRATA_METRICS_PORT", "STRATA_GATEWAY_METRICS_PORT"])
@@ -30,12 +31,13 @@ def test_the_port_can_be_set(monkeypatch: pytest.MonkeyPatch, variable: str) -> 
     monkeypatch.setenv(variable, "7999")
     settings = GatewaySettings()
     assert settings.metrics_port == 7999
-    assert _port(settings.metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600)) == 7999
+    assert _port(settings.metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600), ()) == 7999
 
 
 def test_without_a_setting_it_is_the_usual_one_or_one_after_it() -> None:
-    port = _port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600))
+    port = _port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600), ())
     assert port >= DEFAULT_METRICS_PORT
     with socket.create_server(("127.0.0.1", port)):
-        other = _port(None, DEFAULT_METRICS_PORT, LocalOptions(7600))
+        other = _port(None, DEFAULT_METRICS_PORT, LocalOptions(7600), ())
     assert other not in {0, port}
+    assert _port(None, port, LocalOptions(7600), {port}) != port, "it is that of HTTP"

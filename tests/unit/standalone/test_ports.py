@@ -52,6 +52,7 @@ def test_the_next_port_is_taken_if_the_preferred_one_is_in_use() -> None:
     assert next_free_port(preferred) == preferred
     with socket.create_server(("127.0.0.1", preferred)):
         assert next_free_port(preferred) == preferred + 1
+    assert next_free_port(preferred, excluding={preferred}) == preferred + 1
 
 
 def test_a_picked_port_is_not_one_for_outgoing_connections() -> None:

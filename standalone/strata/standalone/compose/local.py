@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,11 +186,16 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack)
     database = storage.databases["gateway"]
+    port = pick_port(options.port)
+    http_port = _port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options, {port})
+    metrics_port = _port(
+        GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, options, {port, http_port}
+    )
     gateway = GatewaySettings(
         host=options.host,
-        port=pick_port(options.port),
-        http_port=_port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options),
-        metrics_port=_port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, options),
+        port=port,
+        http_port=http_port,
+        metrics_port=metrics_port,
         metrics_host=GatewaySettings().metrics_host or HOST,
         internal_listen=_internal_address(options.host),
         database_url=database.service_url,
@@ -261,10 +266,12 @@ def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
     return path, path.read_text() if path.exists() else None
 
 
-def _port(configured: int | None, usual: int, options: LocalOptions) -> int:
+def _port(
+    configured: int | None, usual: int, options: LocalOptions, assigned: Collection[int]
+) -> int:
     """Returns the port of the settings, which must then be free; else the usual or the next one."""
     if configured is None and options.port:
-        return next_free_port(usual)
+        return next_free_port(usual, excluding=assigned)
     # Chosen here, because it is announced and stays the same when the gateway is restarted.
     return configured or pick_port()
 

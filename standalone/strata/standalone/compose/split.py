@@ -145,8 +145,9 @@ def _metrics_ports(local: Local) -> dict[str, int]:
     """Returns a metrics port for each service: the gateway's, and the free ones after it."""
     ports = {GATEWAY.name: local.metrics_port}
     last = local.metrics_port
+    assigned = [port for port in (local.gateway.port, local.gateway.http_port) if port is not None]
     for spec in INNER_SERVICES:
-        last = ports[spec.name] = next_free_port(last + 1)
+        last = ports[spec.name] = next_free_port(last + 1, excluding=assigned)
     return ports
 
 
