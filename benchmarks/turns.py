@@ -110,7 +110,8 @@ async def long_reply(bench: Bench) -> None:
         Row(f"turn, reply in {pieces} pieces, own", own, "ms", p95=turns.p95 - model.median,
             samples=len(turns), note=f"model {model.median:.1f}"),
         Row("each piece of a reply", (turns.median - short.median) / pieces * 1000, "us",
-            floor=model.median / pieces * 1000, floor_name="model", samples=len(turns)),
+            floor=model.median / pieces * 1000, floor_name="model", samples=len(turns),
+            note="all sent at once by the model; pieces that wait are joined"),
         _cpu_row(f"turn, reply in {pieces} pieces, CPU", cpu, len(turns)),
     )  # fmt: skip
 

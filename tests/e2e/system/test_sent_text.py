@@ -53,7 +53,7 @@ def names_of(messages: list[message_pb2.Message]) -> set[str]:
 
 async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -> None:
     agent = await v2_agent(system)
-    system.model.script(sends(LONG, text="She is back."))
+    system.model.script(sends(LONG, text="She is back.", pause=0.005))
     ran = await system.send(agent, "Hello?")
     reply = ran.messages[-1]
     [text] = [part.text.text for part in reply.parts if part.HasField("text")]
@@ -66,7 +66,7 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     assert (snapshot.text, snapshot.reasoning) == ("", "She is back.")
     deltas = [event.text_delta.text for event in ran.events if event.HasField("text_delta")]
     assert "".join(deltas) == "She is back." + LONG
-    assert len(deltas) > 5
+    assert len(deltas) > 2
 
     for after in range(ran.stored_events[-1].sequence):
         resumed = await followed(system, ran.run_id, after)

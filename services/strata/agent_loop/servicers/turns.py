@@ -12,7 +12,7 @@ from strata.agent_loop.convert.recordings import recording_to_json
 from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
 from strata.agent_loop.domain.agent.groups import GroupStore
 from strata.agent_loop.domain.ports import Journal
-from strata.agent_loop.domain.run.events import RunEvent
+from strata.agent_loop.domain.run.events import Piece, RunEvent, continues_piece, join_pieces
 from strata.agent_loop.domain.run.journal import JournalKey, key_of
 from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.turn import Turn, control_of
@@ -37,12 +37,15 @@ _log = get_logger(__name__)
 class EventQueue:
     """Implements `domain.ports.EventSink`: passes events from the turn to the stream.
 
-    A turn that is far ahead of its reader waits. After the reader has gone events are dropped, so
-    that the turn can finish its cleanup.
+    Pieces of a reply that wait for the reader are joined, because each event costs more than its
+    text. A turn that is far ahead of its reader waits. After the reader has gone events are
+    dropped, so that the turn can finish its cleanup.
     """
 
     def __init__(self, ahead: int = _EVENTS_AHEAD) -> None:
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(ahead)
+        # An event that was taken from the queue and did not continue the pieces before it.
+        self._next: RunEvent | None = None
         self._open = True
 
     async def emit(self, event: RunEvent) -> None:
@@ -59,14 +62,27 @@ class EventQueue:
     def abandon(self) -> None:
         """Drops all events: the reader has gone."""
         self._open = False
+        self._next = None
         while not self._queue.empty():
             self._queue.get_nowait()
 
     async def next(self, turn: asyncio.Task[None]) -> RunEvent | None:
         """Returns the next event; None when the turn is over and all events were read."""
-        if turn.done() and self._queue.empty():
-            return None
-        return await self._queue.get()
+        event, self._next = self._next, None
+        if event is None:
+            if turn.done() and self._queue.empty():
+                return None
+            event = await self._queue.get()
+        if not isinstance(event, Piece):
+            return event
+        pieces: list[Piece] = [event]
+        while not self._queue.empty():
+            following = self._queue.get_nowait()
+            if following is None or not continues_piece(following, event):
+                self._next = following
+                break
+            pieces.append(following)
+        return join_pieces(pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeGuard
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
 from strata.agent_loop.domain.conversation.messages import Message
@@ -169,6 +170,34 @@ class ToolCallPiece:
     tool_call_id: str
     name: str
     arguments: str
+
+
+Piece: TypeAlias = TextPiece | ReasoningPiece | ToolCallPiece
+
+
+def continues_piece(event: RunEvent, piece: Piece) -> TypeGuard[Piece]:
+    """Returns whether an event continues the text or the arguments of the piece before it."""
+    if isinstance(piece, ToolCallPiece):
+        return (
+            isinstance(event, ToolCallPiece)
+            and event.message_id == piece.message_id
+            and event.index == piece.index
+            and not event.tool_call_id
+            and not event.name
+        )
+    return type(event) is type(piece) and event.message_id == piece.message_id
+
+
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
+    """Returns one piece for pieces of which each continues the one before it."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    if isinstance(first, ToolCallPiece):
+        arguments = (piece.arguments for piece in pieces if isinstance(piece, ToolCallPiece))
+        return replace(first, arguments="".join(arguments))
+    texts = (piece.text for piece in pieces if not isinstance(piece, ToolCallPiece))
+    return replace(first, text="".join(texts))
 
 
 @dataclass(frozen=True, slots=True)
