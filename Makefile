@@ -52,7 +52,8 @@ test-slow: $(READY) ## Run the long forms of fault, soak, load and property test
 test-local-model: $(READY) ## Run the tests that need the local demo model.
 	@$(BIN)/python -m pytest -q -m local_model --timeout 1800
 
-check: lint types imports proto-check k8s-check ## Lint, types, import rules, proto drift, manifests.
+check: $(READY) ## Lint, types, import rules, proto drift, manifests.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types k8s-check proto-check lint imports
 
 lint: $(READY)
 	@$(BIN)/ruff check .
