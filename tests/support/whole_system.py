@@ -33,6 +33,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
@@ -48,6 +49,7 @@ from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.client import ClientChannel
+from strata.shared.scopes import Scope
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks, Service, Wiring
@@ -238,6 +240,22 @@ class System(SystemClient):
     def client(self, key: str) -> SystemClient:
         """Returns a client with another key; close its channel after use."""
         return SystemClient(KeyedChannel(self.address, key))
+
+    async def key_of_other_project(self) -> str:
+        """Returns an API key, with all scopes, of a new project of the organisation."""
+        operator = self.client(self.organization_key)
+        try:
+            made = await operator.admin.CreateProject(
+                admin_pb.CreateProjectRequest(name=f"elsewhere {new_id('x')[-8:]}")
+            )
+            key = await operator.admin.CreateApiKey(
+                admin_pb.CreateApiKeyRequest(
+                    project_id=made.project.id, name="elsewhere", scopes=list(Scope)
+                )
+            )
+        finally:
+            await operator.channel.close()
+        return str(key.secret)
 
     @asynccontextmanager
     async def measure(self) -> AsyncIterator[Cost]:

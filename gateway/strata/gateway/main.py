@@ -288,6 +288,7 @@ def _http(settings: GatewaySettings) -> Sequence[Listener]:
         http_application,
         max_message_bytes=settings.limits.max_message_bytes,
         origins=settings.http_origins,
+        console_secret=settings.pepper() if settings.console else "",
     )
     return (HttpListener(application, settings.tcp_host, settings.http_port, settings.tls),)
 

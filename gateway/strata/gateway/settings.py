@@ -48,9 +48,9 @@ class GatewaySettings(MasterKeySettings):
         ge=0,
         le=65535,
         validation_alias=AliasChoices("STRATA_GATEWAY_HTTP_PORT", "STRATA_HTTP_PORT", "http_port"),
-        description="Port for HTTP: the Connect protocol, gRPC-Web and the API of OpenAI, with the"
-        " same address and certificate as gRPC; 0 lets the system choose. Unset means no HTTP;"
-        " `strata up` takes 7680, or the next free port. Also STRATA_HTTP_PORT.",
+        description="Port for HTTP: the Connect protocol, gRPC-Web, the API of OpenAI and the web"
+        " console, with the same address and certificate as gRPC; 0 lets the system choose. Unset"
+        " means no HTTP; `strata up` takes 7680, or the next free port. Also STRATA_HTTP_PORT.",
     )
     metrics_port: int | None = Field(
         default=None,
@@ -66,6 +66,10 @@ class GatewaySettings(MasterKeySettings):
         default=(),
         description="JSON: web origins whose pages may call the HTTP port (CORS), such as"
         ' ["https://app.example"]; ["*"] for all.',
+    )
+    console: bool = Field(
+        default=True,
+        description="Serve the web console at /console of the HTTP port; off for an API alone.",
     )
     tls_certificate_file: Path | None = Field(
         default=None,

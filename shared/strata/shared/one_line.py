@@ -7,8 +7,8 @@ import unicodedata
 # Control characters (line ends and NUL among them), halves of surrogates, and the separators
 # of lines and paragraphs.
 _BREAKING = frozenset(("Cc", "Cs", "Zl", "Zp"))
-# They change the direction of the following text, also beyond the end of the name.
-_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+DIRECTION_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the following text, also beyond the end of a name."""
 
 
 def is_one_line(text: str) -> bool:
@@ -30,4 +30,4 @@ def clipped(text: str, limit: int) -> str:
 
 
 def _breaks(character: str) -> bool:
-    return character in _DIRECTIONS or unicodedata.category(character) in _BREAKING
+    return character in DIRECTION_CHARACTERS or unicodedata.category(character) in _BREAKING

@@ -8,9 +8,6 @@ from typing import Any
 import httpx2
 import pytest_asyncio
 
-from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from strata.shared.ids import new_id
-from strata.shared.scopes import Scope
 from strata.standalone.ports import pick_port
 from whole_system import Shape, System, open_system
 
@@ -39,16 +36,4 @@ async def http(system: System) -> AsyncIterator[httpx2.AsyncClient]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def other_project_key(system: System) -> str:
     """An API key, with all scopes, of another project."""
-    operator = system.client(system.organization_key)
-    try:
-        made = await operator.admin.CreateProject(
-            admin_pb.CreateProjectRequest(name=f"elsewhere {new_id('x')[-8:]}")
-        )
-        key = await operator.admin.CreateApiKey(
-            admin_pb.CreateApiKeyRequest(
-                project_id=made.project.id, name="elsewhere", scopes=list(Scope)
-            )
-        )
-    finally:
-        await operator.channel.close()
-    return str(key.secret)
+    return await system.key_of_other_project()

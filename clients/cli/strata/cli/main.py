@@ -37,6 +37,7 @@ class Entry:
 ENTRIES = (
     Entry("run", "Start Strata unless it runs, and chat with an agent.", _RUN, "server"),
     Entry("up", "Start Strata in the foreground.", _RUN, "server"),
+    Entry("console", "Print a link that signs in to the web console.", _RUN, "console"),
     Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
     Entry("bootstrap", "Make an organisation key in a PostgreSQL of your own.", _RUN, "server"),
     Entry("projects", "List and create projects.", _RUN, "projects"),

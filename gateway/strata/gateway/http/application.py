@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 import grpc.aio
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.connect import ConnectApplication
+from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.openai_api.routes import OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
@@ -52,7 +54,11 @@ _CORS_CACHE_S = 7200
 
 
 def http_application(
-    channel: grpc.aio.Channel, *, max_message_bytes: int, origins: Sequence[str] = ()
+    channel: grpc.aio.Channel,
+    *,
+    max_message_bytes: int,
+    origins: Sequence[str] = (),
+    console_secret: str = "",
 ) -> Application:
     """Returns the application of the HTTP port.
 
@@ -61,6 +67,8 @@ def http_application(
         max_message_bytes: Larger requests are refused.
         origins: Web origins whose pages may call it, such as ``https://app.example``; ``*`` for
             all.
+        console_secret: Encrypts the sessions of the console, the same on every replica; empty for
+            no console.
     """
     bodies = LargeBodies(channel)
     messages = JsonMessages(bodies)
@@ -81,7 +89,8 @@ def http_application(
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
         *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
-        Route("/mcp/{agent}", _McpOnDemand(channel, max_body_bytes=max_message_bytes)),
+        Route("/mcp/{agent}", _mcp(channel, max_message_bytes)),
+        *([_console(channel, console_secret, max_message_bytes)] if console_secret else ()),
         *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
     ]
     cors = Middleware(
@@ -109,20 +118,47 @@ async def _not_found(request: Request, _: Exception) -> Response:
     return JSONResponse({"code": "not_found", "message": message}, status_code=404)
 
 
-class _McpOnDemand:
-    """Loads the MCP server at the first request: its SDK takes 22 MB and most of a second."""
+def _mcp(channel: grpc.aio.Channel, max_body_bytes: int) -> Application:
+    def load() -> Application:
+        # The SDK takes 22 MB and most of a second.
+        module = import_module("strata.gateway.http.mcp")
+        application: Application = module.McpApplication(channel, max_body_bytes=max_body_bytes)
+        return application
 
-    def __init__(self, channel: grpc.aio.Channel, *, max_body_bytes: int) -> None:
-        self._channel = channel
-        self._max_body_bytes = max_body_bytes
+    return _OnDemand(load)
+
+
+def _console(channel: grpc.aio.Channel, secret: str, max_body_bytes: int) -> Mount:
+    started = time.time()
+
+    def load() -> Application:
+        # Loads Jinja2 and compiles the templates.
+        module = import_module("strata.gateway.console.application")
+        application: Application = module.console_application(
+            channel, secret, max_body_bytes=max_body_bytes, started=started
+        )
+        return application
+
+    return Mount(CONSOLE_PATH, _OnDemand(load))
+
+
+class _OnDemand:
+    """Loads an application, in a thread, at its first request.
+
+    Args:
+        load: Imports the application and returns it.
+    """
+
+    def __init__(self, load: Callable[[], Application]) -> None:
+        self._load = load
+        self._lock = asyncio.Lock()
         self._application: Application | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._application is None:
-            module = await asyncio.to_thread(import_module, "strata.gateway.http.mcp")
-            self._application = module.McpApplication(
-                self._channel, max_body_bytes=self._max_body_bytes
-            )
+            async with self._lock:
+                if self._application is None:
+                    self._application = await asyncio.to_thread(self._load)
         await self._application(scope, receive, send)
 
 

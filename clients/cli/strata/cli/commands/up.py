@@ -15,6 +15,7 @@ from typing import Self
 from rich.console import Console
 from rich.markup import escape
 
+from strata.cli.console_link import show_console
 from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.protocol.errors import StrataError
@@ -156,6 +157,8 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
         f"HTTP: [bold]{escape(local.http_url)}[/]   (OpenAI clients: base URL"
         f" {escape(local.http_url)}/v1, the API key, and an agent as the model)"
     )
+    if gateway.console:
+        show_console(console, local.folder, local.http_url)
     console.print(f"Metrics for Prometheus: targets in {escape(str(local.folder.metrics_targets))}")
     console.print(local.model.choice.sentence, markup=False)
     console.print(

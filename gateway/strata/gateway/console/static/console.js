@@ -1,0 +1,36 @@
+// What pages do beside htmx. No page needs an inline script: the content security policy forbids them.
+"use strict";
+
+(() => {
+  // A form with data-confirm asks before it is sent.
+  document.addEventListener("submit", (event) => {
+    const question = event.target.dataset.confirm;
+    if (question && !window.confirm(question)) event.preventDefault();
+  }, true);
+
+  // After an error the notice is where a person looks next.
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.id === "notices") {
+      event.detail.target.scrollIntoView({ block: "nearest" });
+    }
+  });
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.elt.closest("[data-keep-notices]")) return;
+    const notices = document.getElementById("notices");
+    if (notices) notices.replaceChildren();
+  });
+
+  // Times are written in UTC by the server, and shown in the time zone of the person.
+  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const localTimes = (root) => {
+    for (const element of root.querySelectorAll("time[datetime]:not([data-local])")) {
+      const moment = new Date(element.dateTime);
+      if (Number.isNaN(moment.getTime())) continue;
+      element.title = element.textContent + " UTC";
+      element.textContent = format.format(moment);
+      element.dataset.local = "";
+    }
+  };
+  document.addEventListener("DOMContentLoaded", () => localTimes(document));
+  document.addEventListener("htmx:load", (event) => localTimes(event.detail.elt.parentElement || event.detail.elt));
+})();

@@ -1,0 +1,300 @@
+"""Requests of signed-in people, and the views that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+import grpc.aio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.gateway.console.pages import render
+from strata.gateway.console.sessions import Session, Sessions
+from strata.gateway.http.calls import BodyTooLargeError, metadata_of, read_body
+from strata.gateway.http.console_path import CONSOLE_PATH
+from strata.gateway.http.errors import code_of_status, http_status_of
+from strata.gateway.http.keyed_services import KeyedServices
+from strata.protocol.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    Reason,
+    StrataError,
+    UnauthenticatedError,
+)
+from strata.protocol.status import code_of
+from strata.shared.interceptors.auth import AUTHORIZATION_KEY
+from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
+from strata.shared.scopes import with_included
+
+SIGN_IN_PATH = f"{CONSOLE_PATH}/sign-in"
+NEXT_PARAMETER = "next"
+CSRF_FIELD = "csrf"
+CSRF_HEADER = "x-csrf-token"
+
+_MAX_FIELDS = 1000
+
+
+@dataclass(frozen=True)
+class Form:
+    """The fields of a form; a missing field is empty."""
+
+    fields: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """Returns the value of a field, with line ends as they are stored."""
+        return self.fields.get(name, [""])[0].replace("\r\n", "\n")
+
+    def texts(self, name: str) -> list[str]:
+        """Returns all values of a field that are not empty."""
+        return [value for value in self.fields.get(name, []) if value]
+
+    def checked(self, name: str) -> bool:
+        """Returns whether a checkbox is checked."""
+        return bool(self.text(name))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request of a signed-in person.
+
+    Attributes:
+        request: The request.
+        services: The public services, with the key of the person.
+        identity: The key and its project.
+        csrf_token: The token of the session's forms.
+        form: The fields of a form that was sent.
+    """
+
+    request: Request
+    services: KeyedServices
+    identity: admin_pb.WhoAmIResponse
+    csrf_token: str
+    form: Form
+
+    @property
+    def by_htmx(self) -> bool:
+        """Whether htmx sent the request, and replaces a part of the page with the response."""
+        return _by_htmx(self.request)
+
+    def argument(self, name: str) -> str:
+        """Returns a parameter of the path."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str) -> str:
+        """Returns a parameter of the query; empty if it is missing."""
+        return self.request.query_params.get(name, "")
+
+    def may(self, scope: str) -> bool:
+        """Returns whether the key has a scope."""
+        return scope in with_included(self.identity.api_key.scopes)
+
+    def render(self, template: str, **values: Any) -> str:
+        """Returns a template with values, and with those that every page has."""
+        return render(
+            template,
+            visit=self,
+            csrf_token=self.csrf_token,
+            here=self.request.url.path,
+            **values,
+        )
+
+    def page(self, template: str, *, status: int = HTTPStatus.OK, **values: Any) -> Response:
+        """Returns a page, or a part of one."""
+        return HTMLResponse(self.render(template, **values), status_code=status)
+
+    def go_to(self, path: str) -> Response:
+        """Sends the browser to another page.
+
+        Args:
+            path: Path below the console, such as ``/agents``.
+        """
+        target = CONSOLE_PATH + path
+        if self.by_htmx:
+            return Response(status_code=HTTPStatus.NO_CONTENT, headers={"hx-redirect": target})
+        return RedirectResponse(target, status_code=HTTPStatus.SEE_OTHER)
+
+
+View = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRoute:
+    """A view and its path below the console.
+
+    Attributes:
+        path: Such as ``/agents/{agent_id}``.
+        view: Answers the requests.
+        method: GET for a view that changes nothing; all others need the token of the session.
+    """
+
+    path: str
+    view: View
+    method: str = "GET"
+
+
+class SignedIn:
+    """Lets only signed-in people reach views.
+
+    Each request checks the key, also where the view calls nothing.
+
+    Args:
+        channel: Calls the gateway.
+        sessions: The sessions.
+        max_body_bytes: Larger forms are refused.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, sessions: Sessions, *, max_body_bytes: int
+    ) -> None:
+        self._channel = channel
+        self._sessions = sessions
+        self._max_body_bytes = max_body_bytes
+
+    def route(self, route: ViewRoute) -> Route:
+        """Returns the route of a view."""
+
+        async def endpoint(request: Request) -> Response:
+            return await self._respond(request, route)
+
+        return Route(route.path, endpoint, methods=[route.method])
+
+    def services(self, request: Request, api_key: str) -> KeyedServices:
+        """Returns the services with a key, and with the ids of a request's trace."""
+        trace = {
+            name: value
+            for name in (REQUEST_ID_KEY, TRACEPARENT_KEY)
+            if (value := request.headers.get(name)) is not None
+        }
+        return KeyedServices(
+            self._channel, metadata_of({AUTHORIZATION_KEY: f"Bearer {api_key}", **trace})
+        )
+
+    async def _respond(self, request: Request, route: ViewRoute) -> Response:
+        session = self._sessions.of(request)
+        if session is None:
+            return sign_in_first(request)
+        services = self.services(request, session.api_key)
+        visit: Visit | None = None
+        try:
+            identity = await services.admin.WhoAmI(admin_pb.WhoAmIRequest())
+            token = self._sessions.csrf_token(session)
+            visit = Visit(request, services, identity, token, Form())
+            if route.method != "GET":
+                form = await self._form(request, session)
+                visit = Visit(request, services, identity, token, form)
+            response = await route.view(visit)
+        except UnauthenticatedError:
+            response = sign_in_first(request)
+            self._sessions.end(response)
+            return response
+        except StrataError as error:
+            return error_response(request, error, visit)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        self._sessions.renew(request, response, session)
+        return response
+
+    async def _form(self, request: Request, session: Session) -> Form:
+        """Returns the form of a request, once its token is checked.
+
+        A request whose token is in a header has its body left unread, unless it is a form.
+
+        Raises:
+            PermissionDeniedError: The token is missing or that of another session.
+            InvalidArgumentError: The form is too large or has too many fields.
+        """
+        token = request.headers.get(CSRF_HEADER, "")
+        form = Form()
+        if _is_form(request):
+            form = Form(await _fields(request, self._max_body_bytes))
+            token = token or form.text(CSRF_FIELD)
+        if not self._sessions.is_csrf_token(session, token) or not of_same_origin(request):
+            raise PermissionDeniedError(
+                "This form is not from your session. Load the page again, and repeat what you did.",
+                reason=Reason.CREDENTIALS_INVALID,
+            )
+        return form
+
+
+async def _fields(request: Request, max_bytes: int) -> dict[str, list[str]]:
+    try:
+        body = await read_body(request, max_bytes)
+        return parse_qs(
+            body.decode(), keep_blank_values=True, strict_parsing=False, max_num_fields=_MAX_FIELDS
+        )
+    except (BodyTooLargeError, ValueError) as error:
+        raise InvalidArgumentError(f"The form cannot be read: {error}") from error
+
+
+def _is_form(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    return kind == "application/x-www-form-urlencoded"
+
+
+async def form_of(request: Request, max_bytes: int) -> Form:
+    """Returns the form of a request that belongs to no session.
+
+    Raises:
+        PermissionDeniedError: A page of another origin sent it.
+        InvalidArgumentError: It is too large or has too many fields.
+    """
+    if not of_same_origin(request, required=True):
+        raise PermissionDeniedError(
+            "This form is not from the console. Open the console, and sign in there.",
+            reason=Reason.CREDENTIALS_INVALID,
+        )
+    return Form(await _fields(request, max_bytes) if _is_form(request) else {})
+
+
+def of_same_origin(request: Request, *, required: bool = False) -> bool:
+    """Returns whether a page of the same host and port sent a request.
+
+    Args:
+        request: The request.
+        required: False to accept requests of programs, which do not name their origin.
+    """
+    origin = request.headers.get("origin")
+    if origin is None:
+        return not required
+    # The scheme differs behind a proxy that ends TLS.
+    return origin.partition("://")[2] == request.headers.get("host", "")
+
+
+def sign_in_first(request: Request) -> Response:
+    """Sends the browser to the sign-in page, and from there back."""
+    here = request.url.path
+    if request.method == "GET" and not _by_htmx(request):
+        here += f"?{request.url.query}" if request.url.query else ""
+    else:
+        here = request.headers.get("hx-current-url", "").partition(request.headers["host"])[2]
+    target = f"{SIGN_IN_PATH}?{NEXT_PARAMETER}={quote(here)}" if here else SIGN_IN_PATH
+    if _by_htmx(request):
+        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"hx-redirect": target})
+    return RedirectResponse(target, status_code=HTTPStatus.SEE_OTHER)
+
+
+def error_response(request: Request, error: StrataError, visit: Visit | None) -> Response:
+    """Returns the page for a failed call; for htmx the notice that it shows."""
+    status = http_status_of(code_of_status(code_of(error)))
+    if _by_htmx(request):
+        return HTMLResponse(
+            render("parts/error_notice.html", error=error),
+            status_code=status,
+            headers={"hx-retarget": "#notices", "hx-reswap": "innerHTML"},
+        )
+    page = (
+        visit.render("error.html", error=error)
+        if visit is not None
+        else render("error.html", error=error, visit=None, csrf_token="", here="")
+    )
+    return HTMLResponse(page, status_code=status)
+
+
+def _by_htmx(request: Request) -> bool:
+    return "hx-request" in request.headers

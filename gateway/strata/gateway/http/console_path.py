@@ -1,0 +1,5 @@
+"""Where the HTTP port serves the web console."""
+
+from __future__ import annotations
+
+CONSOLE_PATH = "/console"

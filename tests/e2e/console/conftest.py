@@ -1,0 +1,63 @@
+"""A whole running Strata with the web console, and people who are signed in to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from browser import CHROMIUM, Window, open_browser, open_window
+from console_client import ConsoleClient
+from strata.gateway.console.sign_in_links import sign_in_link
+from strata.standalone.ports import pick_port
+from whole_system import Shape, System, open_system
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
+    async with open_system(databases, vectors, Shape.IN_PROCESS, http_port=pick_port()) as system:
+        yield system
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def nobody(system: System) -> AsyncIterator[ConsoleClient]:
+    """A browser in which nobody is signed in."""
+    async with ConsoleClient(system.http_url) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ann(system: System) -> AsyncIterator[ConsoleClient]:
+    """A browser that is signed in with the key of the system, which has all scopes."""
+    async with ConsoleClient(system.http_url) as client:
+        response = await client.sign_in(system.key)
+        assert response.status_code == 303, response.text
+        yield client
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def foreign_key(running_system: System) -> str:
+    """An API key, with all scopes, of another project."""
+    return await running_system.key_of_other_project()
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium, from the packages of the system")
+    async with open_browser() as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def window(system: System, browser: Browser) -> AsyncIterator[Window]:
+    """A window in which a person with all scopes is signed in; it must show no fault."""
+    async with open_window(browser, system.http_url) as opened:
+        link = sign_in_link(system.http_url, system.gateway_settings.pepper(), system.key)
+        await opened.page.goto(link)
+        yield opened
+        assert opened.faults == []

@@ -1,0 +1,73 @@
+"""A client of the web console without a browser."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+import httpx2
+
+from strata.gateway.http.console_path import CONSOLE_PATH
+
+_TOKEN = re.compile(r'"x-csrf-token": "([0-9a-f]+)"')
+
+
+class ConsoleClient:
+    """Signs in to the console, and sends requests as a browser does.
+
+    Args:
+        http_url: Base URL of the HTTP port.
+    """
+
+    def __init__(self, http_url: str) -> None:
+        self.http = httpx2.AsyncClient(base_url=http_url, timeout=60.0)
+        self.origin = http_url
+        self.csrf_token = ""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+
+    async def sign_in(self, api_key: str) -> httpx2.Response:
+        """Signs in with a key; afterwards `csrf_token` is that of the session."""
+        response = await self.http.post(
+            f"{CONSOLE_PATH}/sign-in", data={"api_key": api_key}, headers={"origin": self.origin}
+        )
+        if response.status_code == 303:
+            await self.read_token()
+        return response
+
+    async def read_token(self) -> None:
+        """Reads the token of the session from a page."""
+        page = await self.get("/agents/new")
+        match = _TOKEN.search(page.text)
+        assert match is not None, page.text
+        self.csrf_token = match.group(1)
+
+    async def get(self, path: str, **options: Any) -> httpx2.Response:
+        """Gets a page, by its path below the console."""
+        return await self.http.get(CONSOLE_PATH + path, **options)
+
+    async def post(
+        self,
+        path: str,
+        data: dict[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        origin: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> httpx2.Response:
+        """Sends a form.
+
+        Args:
+            path: Path below the console.
+            data: The fields.
+            token: The token to send; that of the session by default.
+            origin: The origin to name; that of the console by default.
+            headers: More headers.
+        """
+        sent = {"csrf": self.csrf_token if token is None else token, **(data or {})}
+        more = {"origin": origin or self.origin, **(headers or {})}
+        return await self.http.post(CONSOLE_PATH + path, data=sent, headers=more)
