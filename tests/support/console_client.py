@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Self
 
 import httpx2
+from markupsafe import escape
 
 from strata.gateway.http.console_path import CONSOLE_PATH
 
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"' {{ 7*7 }} \u202eevil\u202c"
+"""A text that must be shown as it is, but for the characters that change the direction."""
+
 _TOKEN = re.compile(r'"x-csrf-token": "([0-9a-f]+)"')
+
+
+def shown(text: str) -> str:
+    """Returns a text as a page holds it."""
+    return str(escape(re.sub("[\u202a-\u202e]", "\ufffd", text)))
 
 
 class ConsoleClient:
@@ -50,6 +60,16 @@ class ConsoleClient:
         """Gets a page, by its path below the console."""
         return await self.http.get(CONSOLE_PATH + path, **options)
 
+    async def operations(self, run_id: str) -> list[dict[str, Any]]:
+        """Follows a run to its end, and returns what it does to the page."""
+        done: list[dict[str, Any]] = []
+        async with self.http.stream("GET", f"{CONSOLE_PATH}/live/{run_id}") as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    done += json.loads(line.removeprefix("data: "))
+        return done
+
     async def post(
         self,
         path: str,
@@ -71,3 +91,14 @@ class ConsoleClient:
         sent = {"csrf": self.csrf_token if token is None else token, **(data or {})}
         more = {"origin": origin or self.origin, **(headers or {})}
         return await self.http.post(CONSOLE_PATH + path, data=sent, headers=more)
+
+    async def put(
+        self, path: str, content: bytes = b"", *, token: str | None = None, origin: str = ""
+    ) -> httpx2.Response:
+        """Sends bytes, with the token in a header; see `post`."""
+        headers = {
+            "x-csrf-token": self.csrf_token if token is None else token,
+            "origin": origin or self.origin,
+            "content-type": "application/octet-stream",
+        }
+        return await self.http.put(CONSOLE_PATH + path, content=content, headers=headers)

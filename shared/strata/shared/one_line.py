@@ -10,6 +10,14 @@ _BREAKING = frozenset(("Cc", "Cs", "Zl", "Zp"))
 DIRECTION_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the direction of the following text, also beyond the end of a name."""
 
+UNSAFE_CODES = (
+    *(code for code in range(0x20) if chr(code) not in "\t\n"),
+    *range(0x7F, 0xA0),
+    *map(ord, sorted(DIRECTION_CHARACTERS)),
+)
+"""C0 and C1 control characters but tab and newline, and the changes of direction: characters that
+change how a text is shown, and are not shown themselves."""
+
 
 def is_one_line(text: str) -> bool:
     """Returns whether a text has no line end, control character or change of direction."""

@@ -10,15 +10,24 @@ import pytest_asyncio
 from starlette.routing import Route
 
 from console_client import ConsoleClient
+from doubles.script import call, say
+from image_samples import png
+from run_events import RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1.passage_service_pb2 import InsertPassageRequest, NewPassage
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from strata.api.core_memory.v1.file_service_pb2 import AttachFolderRequest
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.console.application import VIEWS, console_application
 from strata.gateway.console.sealing import Sealer
 from strata.gateway.console.sign_in_links import LINK_LIFETIME_S, LinkTokens, sign_in_link
 from strata.gateway.console.visits import SIGN_IN_PATH, ViewRoute
 from strata.shared.clock import ManualClock
 from strata.shared.scopes import Scope
+from uploading import make_folder, upload
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,12 +49,52 @@ def named(view: ViewRoute) -> str:
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def known_ids(running_system: System) -> dict[str, str]:
     """Ids of what the project of the system has, by the name of the parameter of a path."""
-    agent = await running_system.make_agent(
+    system = running_system
+    agent = await system.make_agent(
         name="keeper of secrets",
         description=SECRET_TEXT,
         blocks=[NewBlock(label="persona", value=SECRET_TEXT)],
+        tool_rules=[
+            ToolRule(type=TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="conversation_search")
+        ],
     )
-    return {"agent_id": agent.id}
+    system.model.script(
+        say(SECRET_TEXT),
+        call("conversation_search", {"query": SECRET_TEXT}),
+    )
+    shown = message_pb2.ImagePart(data=png())
+    sent = message_pb2.MessageInput(
+        parts=[
+            message_pb2.Part(text=message_pb2.TextPart(text=SECRET_TEXT)),
+            message_pb2.Part(image=shown),
+        ]
+    )
+    request = run_pb.SendMessageRequest(agent_id=agent.id, messages=[sent])
+    first = await RunStream(system.runs.SendMessage(request)).rest()
+    await system.send(agent, "Search for it.")
+    waiting = await system.runs.ListApprovals(run_pb.ListApprovalsRequest(agent_id=agent.id))
+    images = [
+        part.image.image_id
+        for message in await system.log(agent)
+        for part in message.parts
+        if part.HasField("image")
+    ]
+    passage = await system.passages.InsertPassage(
+        InsertPassageRequest(agent_id=agent.id, passage=NewPassage(text=SECRET_TEXT))
+    )
+    folder = await make_folder(system, "marigold")
+    await system.files.AttachFolder(AttachFolderRequest(agent_id=agent.id, folder_id=folder.id))
+    file = await upload(system, folder.id, "marigold.txt", SECRET_TEXT.encode())
+    return {
+        "agent_id": agent.id,
+        "block_id": (await system.block(agent, "persona")).id,
+        "run_id": first.run_id,
+        "approval_id": waiting.approvals[0].request.approval_id,
+        "image_id": images[0],
+        "passage_id": passage.passage.id,
+        "folder_id": folder.id,
+        "file_id": file.id,
+    }
 
 
 def path_of(view: ViewRoute, known_ids: dict[str, str]) -> str:
@@ -78,7 +127,8 @@ async def test_view_without_session_leads_to_sign_in(
     nobody: ConsoleClient, known_ids: dict[str, str], view: ViewRoute
 ) -> None:
     path = path_of(view, known_ids)
-    response = await (nobody.get(path) if view.method == "GET" else nobody.post(path))
+    send: Any = {"GET": nobody.get, "POST": nobody.post, "PUT": nobody.put}[view.method]
+    response = await send(path)
     assert response.status_code == 303
     assert response.headers["location"].startswith(SIGN_IN_PATH)
     assert response.content == b""
@@ -90,7 +140,10 @@ async def test_view_shows_nothing_of_another_project(
 ) -> None:
     await nobody.sign_in(foreign_key)
     response = await nobody.get(path_of(view, known_ids))
-    assert response.status_code in ((404,) if _PARAMETER.search(view.path) else (200, 303))
+    if _PARAMETER.search(view.path):
+        assert response.status_code == 404, response.text
+    else:
+        assert response.status_code in (200, 303)
     assert "marigold" not in response.text
     assert "keeper of secrets" not in response.text
 
@@ -102,11 +155,12 @@ async def test_view_that_changes_something_needs_the_token_of_the_session(
     path = path_of(view, known_ids)
     async with ConsoleClient(system.http_url) as other:
         await other.sign_in(system.key)
+    send: Any = ann.put if view.method == "PUT" else ann.post
     refusals = [
-        await ann.post(path, token=""),
-        await ann.post(path, token=other.csrf_token),
-        await ann.post(path, origin="http://127.0.0.1:1"),
-        await ann.post(path, headers={"origin": "null"}),
+        await send(path, token=""),
+        await send(path, token=other.csrf_token),
+        await send(path, origin="http://127.0.0.1:1"),
+        await send(path, origin="null"),
     ]
     assert [response.status_code for response in refusals] == [403] * 4
     assert "not from your session" in refusals[0].text

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from markupsafe import escape
 
-from console_client import ConsoleClient
+from console_client import HOSTILE, ConsoleClient, shown
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -15,14 +12,6 @@ from strata.protocol.errors import NotFoundError
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"' {{ 7*7 }} \u202eevil\u202c"
-"""A text that must be shown as it is, but for the characters that turn the direction around."""
-
-
-def shown(text: str) -> str:
-    """A text as a page holds it."""
-    return str(escape(re.sub("[\u202a-\u202e]", "\ufffd", text)))
 
 
 async def agent_named(system: System, name: str) -> agent_pb.Agent:
@@ -53,7 +42,7 @@ async def test_agent_is_created_with_type_tools_and_blocks(
     )
     assert response.status_code == 303, response.text
     agent = await agent_named(system, "made in the console")
-    assert response.headers["location"] == f"/console/agents/{agent.id}/settings"
+    assert response.headers["location"] == f"/console/agents/{agent.id}/chat"
     assert agent.type == agent_pb.AGENT_TYPE_MEMGPT_V2
     assert agent.model.handle == "openai/test-model"
     assert list(agent.tags) == ["blue", "green"]

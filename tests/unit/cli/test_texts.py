@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.api.common.v1 import message_pb2
-from strata.cli.chat.turn_view import compact_arguments, result_of
+from strata.cli.chat.turn_view import compact_arguments
 from strata.cli.client import is_agent_id
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.failures import error_lines, exit_code_of, reported_error
@@ -18,6 +18,7 @@ from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.one_line import clipped
+from strata.shared.turn_texts import result_of
 
 
 @given(st.text())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strata.api.common.v1 import message_pb2
-from strata.cli.chat.turn_view import compact_arguments, result_of
+from strata.cli.chat.turn_view import compact_arguments
 from strata.cli.output import enum_name, when
 from strata.client.client_tools import calls_by_client
 from strata.protocol.images import image_text
 from strata.shared.one_line import clipped
+from strata.shared.turn_texts import result_of
 
 _TEXT_CHARS = 160
 

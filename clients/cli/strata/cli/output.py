@@ -21,19 +21,12 @@ from rich.text import Text
 
 from strata.api.common.v1 import message_pb2
 from strata.shared.convert.enums import Number, numbers_by_name
+from strata.shared.one_line import UNSAFE_CODES
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
-# C0 and C1 control characters but tab and newline, and the overrides of text direction.
-_CONTROLS = dict.fromkeys(
-    [
-        *(code for code in range(0x20) if chr(code) not in "\t\n"),
-        *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    ]
-)
+_CONTROLS = dict.fromkeys(UNSAFE_CODES)
 
 
 def safe(text: str) -> str:

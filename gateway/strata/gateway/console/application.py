@@ -18,13 +18,21 @@ from strata.gateway.console.sealing import Sealer
 from strata.gateway.console.sessions import Sessions
 from strata.gateway.console.sign_in import SignIn
 from strata.gateway.console.sign_in_links import LinkTokens
-from strata.gateway.console.views import agents
+from strata.gateway.console.views import agents, archival, blocks, chat, context, files, recall
 from strata.gateway.console.visits import SignedIn, ViewRoute
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.http_listener import Application, Receive, Scope, Send
 
 STATIC = Path(__file__).parent / "static"
-VIEWS: tuple[ViewRoute, ...] = (*agents.VIEWS,)
+VIEWS: tuple[ViewRoute, ...] = (
+    *agents.VIEWS,
+    *chat.VIEWS,
+    *blocks.VIEWS,
+    *recall.VIEWS,
+    *archival.VIEWS,
+    *files.VIEWS,
+    *context.VIEWS,
+)
 """Every page that needs a session, but for the end of one."""
 
 _HEADERS = {

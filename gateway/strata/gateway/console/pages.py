@@ -16,27 +16,32 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from strata.api.common.v1 import message_pb2
+from strata.gateway.console.transcript import role_name
 from strata.gateway.http.console_path import CONSOLE_PATH
-from strata.shared.one_line import DIRECTION_CHARACTERS, clipped
+from strata.shared.one_line import UNSAFE_CODES, clipped
+from strata.shared.turn_texts import result_of, whole_arguments
 
 NAVIGATION = (("/agents", "Agents"),)
 """Path and name of each section, in the order in which they are shown."""
-AGENT_TABS = (("/settings", "Settings"),)
+AGENT_TABS = (
+    ("/chat", "Chat"),
+    ("/memory", "Memory"),
+    ("/recall", "Recall"),
+    ("/archival", "Archival"),
+    ("/files", "Files"),
+    ("/context", "Context window"),
+    ("/settings", "Settings"),
+)
 """Path below an agent, and name, of each of its pages."""
+SHOWN_CHARS = 4000
+"""Characters of a text that lists show; the page of the text shows all of it."""
 TEMPLATES = Path(__file__).parent / "templates"
 _UNTRUSTED = {
     message_pb2.PROVENANCE_WEB: "the web",
     message_pb2.PROVENANCE_MCP: "an MCP server",
 }
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_REPLACED = dict.fromkeys(
-    [
-        *(code for code in range(0x20) if chr(code) not in "\t\n\r"),
-        *range(0x7F, 0xA0),
-        *map(ord, DIRECTION_CHARACTERS),
-    ],
-    _REPLACEMENT,
-)
+_REPLACED = {**dict.fromkeys(UNSAFE_CODES, _REPLACEMENT), ord("\r"): None}
 
 
 class Verbatim(str):
@@ -115,9 +120,16 @@ def _environment() -> Environment:
         size=_size,
         clipped=clipped,
         verbatim=Verbatim,
+        whole_arguments=whole_arguments,
+        result_of=result_of,
     )
     environment.globals.update(
-        base=CONSOLE_PATH, navigation=NAVIGATION, agent_tabs=AGENT_TABS, untrusted=untrusted
+        base=CONSOLE_PATH,
+        navigation=NAVIGATION,
+        agent_tabs=AGENT_TABS,
+        shown_chars=SHOWN_CHARS,
+        untrusted=untrusted,
+        role_name=role_name,
     )
     return environment
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -10,7 +9,7 @@ from typing import TypeAlias
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.prompt import interruptible
 from strata.cli.output import safe
-from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.turn_texts import whole_arguments
 
 AskPerson: TypeAlias = Callable[
     [message_pb2.ApprovalRequestPart], Sequence[message_pb2.ApprovalDecision] | None
@@ -72,12 +71,3 @@ def _decide(
     else:
         decision.reason = read(_REASON).strip()
     return decision
-
-
-def whole_arguments(arguments: str) -> str:
-    """Returns all arguments of a call as indented JSON."""
-    try:
-        value = parse_json(arguments or "{}")
-    except JsonTextError:
-        return arguments
-    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -17,41 +17,16 @@ from strata.cli.chat.speakers import SpeakersInTurn
 from strata.cli.output import enum_name, safe
 from strata.client.client_tools import calls_by_client
 from strata.client.run_follower import ConnectionBack, ConnectionLost, Update
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.one_line import clipped
 from strata.shared.replies import sent_text
 from strata.shared.text_buffer import TextBuffer
 from strata.shared.tool_catalogue import TEXT_TOOLS
+from strata.shared.turn_texts import STOP_SENTENCES, ended_well, ending_sentence, result_of
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160
 _RESULT_CHARS = 120
-
-_FINE = frozenset(
-    {
-        run_event_pb2.STOP_REASON_END_TURN,
-        run_event_pb2.STOP_REASON_TOOL_RULE,
-        run_event_pb2.STOP_REASON_MAX_STEPS,
-        run_event_pb2.STOP_REASON_REQUIRES_APPROVAL,
-    }
-)
-_STOP_SENTENCES = {
-    run_event_pb2.STOP_REASON_MAX_STEPS: "Stopped at the limit of model calls in one run.",
-    run_event_pb2.STOP_REASON_MAX_TOKENS_EXCEEDED: "The reply was cut at the limit of its length.",
-    run_event_pb2.STOP_REASON_CANCELLED: "Cancelled.",
-    run_event_pb2.STOP_REASON_REQUIRES_APPROVAL: "The run waits for an answer.",
-    run_event_pb2.STOP_REASON_ERROR: "The run failed.",
-    run_event_pb2.STOP_REASON_LLM_API_ERROR: "The model provider failed.",
-    run_event_pb2.STOP_REASON_INVALID_LLM_RESPONSE: "The model's reply could not be used.",
-    run_event_pb2.STOP_REASON_INVALID_TOOL_CALL: "The model called a tool against its rules.",
-    run_event_pb2.STOP_REASON_NO_TOOL_CALL: "The model called no tool where it had to.",
-    run_event_pb2.STOP_REASON_NO_PROGRESS: (
-        "The run was ended: the model repeated the same step without progress."
-    ),
-    run_event_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: (
-        "The system prompt and the memory alone exceed the context window."
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +289,8 @@ class TurnView:
 
     def _finished(self, finished: run_event_pb2.RunFinished, elapsed_s: float) -> None:
         self._screen.settle()
-        ok = finished.stop_reason in _FINE and not finished.HasField("error")
-        if not ok or finished.stop_reason in _STOP_SENTENCES:
+        ok = ended_well(finished)
+        if not ok or finished.stop_reason in STOP_SENTENCES:
             self._print(ending_sentence(finished), "yellow" if ok else "red")
         if self._with_usage and finished.usage.total_tokens:
             self._print(usage_line(finished.usage, finished.step_count, elapsed_s), "dim")
@@ -324,19 +299,6 @@ class TurnView:
 
     def _print(self, text: str, style: str) -> None:
         self._screen.line(Text(safe(text), style=style))
-
-
-def ending_sentence(finished: run_event_pb2.RunFinished) -> str:
-    """Returns a sentence on why the run ended."""
-    if not finished.HasField("error"):
-        return _STOP_SENTENCES.get(finished.stop_reason, "The run ended.")
-    error = finished.error
-    sentence = error.message.rstrip() or _STOP_SENTENCES.get(
-        finished.stop_reason, "The run failed."
-    )
-    if error.reason:
-        sentence += f" [{error.reason}]"
-    return f"{sentence} Sending it again may work." if error.retryable else sentence
 
 
 def usage_line(usage: Usage, steps: int, elapsed_s: float) -> str:
@@ -375,15 +337,3 @@ def untrusted_sources_line(asked: message_pb2.ApprovalRequestPart) -> str:
     )
     sources = ", ".join(safe(place) for place in dict.fromkeys(places))
     return f"The agent had read untrusted content: {sources}" if sources else ""
-
-
-def result_of(content: str) -> str:
-    """Returns the return value of a tool, unpacked from the JSON package for the model."""
-    try:
-        package = parse_json(content, max_depth=PACKED_JSON_DEPTH)
-    except JsonTextError:
-        return content
-    if not isinstance(package, dict) or "message" not in package:
-        return content
-    message = package["message"]
-    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)

@@ -9,7 +9,6 @@ import typer
 
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.chat.approval_prompt import whole_arguments
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.turn_view import compact_arguments, untrusted_sources_line
@@ -19,6 +18,7 @@ from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import console, print_fields, print_json, print_listing, print_text, when
 from strata.client.client_tools import calls_by_client
 from strata.shared.one_line import clipped
+from strata.shared.turn_texts import whole_arguments
 
 app = typer.Typer(
     help="List, show and answer requests for approval.", no_args_is_help=True, add_completion=False

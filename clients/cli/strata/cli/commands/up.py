@@ -157,7 +157,7 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
         f"HTTP: [bold]{escape(local.http_url)}[/]   (OpenAI clients: base URL"
         f" {escape(local.http_url)}/v1, the API key, and an agent as the model)"
     )
-    if gateway.console:
+    if gateway.console and gateway.http_port is not None:
         show_console(console, local.folder, local.http_url)
     console.print(f"Metrics for Prometheus: targets in {escape(str(local.folder.metrics_targets))}")
     console.print(local.model.choice.sentence, markup=False)

@@ -32,5 +32,6 @@
     }
   };
   document.addEventListener("DOMContentLoaded", () => localTimes(document));
+  document.addEventListener("console:added", (event) => localTimes(event.detail));
   document.addEventListener("htmx:load", (event) => localTimes(event.detail.elt.parentElement || event.detail.elt));
 })();

@@ -99,7 +99,7 @@ async def create_agent(visit: Visit) -> Response:
     if (system := form.text("system")).strip():
         request.system = system
     created = await visit.services.agents.CreateAgent(request)
-    return visit.go_to(f"/agents/{created.agent.id}/settings")
+    return visit.go_to(f"/agents/{created.agent.id}/chat")
 
 
 def _type_in(form: Form) -> pb.AgentType.ValueType:

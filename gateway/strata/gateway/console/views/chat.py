@@ -1,0 +1,280 @@
+"""The chat with an agent: messages, live runs, approvals, conversations and forks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+
+from starlette.responses import Response, StreamingResponse
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.recall.v1 import message_service_pb2 as message_service
+from strata.gateway.console.live_run import LiveRun, server_sent_events
+from strata.gateway.console.transcript import Transcript
+from strata.gateway.console.views.agents import agent_of
+from strata.gateway.console.visits import Form, ViewRoute, Visit
+from strata.protocol.errors import InvalidArgumentError, NotFoundError
+
+_PAGE = 40
+_CONVERSATIONS = 500
+_APPROVALS = 100
+# Each is a call that reads all events of a run.
+_RUNS_WITH_EDITS = 12
+_OPEN_STATES = (
+    run_pb.RUN_STATE_QUEUED,
+    run_pb.RUN_STATE_RUNNING,
+    run_pb.RUN_STATE_CANCELLING,
+)
+
+
+async def chat(visit: Visit) -> Response:
+    """Shows a conversation with an agent, and follows its open runs."""
+    agent = await agent_of(visit)
+    conversation_id = visit.query("conversation") or agent.default_conversation_id
+    listing, conversations, runs = await asyncio.gather(
+        _newest(visit, conversation_id),
+        visit.services.agents.ListConversations(
+            pb.ListConversationsRequest(agent_id=agent.id, page_size=_CONVERSATIONS)
+        ),
+        visit.services.runs.ListRuns(
+            run_pb.ListRunsRequest(conversation_id=conversation_id, states=_OPEN_STATES)
+        ),
+    )
+    known = {conversation.id: conversation for conversation in conversations.conversations}
+    open_runs = [run.id for run in reversed(runs.runs)]
+    # What an open run has stored comes with its events, but for its input.
+    messages = [
+        message
+        for message in listing.messages
+        if message.run_id not in open_runs or message.role == message_pb2.ROLE_USER
+    ]
+    return visit.page(
+        "chat/page.html",
+        agent=agent,
+        conversation_id=conversation_id,
+        conversation=known.get(conversation_id),
+        conversations=list(reversed(conversations.conversations)),
+        messages=list(reversed(messages)),
+        transcript=await _transcript(visit, agent.id, messages, open_runs),
+        earlier=listing.next_page_token,
+        open_runs=open_runs,
+    )
+
+
+async def earlier(visit: Visit) -> Response:
+    """Shows the messages before those that are shown."""
+    agent = await agent_of(visit)
+    conversation_id = visit.query("conversation") or agent.default_conversation_id
+    listing = await _newest(visit, conversation_id, visit.query("page"))
+    return visit.page(
+        "chat/earlier.html",
+        agent=agent,
+        conversation_id=conversation_id,
+        messages=list(reversed(listing.messages)),
+        transcript=await _transcript(visit, agent.id, listing.messages, ()),
+        earlier=listing.next_page_token,
+    )
+
+
+async def send(visit: Visit) -> Response:
+    """Sends a message, and shows the run that it starts."""
+    agent_id, form = visit.argument("agent_id"), visit.form
+    conversation_id = form.text("conversation_id")
+    message = message_pb2.MessageInput(
+        parts=[message_pb2.Part(text=message_pb2.TextPart(text=form.text("text")))]
+    )
+    started = await visit.services.runs.StartRun(
+        run_pb.StartRunRequest(
+            request_id=form.text("request_id"),
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            messages=[message],
+        )
+    )
+    run = started.run
+    return _run_part(visit, run.id, agent_id, run.conversation_id, text=form.text("text"))
+
+
+async def live(visit: Visit) -> Response:
+    """Streams what happens in a run."""
+    run_id = visit.argument("run_id")
+    # The events may come later; that there is no such run must be known before.
+    await visit.services.runs.GetRun(run_pb.GetRunRequest(run_id=run_id))
+    call = visit.services.runs.StreamRun(run_pb.StreamRunRequest(run_id=run_id))
+    return StreamingResponse(
+        server_sent_events(call, LiveRun(run_id, visit.render)),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )
+
+
+async def cancel(visit: Visit) -> Response:
+    """Cancels a run."""
+    request = run_pb.CancelRunRequest(run_id=visit.argument("run_id"))
+    run = (await visit.services.runs.CancelRun(request)).run
+    if visit.by_htmx:
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+    return visit.go_to(_chat_path(run.agent_id, run.conversation_id))
+
+
+async def answer_approval(visit: Visit) -> Response:
+    """Answers a request for approval, and shows the run that goes on."""
+    approval_id = visit.argument("approval_id")
+    call = visit.services.runs.RespondToApproval(
+        run_pb.RespondToApprovalRequest(
+            approval_id=approval_id, decisions=list(_decisions(visit.form))
+        )
+    )
+    # The run goes on without this stream: the page follows it by its id.
+    try:
+        first = await anext(aiter(call))
+    finally:
+        call.cancel()
+    request = run_pb.GetApprovalRequest(approval_id=approval_id)
+    approval = (await visit.services.runs.GetApproval(request)).approval
+    return _run_part(
+        visit, first.event.run_id, approval.agent_id, approval.conversation_id, answered=approval
+    )
+
+
+def _decisions(form: Form) -> Iterable[message_pb2.ApprovalDecision]:
+    """Yields one decision for each call of the form.
+
+    Raises:
+        InvalidArgumentError: The form lacks a field.
+    """
+    answer, approved = form.text("answer"), form.texts("approved")
+    if answer not in ("approve", "deny"):
+        raise InvalidArgumentError("Approve or deny the calls.")
+    calls, hashes, returns = (form.fields.get(name, []) for name in ("call", "hash", "return"))
+    if not len(calls) == len(hashes) == len(returns):
+        raise InvalidArgumentError("The form is incomplete. Load the page again.")
+    for call_id, arguments_hash, client_return in zip(calls, hashes, returns, strict=True):
+        decision = message_pb2.ApprovalDecision(tool_call_id=call_id, arguments_hash=arguments_hash)
+        if answer == "approve" and client_return:
+            decision.client_return = client_return.replace("\r\n", "\n")
+        elif answer == "approve" and call_id in approved:
+            decision.approve = True
+        else:
+            decision.reason = form.text("reason").strip()
+        yield decision
+
+
+async def new_conversation(visit: Visit) -> Response:
+    """Starts another conversation."""
+    agent_id = visit.argument("agent_id")
+    created = await visit.services.agents.CreateConversation(
+        pb.CreateConversationRequest(agent_id=agent_id, title=visit.form.text("title").strip())
+    )
+    return visit.go_to(_chat_path(agent_id, created.conversation.id))
+
+
+async def fork(visit: Visit) -> Response:
+    """Starts another conversation that continues from a message."""
+    agent_id, form = visit.argument("agent_id"), visit.form
+    forked = await visit.services.agents.ForkConversation(
+        pb.ForkConversationRequest(
+            conversation_id=form.text("conversation_id"), until_message_id=form.text("message_id")
+        )
+    )
+    return visit.go_to(_chat_path(agent_id, forked.conversation.id))
+
+
+async def image(visit: Visit) -> Response:
+    """Shows an image of a message."""
+    request = message_service.GetImageRequest(image_id=visit.argument("image_id"))
+    found = await visit.services.messages.GetImage(request)
+    return Response(
+        found.data,
+        media_type=found.media_type,
+        headers={"cache-control": "private, max-age=86400, immutable"},
+    )
+
+
+def _chat_path(agent_id: str, conversation_id: str) -> str:
+    return f"/agents/{agent_id}/chat?conversation={conversation_id}"
+
+
+def _run_part(
+    visit: Visit,
+    run_id: str,
+    agent_id: str,
+    conversation_id: str,
+    *,
+    text: str = "",
+    answered: run_pb.Approval | None = None,
+) -> Response:
+    """Returns the element that follows a run; without htmx the page with it."""
+    if not visit.by_htmx:
+        return visit.go_to(_chat_path(agent_id, conversation_id))
+    return visit.page("chat/run.html", run_id=run_id, text=text, answered=answered)
+
+
+async def _newest(
+    visit: Visit, conversation_id: str, page_token: str = ""
+) -> message_service.ListMessagesResponse:
+    listing: message_service.ListMessagesResponse = await visit.services.messages.ListMessages(
+        message_service.ListMessagesRequest(
+            conversation_id=conversation_id,
+            page_size=_PAGE,
+            page_token=page_token,
+            order=message_service.LIST_ORDER_NEWEST_FIRST,
+        )
+    )
+    return listing
+
+
+async def _transcript(
+    visit: Visit,
+    agent_id: str,
+    messages: Sequence[message_pb2.Message],
+    open_runs: Sequence[str],
+) -> Transcript:
+    """Returns what is shown beside messages, newest first."""
+    transcript = Transcript()
+    transcript.add(messages)
+    with_calls = dict.fromkeys(
+        message.run_id
+        for message in messages
+        if message.run_id and any(part.HasField("tool_call") for part in message.parts)
+    )
+    runs = [run_id for run_id in with_calls if run_id not in open_runs][:_RUNS_WITH_EDITS]
+    edits = await asyncio.gather(*(_edits_of(visit, run_id) for run_id in runs))
+    for found in edits:
+        transcript.edits.update(found)
+    if any(part.HasField("approval_request") for message in messages for part in message.parts):
+        request = run_pb.ListApprovalsRequest(agent_id=agent_id, page_size=_APPROVALS)
+        waiting = (await visit.services.runs.ListApprovals(request)).approvals
+        transcript.open_approvals = {approval.request.approval_id for approval in waiting}
+    return transcript
+
+
+async def _edits_of(visit: Visit, run_id: str) -> Mapping[str, Sequence[run_event_pb2.MemoryEdit]]:
+    """Returns the changes of memory that each call of a run made, by the id of the call."""
+    edits: dict[str, Sequence[run_event_pb2.MemoryEdit]] = {}
+    request = run_pb.StreamRunRequest(run_id=run_id, stream_tokens=False)
+    try:
+        async for response in visit.services.runs.StreamRun(request):
+            finished = response.event.tool_finished
+            if finished.memory_edits:
+                edits[finished.tool_return.tool_call_id] = finished.memory_edits
+    except NotFoundError:
+        # The events of old runs are deleted.
+        pass
+    return edits
+
+
+VIEWS = (
+    ViewRoute("/agents/{agent_id}/chat", chat),
+    ViewRoute("/agents/{agent_id}/chat/earlier", earlier),
+    ViewRoute("/agents/{agent_id}/messages", send, "POST"),
+    ViewRoute("/agents/{agent_id}/conversations", new_conversation, "POST"),
+    ViewRoute("/agents/{agent_id}/fork", fork, "POST"),
+    ViewRoute("/live/{run_id}", live),
+    ViewRoute("/live/{run_id}/cancel", cancel, "POST"),
+    ViewRoute("/approvals/{approval_id}", answer_approval, "POST"),
+    ViewRoute("/images/{image_id}", image),
+)

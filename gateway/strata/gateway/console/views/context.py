@@ -1,0 +1,92 @@
+"""The context window of an agent: what the next request holds, and compaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.recall.v1 import message_service_pb2 as message_service
+from strata.gateway.console.views.agents import agent_of
+from strata.gateway.console.visits import ViewRoute, Visit
+
+BAR_WIDTH = 1000
+"""Width of the bar in its own units."""
+
+_DEFAULT_SHARE = 0.3
+_MAX_PINNED = 100
+_NAMES = {
+    "system": "Instructions",
+    "blocks": "Memory blocks",
+    "files": "Open files",
+    "rules": "Tool rules",
+    "metadata": "Metadata",
+    "tools": "Tools",
+    "summary": "Summary",
+    "messages": "Messages",
+}
+
+
+async def context(visit: Visit) -> Response:
+    """Shows what fills the context window of a conversation."""
+    agent = await agent_of(visit)
+    conversation_id = visit.query("conversation") or agent.default_conversation_id
+    window, pinned, conversations = await asyncio.gather(
+        visit.services.agents.GetContextWindow(
+            pb.GetContextWindowRequest(agent_id=agent.id, conversation_id=conversation_id)
+        ),
+        visit.services.messages.ListMessages(
+            message_service.ListMessagesRequest(
+                conversation_id=conversation_id, pinned_only=True, page_size=_MAX_PINNED
+            )
+        ),
+        visit.services.agents.ListConversations(
+            pb.ListConversationsRequest(agent_id=agent.id, page_size=500)
+        ),
+    )
+    whole = max(window.context_window, window.used_tokens, 1)
+    return visit.page(
+        "context.html",
+        agent=agent,
+        conversation_id=conversation_id,
+        conversations=conversations.conversations,
+        window=window,
+        bars=_bars(window, whole),
+        names=_NAMES,
+        whole=whole,
+        width=BAR_WIDTH,
+        compaction_at=round(window.compaction_tokens * BAR_WIDTH / whole),
+        share=agent.compaction.sliding_window_percentage or _DEFAULT_SHARE,
+        pinned=len(pinned.messages),
+    )
+
+
+def _bars(
+    window: pb.GetContextWindowResponse, whole: int
+) -> list[tuple[pb.ContextWindowPart, float, float]]:
+    """Returns each part that has tokens, with the place and the width of its bar."""
+    bars, place = [], 0.0
+    for part in window.parts:
+        if part.tokens:
+            width = part.tokens * BAR_WIDTH / whole
+            bars.append((part, place, width))
+            place += width
+    return bars
+
+
+async def compact(visit: Visit) -> Response:
+    """Puts a summary in the place of older messages."""
+    agent_id, conversation_id = visit.argument("agent_id"), visit.form.text("conversation_id")
+    done = await visit.services.agents.CompactConversation(
+        pb.CompactConversationRequest(agent_id=agent_id, conversation_id=conversation_id)
+    )
+    if visit.by_htmx:
+        return visit.page("parts/compacted.html", done=done)
+    return visit.go_to(f"/agents/{agent_id}/context?conversation={conversation_id}")
+
+
+VIEWS = (
+    ViewRoute("/agents/{agent_id}/context", context),
+    ViewRoute("/agents/{agent_id}/compact", compact, "POST"),
+)

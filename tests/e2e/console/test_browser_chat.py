@@ -1,0 +1,159 @@
+"""The chat in Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser import Window, open_window
+from console_client import HOSTILE
+from doubles.script import Call, ModelCall, Reply, call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
+from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from whole_system import System
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process]
+
+
+async def open_chat(page: Page, agent: agent_pb.Agent) -> None:
+    await page.goto(f"/console/agents/{agent.id}/chat")
+    await expect(page.get_by_role("heading", name=agent.name)).to_be_visible()
+
+
+async def test_reply_streams_with_reasoning_calls_and_edits(system: System, window: Window) -> None:
+    agent = await system.make_agent(blocks=[NewBlock(label="human", value="Likes tea.")])
+    edit = {"label": "human", "old_str": "Likes tea.", "new_str": "Likes coffee."}
+    held = asyncio.Event()
+
+    def answer(model_call: ModelCall) -> Reply:
+        if model_call.answered:
+            return say("Noted: you like coffee now, at last.", held=held, pause=0.01)
+        return Reply(reasoning="A change of taste.", calls=[Call("memory_replace", edit)])
+
+    system.model.respond(answer)
+    page = window.page
+    await open_chat(page, agent)
+    await page.keyboard.type("I like coffee.")
+    await page.keyboard.press("Enter")
+    log = page.get_by_role("log")
+    await expect(log.get_by_text("I like coffee.")).to_be_visible()
+    # The reply is held by the model: what is seen now was streamed.
+    await expect(log.locator(".diff .del")).to_have_text("-Likes tea.")
+    await expect(log.locator(".diff .add")).to_have_text("+Likes coffee.")
+    await expect(log.locator(".run")).to_have_attribute("aria-busy", "true")
+    await expect(log.get_by_role("button", name="Cancel")).to_be_visible()
+    assert await window.accessibility_faults() == []
+    held.set()
+    await expect(log.get_by_text("Noted: you like coffee now, at last.")).to_be_visible()
+    await expect(log.locator(".run")).to_have_attribute("aria-busy", "false")
+    await expect(log.get_by_role("button", name="Cancel")).to_have_count(0)
+    await log.locator(".reasoning summary").first.click()
+    await expect(log.get_by_text("A change of taste.")).to_be_visible()
+    await log.locator(".call summary").click()
+    await expect(log.get_by_text('"old_str": "Likes tea."')).to_be_visible()
+    assert await window.accessibility_faults() == []
+    await page.reload()
+    await expect(log.locator(".diff .add")).to_have_text("+Likes coffee.")
+
+
+async def test_run_is_cancelled(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    system.model.respond(lambda _: say("A long story. " * 400, pause=0.05))
+    page = window.page
+    await open_chat(page, agent)
+    await page.get_by_label("Message", exact=True).fill("Tell me a story.")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("log").get_by_text("A long story.")).to_be_visible()
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_text("Cancelled.")).to_be_visible()
+
+
+async def test_approval_is_answered_in_place(system: System, window: Window) -> None:
+    agent = await system.make_agent(
+        tool_rules=[
+            ToolRule(type=TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="conversation_search")
+        ]
+    )
+    system.model.script(call("conversation_search", {"query": "tea"}), say("You like tea."))
+    page = window.page
+    await open_chat(page, agent)
+    await page.get_by_label("Message", exact=True).fill("Do I like tea?")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_text("Waits for your approval")).to_be_visible()
+    assert await window.accessibility_faults() == []
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.get_by_text("You like tea.")).to_be_visible()
+    await expect(page.get_by_text("Waits for your approval")).to_have_count(0)
+
+
+async def test_conversation_is_forked_and_another_started(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("First reply."), say("Second reply."), say("Third reply."))
+    await system.send(agent, "One")
+    await system.send(agent, "Two")
+    page = window.page
+    await open_chat(page, agent)
+    first = page.get_by_role("article").filter(has_text="First reply.")
+    await first.get_by_role("button", name="Fork here").click()
+    await expect(page).to_have_url(re.compile("conversation=conversation-"))
+    await expect(page.get_by_text("First reply.")).to_be_visible()
+    await expect(page.get_by_text("Second reply.")).to_have_count(0)
+    await page.get_by_label("Message", exact=True).fill("Three")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_text("Third reply.")).to_be_visible()
+
+    await page.locator(".conversations > summary").click()
+    await page.get_by_label("Title of a new conversation").fill("Elsewhere")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.locator(".conversations > summary")).to_contain_text("Elsewhere")
+
+
+async def test_hostile_texts_run_no_script(system: System, window: Window) -> None:
+    agent = await system.make_agent(
+        description=HOSTILE, blocks=[NewBlock(label="human", value=HOSTILE)]
+    )
+    edit = {"label": "human", "old_str": HOSTILE, "new_str": "<svg onload=alert(1)>"}
+    system.model.script(
+        Reply(
+            text=HOSTILE,
+            reasoning=HOSTILE,
+            calls=[Call("memory_replace", edit, id="\"'><script>alert(2)</script>")],
+        ),
+        say("<a href='javascript:alert(1)'>" + HOSTILE),
+    )
+    page = window.page
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    await open_chat(page, agent)
+    await page.get_by_label("Message", exact=True).fill(HOSTILE)
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".run")).to_have_attribute("aria-busy", "false")
+    await expect(page.get_by_role("log").get_by_text("<a href='javascript:")).to_be_visible()
+    for path in ("chat", "memory", "settings"):
+        await page.goto(f"/console/agents/{agent.id}/{path}")
+        foreign = await page.locator("main script, main [onerror], main [onload]").count()
+        assert foreign == 0
+    assert dialogs == []
+
+
+async def test_phone_shows_the_chat_without_scrolling_sideways(
+    system: System, browser: Browser
+) -> None:
+    agent = await system.make_agent()
+    system.model.script(
+        Reply(calls=[Call("conversation_search", {"query": "x" * 400})]), say("y" * 400)
+    )
+    await system.send(agent, "z" * 400)
+    async with open_window(browser, system.http_url, phone=True, dark=True) as window:
+        page = window.page
+        await page.goto(f"/console/agents/{agent.id}/chat")
+        await page.get_by_label("API key").fill(system.key)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_text("y" * 400)).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert await window.accessibility_faults() == []
+        assert window.faults == []

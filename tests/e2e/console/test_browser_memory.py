@@ -1,0 +1,128 @@
+"""Memory, files and the context window in Chromium."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from browser import Window, open_window
+from doubles.script import say
+from strata.api.common.v1 import message_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from uploading import make_folder, upload
+from whole_system import System
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process]
+
+
+async def test_block_is_edited_explained_and_undone(system: System, window: Window) -> None:
+    agent = await system.make_agent(blocks=[block_pb.NewBlock(label="human", value="Likes tea.")])
+    await system.blocks.EditBlock(
+        block_pb.EditBlockRequest(
+            agent_id=agent.id,
+            label="human",
+            append=block_pb.AppendEdit(content="Read a page."),
+            origin=block_pb.EditOrigin(
+                kind=block_pb.EDITOR_KIND_AGENT, taint=[message_pb2.PROVENANCE_WEB]
+            ),
+        )
+    )
+    page = window.page
+    await page.goto(f"/console/agents/{agent.id}/memory")
+    await expect(page.get_by_text("untrusted: from the web")).to_be_visible()
+    assert await window.accessibility_faults() == []
+    await page.get_by_role("link", name="human").click()
+    await page.get_by_label("Text", exact=True).fill("Likes tea.\nRead a page.\nHas a cat.")
+    await page.get_by_label("Why, kept in the history").fill("told by phone")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("told by phone")).to_be_visible()
+    await page.get_by_text("Revision 3").click()
+    await expect(page.locator(".diff .add")).to_have_text("+Has a cat.")
+    assert await window.accessibility_faults() == []
+    await page.get_by_role("button", name="Undo this edit").first.click()
+    await expect(page.get_by_text("Revision 4")).to_be_visible()
+    assert (await system.block(agent, "human")).value == "Likes tea.\nRead a page."
+    await page.get_by_role("link", name="Who wrote each line").first.click()
+    await expect(page.get_by_role("row").filter(has_text="Read a page.")).to_contain_text(
+        "the agent"
+    )
+    assert await window.accessibility_faults() == []
+
+
+async def test_recall_and_archival_memory_are_searched(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("The kestrels nest in the tower."))
+    await system.send(agent, "Where do kestrels nest?")
+    page = window.page
+    await page.goto(f"/console/agents/{agent.id}/recall")
+    await page.keyboard.type("kestrels")
+    await page.keyboard.press("Enter")
+    hit = page.get_by_role("region", name="Match 1")
+    await expect(hit).to_contain_text("kestrels nest")
+    await hit.locator(".score summary").click()
+    await expect(hit.get_by_text("Rank by words")).to_be_visible()
+    assert await window.accessibility_faults() == []
+
+    await page.get_by_role("link", name="Archival").click()
+    await page.get_by_text("New passage").click()
+    await page.get_by_label("Text", exact=True).fill("The boat is called Merganser.")
+    await page.get_by_role("button", name="Store").click()
+    await expect(page.get_by_text("The boat is called Merganser.")).to_be_visible()
+    await page.get_by_label("Words or a question").fill("Merganser")
+    await page.get_by_role("button", name="Search").click()
+    await expect(page.locator("#passages .score")).to_have_count(1)
+    assert await window.accessibility_faults() == []
+
+
+async def test_file_is_uploaded_with_progress(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    page = window.page
+    await page.goto(f"/console/agents/{agent.id}/files")
+    await page.get_by_label("Name", exact=True).fill(f"browser {agent.id[-8:]}")
+    await page.get_by_role("button", name="Create and attach").click()
+    await page.get_by_label("Upload files").set_input_files(
+        {"name": "plants.md", "mimeType": "text/markdown", "buffer": b"Water them.\n" * 1000}
+    )
+    row = page.locator("li.file")
+    await expect(row).to_contain_text("plants.md")
+    await expect(page.get_by_role("status").filter(has_text="is stored")).to_be_visible()
+    # The row asks for news until the file is ready; the link is there once it was read.
+    await row.get_by_role("link", name="plants.md").click()
+    await expect(page.get_by_text("Water them.").first).to_be_visible()
+    assert await window.accessibility_faults() == []
+
+
+async def test_context_window_is_a_bar_with_a_legend(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."))
+    await system.send(agent, "Hello.")
+    page = window.page
+    await page.goto(f"/console/agents/{agent.id}/context")
+    bar = page.get_by_role("img", name="Context window")
+    await expect(bar).to_be_visible()
+    for name in ("Instructions", "Memory blocks", "Tools", "Messages"):
+        await expect(page.get_by_role("rowheader", name=name)).to_be_visible()
+    assert await bar.locator("rect[class^=part-]").count() >= 4
+    assert await window.accessibility_faults() == []
+
+
+async def test_pages_of_memory_fit_a_phone(system: System, browser: Browser) -> None:
+    agent = await system.make_agent(
+        blocks=[block_pb.NewBlock(label="notes", value="long " * 400 + "x" * 400)]
+    )
+    folder = await make_folder(system, f"phone {agent.id[-8:]} {'n' * 60}")
+    await upload(system, folder.id, f"{'f' * 80}.md", b"Text.")
+    block = await system.block(agent, "notes")
+    async with open_window(browser, system.http_url, phone=True) as window:
+        page = window.page
+        await page.goto("/console/")
+        await page.get_by_label("API key").fill(system.key)
+        await page.get_by_role("button", name="Sign in").click()
+        for path in (
+            *(f"agents/{agent.id}/{tab}" for tab in ("memory", "archival", "files", "context")),
+            f"blocks/{block.id}",
+            f"blocks/{block.id}/blame",
+        ):
+            await page.goto(f"/console/{path}")
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        assert window.faults == []

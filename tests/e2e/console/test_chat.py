@@ -1,0 +1,238 @@
+"""The chat: live runs, tool calls, edits of memory, approvals, conversations, forks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from chat_messages import text_of
+from console_client import HOSTILE, ConsoleClient, shown
+from doubles.script import Call, Reply, call, say
+from image_samples import png
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
+from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HTMX = {"hx-request": "true"}
+APPROVED = [ToolRule(type=TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="conversation_search")]
+
+
+async def sent(ann: ConsoleClient, agent: agent_pb.Agent, text: str = "Hello.") -> str:
+    """Sends a message in the console; returns the id of the run."""
+    response = await ann.post(f"/agents/{agent.id}/messages", {"text": text}, headers=HTMX)
+    assert response.status_code == 200, response.text
+    match = re.search(r'data-events="/console/live/([^"]+)"', response.text)
+    assert match is not None, response.text
+    return match.group(1)
+
+
+def html_of(operations: list[dict[str, Any]]) -> str:
+    return "".join(operation.get("html", "") for operation in operations)
+
+
+async def test_run_streams_reasoning_text_and_calls(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent(blocks=[NewBlock(label="human", value="Likes tea.")])
+    edit = {"label": "human", "old_str": "Likes tea.", "new_str": "Likes <b>coffee</b>."}
+    system.model.script(
+        Reply(reasoning="They like coffee.", calls=[Call("memory_replace", edit)]),
+        say("Noted: you like coffee."),
+    )
+    operations = await ann.operations(await sent(ann, agent))
+    texts = [operation["text"] for operation in operations if operation["op"] == "text"]
+    assert "They like coffee." in "".join(texts)
+    assert "Noted: you like coffee." in "".join(texts)
+    assert len(texts) > 4, "the text comes in pieces"
+    html = html_of(operations)
+    assert "Running memory_replace" in html
+    assert '<div class="del"><del class="plain-mark">-Likes tea.' in html
+    assert "+Likes &lt;b&gt;coffee&lt;/b&gt;." in html
+    assert operations[-1]["op"] == "end"
+    puts = [operation["id"] for operation in operations if operation["op"] == "put"]
+    [stored] = [m for m in await system.log(agent) if text_of(m) == "Noted: you like coffee."]
+    assert stored.id in puts
+
+
+async def test_history_shows_calls_returns_and_edits(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent(blocks=[NewBlock(label="human", value="Likes tea.")])
+    system.model.script(
+        Reply(
+            text="Let me note that.",
+            reasoning="Worth keeping.",
+            calls=[Call("memory_insert", {"label": "human", "new_str": "Has a cat."})],
+        ),
+        say("Kept."),
+    )
+    await system.send(agent, "I have a cat.")
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    for text in ("I have a cat.", "Let me note that.", "Worth keeping.", "Kept.", "+Has a cat."):
+        assert text in page
+    assert "memory_insert" in page
+    assert page.index("I have a cat.") < page.index("Kept.")
+
+
+async def test_hostile_texts_of_a_turn_stay_texts(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    system.model.script(
+        Reply(text=HOSTILE, reasoning=HOSTILE, calls=[Call("archival_memory_search", HOSTILE)]),
+        Reply(calls=[Call("<b>tool</b>", {"query": HOSTILE}, id='"><script>alert(2)</script>')]),
+        say(HOSTILE),
+    )
+    html = html_of(await ann.operations(await sent(ann, agent, HOSTILE)))
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    for rendered in (html, page):
+        assert shown(HOSTILE) in rendered
+        assert "<script>alert" not in rendered
+        assert "<img src=x" not in rendered
+        assert "<b>tool" not in rendered
+        assert "\u202e" not in rendered
+
+
+async def test_failed_run_says_why(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent(model="openai/test-model")
+    system.model.respond(lambda _: Reply(text="", refusal="I will not."))
+    operations = await ann.operations(await sent(ann, agent))
+    assert "status failed" in html_of(operations[-2:])
+
+
+async def test_message_without_htmx_leads_back_to_the_chat(
+    system: System, ann: ConsoleClient
+) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Hello."))
+    response = await ann.post(f"/agents/{agent.id}/messages", {"text": "Hello."})
+    assert response.status_code == 303
+    expected = f"/console/agents/{agent.id}/chat?conversation={agent.default_conversation_id}"
+    assert response.headers["location"] == expected
+
+
+async def test_blank_message_is_refused(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    response = await ann.post(f"/agents/{agent.id}/messages", {"text": " "}, headers=HTMX)
+    assert (response.status_code, response.headers["hx-retarget"]) == (400, "#notices")
+
+
+async def test_page_follows_an_open_run_which_is_cancelled(
+    system: System, ann: ConsoleClient
+) -> None:
+    agent = await system.make_agent()
+    system.model.respond(lambda _: say("A long story. " * 500, pause=0.05))
+    run_id = await sent(ann, agent, "Tell me a story.")
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert f'data-events="/console/live/{run_id}"' in page
+    response = await ann.post(f"/live/{run_id}/cancel", headers=HTMX)
+    assert response.status_code == 204
+    operations = await ann.operations(run_id)
+    assert "Cancelled." in html_of(operations[-2:])
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert "data-events" not in page
+    assert "Tell me a story." in page
+
+
+async def test_approval_is_shown_and_answered(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent(tool_rules=APPROVED)
+    system.model.script(call("conversation_search", {"query": "tea"}))
+    operations = await ann.operations(await sent(ann, agent, "Do I like tea?"))
+    html = html_of(operations)
+    assert "Waits for your approval" in html
+    assert "The run waits for an answer." in html
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    fields = dict(re.findall(r'name="(call|hash|return|approved)" value="([^"]*)"', page))
+    [approval_id] = re.findall(r'hx-post="/console/approvals/([^"]+)"', page)
+
+    wrong = await ann.post(f"/approvals/{approval_id}", {**fields, "answer": "perhaps"})
+    assert wrong.status_code == 400
+    other = {**fields, "answer": "approve", "hash": "0" * 64}
+    assert (await ann.post(f"/approvals/{approval_id}", other)).status_code == 400
+    system.model.script(say("You like tea."))
+    answered = await ann.post(
+        f"/approvals/{approval_id}", {**fields, "answer": "approve"}, headers=HTMX
+    )
+    assert answered.status_code == 200, answered.text
+    assert "hx-swap-oob" in answered.text
+    [run_id] = re.findall(r'data-events="/console/live/([^"]+)"', answered.text)
+    assert "You like tea." in html_of(await ann.operations(run_id))
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert 'hx-post="/console/approvals' not in page
+    assert "Approved" in page
+    again = await ann.post(f"/approvals/{approval_id}", {**fields, "answer": "approve"})
+    assert (again.status_code, "APPROVAL_DECIDED" in again.text) == (400, True)
+
+
+async def test_denial_gives_the_reason_to_the_agent(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent(tool_rules=APPROVED)
+    system.model.script(call("conversation_search", {"query": "tea"}), say("Then not."))
+    await system.send(agent, "Do I like tea?")
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    fields = dict(re.findall(r'name="(call|hash|return|approved)" value="([^"]*)"', page))
+    [approval_id] = re.findall(r'hx-post="/console/approvals/([^"]+)"', page)
+    answer = {**fields, "answer": "deny", "reason": "Not <today>."}
+    response = await ann.post(f"/approvals/{approval_id}", answer, headers=HTMX)
+    [run_id] = re.findall(r'data-events="/console/live/([^"]+)"', response.text)
+    await ann.operations(run_id)
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert "Not &lt;today&gt;." in page
+    assert "Not <today>." in str((await system.log(agent))[-2])
+
+
+async def test_conversations_are_started_and_forked(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    response = await ann.post(f"/agents/{agent.id}/conversations", {"title": "On <birds>"})
+    path = response.headers["location"].removeprefix("/console")
+    page = (await ann.get(path)).text
+    assert "On &lt;birds&gt;" in page
+    system.model.script(say("First."), say("Second."))
+    await system.send(agent, "One")
+    await system.send(agent, "Two")
+    [first] = [m for m in await system.log(agent) if text_of(m) == "First."]
+    response = await ann.post(
+        f"/agents/{agent.id}/fork",
+        {"conversation_id": agent.default_conversation_id, "message_id": first.id},
+    )
+    page = (await ann.get(response.headers["location"].removeprefix("/console"))).text
+    assert ("First." in page, "Second." in page) == (True, False)
+
+
+async def test_earlier_messages_are_loaded_by_pages(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    texts = [f"message number {number}" for number in range(50)]
+    inputs = [
+        message_pb2.MessageInput(parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))])
+        for text in texts
+    ]
+    system.model.script(say("Read."))
+    request = run_pb.SendMessageRequest(agent_id=agent.id, messages=inputs)
+    async for _ in system.runs.SendMessage(request):
+        pass
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert ("number 49" in page, "number 3<" in page) == (True, False)
+    [path] = re.findall(r'hx-get="/console(/agents/[^"]+/chat/earlier[^"]+)"', page)
+    part = (await ann.get(path.replace("&amp;", "&"), headers=HTMX)).text
+    assert ("number 3<" in part, "number 49" in part) == (True, False)
+
+
+async def test_image_of_a_message_is_shown(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("A picture."))
+    image = message_pb2.ImagePart(data=png(4, 3), alt_text='A "dot"')
+    message = message_pb2.MessageInput(
+        parts=[
+            message_pb2.Part(text=message_pb2.TextPart(text="Look.")),
+            message_pb2.Part(image=image),
+        ]
+    )
+    async for _ in system.runs.SendMessage(
+        run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
+    ):
+        pass
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    [path] = set(re.findall(r'src="/console(/images/[0-9a-f]+)"', page))
+    assert 'alt="A &#34;dot&#34;"' in page
+    response = await ann.get(path)
+    assert (response.headers["content-type"], response.content) == ("image/png", png(4, 3))
