@@ -289,6 +289,7 @@ def _http(settings: GatewaySettings) -> Sequence[Listener]:
         max_message_bytes=settings.limits.max_message_bytes,
         origins=settings.http_origins,
         console_secret=settings.pepper() if settings.console else "",
+        public_url=settings.http_public_url,
     )
     return (HttpListener(application, settings.tcp_host, settings.http_port, settings.tls),)
 

@@ -48,9 +48,10 @@ class GatewaySettings(MasterKeySettings):
         ge=0,
         le=65535,
         validation_alias=AliasChoices("STRATA_GATEWAY_HTTP_PORT", "STRATA_HTTP_PORT", "http_port"),
-        description="Port for HTTP: the Connect protocol, gRPC-Web, the API of OpenAI and the web"
-        " console, with the same address and certificate as gRPC; 0 lets the system choose. Unset"
-        " means no HTTP; `strata up` takes 7680, or the next free port. Also STRATA_HTTP_PORT.",
+        description="Port for HTTP: the API of OpenAI, the Connect protocol, gRPC-Web, MCP, A2A and"
+        " the web console, with the same address and certificate as gRPC; 0 lets the system choose."
+        " Unset means no HTTP; `strata up` takes 7680, or the next free port. Also"
+        " STRATA_HTTP_PORT.",
     )
     metrics_port: int | None = Field(
         default=None,
@@ -70,6 +71,12 @@ class GatewaySettings(MasterKeySettings):
     console: bool = Field(
         default=True,
         description="Serve the web console at /console of the HTTP port; off for an API alone.",
+    )
+    http_public_url: str = Field(
+        default="",
+        description="URL under which clients reach the HTTP port, such as https://strata.example,"
+        " for the cards of agents; by default that of the request, which behind a proxy that ends"
+        " TLS is not it.",
     )
     tls_certificate_file: Path | None = Field(
         default=None,

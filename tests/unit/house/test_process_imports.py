@@ -1,4 +1,7 @@
-"""No process of the product loads Qdrant's client; the ban in `pyproject.toml` covers the rest."""
+"""No process of the product loads Qdrant's client, or what only some clients need, at its start.
+
+The ban in `pyproject.toml` covers the rest.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,22 @@ PROGRAMS = {program.partition(":")[0] for program in PROJECT["scripts"].values()
 PROCESSES = sorted(
     PROGRAMS
     | {
+        "strata.gateway.http.application",
         "strata.standalone.compose.single",
         "strata.standalone.compose.split",
         "strata.standalone.vectors.server",
     }
 )
 CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.async_qdrant_client")
+ON_DEMAND = ("a2a", "strata.gateway.http.mcp")
+"""Loaded at the first request for them."""
 
 
 @pytest.mark.child_process
-def test_no_process_loads_qdrants_client() -> None:
+def test_no_process_loads_libraries_that_it_may_not_need() -> None:
     program = (
         f"import sys, {', '.join(PROCESSES)}\n"
-        f"print([name for name in {CLIENT!r} if name in sys.modules],"
+        f"print([name for name in {CLIENT + ON_DEMAND!r} if name in sys.modules],"
         " 'qdrant_client.grpc' in sys.modules)"
     )
     done = subprocess.run(

@@ -59,6 +59,7 @@ def http_application(
     max_message_bytes: int,
     origins: Sequence[str] = (),
     console_secret: str = "",
+    public_url: str = "",
 ) -> Application:
     """Returns the application of the HTTP port.
 
@@ -69,6 +70,7 @@ def http_application(
             all.
         console_secret: Encrypts the sessions of the console, the same on every replica; empty for
             no console.
+        public_url: Where clients reach the port; empty for the address that each request names.
     """
     bodies = LargeBodies(channel)
     messages = JsonMessages(bodies)
@@ -86,11 +88,30 @@ def http_application(
             if method.server_streaming and not method.client_streaming
         },
     )
+    # The SDKs of MCP and A2A take 25 MB and 5 MB; the console compiles templates.
+    mcp = _OnDemand(
+        lambda: import_module("strata.gateway.http.mcp").McpApplication(
+            channel, max_body_bytes=max_message_bytes
+        )
+    )
+    a2a = _OnDemand(
+        lambda: import_module("strata.gateway.http.a2a.application").A2aApplication(
+            channel, bodies, max_body_bytes=max_message_bytes, public_url=public_url
+        )
+    )
+    started = time.time()
+    console = _OnDemand(
+        lambda: import_module("strata.gateway.console.application").console_application(
+            channel, console_secret, max_body_bytes=max_message_bytes, started=started
+        )
+    )
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
         *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
-        Route("/mcp/{agent}", _mcp(channel, max_message_bytes)),
-        *([_console(channel, console_secret, max_message_bytes)] if console_secret else ()),
+        Route("/mcp/{agent}", mcp),
+        Route("/a2a/{agent}", a2a, methods=["POST"]),
+        Route("/a2a/{agent}/.well-known/agent-card.json", a2a, methods=["GET"]),
+        *([Mount(CONSOLE_PATH, console)] if console_secret else ()),
         *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
     ]
     cors = Middleware(
@@ -118,39 +139,15 @@ async def _not_found(request: Request, _: Exception) -> Response:
     return JSONResponse({"code": "not_found", "message": message}, status_code=404)
 
 
-def _mcp(channel: grpc.aio.Channel, max_body_bytes: int) -> Application:
-    def load() -> Application:
-        # The SDK takes 22 MB and most of a second.
-        module = import_module("strata.gateway.http.mcp")
-        application: Application = module.McpApplication(channel, max_body_bytes=max_body_bytes)
-        return application
-
-    return _OnDemand(load)
-
-
-def _console(channel: grpc.aio.Channel, secret: str, max_body_bytes: int) -> Mount:
-    started = time.time()
-
-    def load() -> Application:
-        # Loads Jinja2 and compiles the templates.
-        module = import_module("strata.gateway.console.application")
-        application: Application = module.console_application(
-            channel, secret, max_body_bytes=max_body_bytes, started=started
-        )
-        return application
-
-    return Mount(CONSOLE_PATH, _OnDemand(load))
-
-
 class _OnDemand:
-    """Loads an application, in a thread, at its first request.
+    """Makes an application at its first request, in a thread, since that loads large libraries.
 
     Args:
-        load: Imports the application and returns it.
+        make: Makes it.
     """
 
-    def __init__(self, load: Callable[[], Application]) -> None:
-        self._load = load
+    def __init__(self, make: Callable[[], Application]) -> None:
+        self._make = make
         self._lock = asyncio.Lock()
         self._application: Application | None = None
 
@@ -158,7 +155,7 @@ class _OnDemand:
         if self._application is None:
             async with self._lock:
                 if self._application is None:
-                    self._application = await asyncio.to_thread(self._load)
+                    self._application = await asyncio.to_thread(self._make)
         await self._application(scope, receive, send)
 
 

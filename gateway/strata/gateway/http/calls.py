@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
+from strata.api.agent_loop.v1 import agent_service_pb2
+from strata.api.common.v1 import run_event_pb2
 from strata.gateway.auth.authenticator import API_KEY_HEADER
+from strata.shared.ids import is_id
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 
 # The headers of a request that a call takes over as its metadata.
 _FORWARDED = (AUTHORIZATION_KEY, API_KEY_HEADER, REQUEST_ID_KEY, TRACEPARENT_KEY)
+
+
+RunEvents = AsyncGenerator[run_event_pb2.RunEvent]
+"""Events of a run, to its end."""
 
 
 class HeaderLookup(Protocol):
@@ -39,6 +47,36 @@ def request_id_in(trailing: Mapping[str, str | bytes]) -> str | None:
     """Returns the id by which the logs know a call, from its trailing metadata."""
     value = trailing.get(REQUEST_ID_KEY)
     return value if isinstance(value, str) else None
+
+
+def agent_request(agent: str) -> agent_service_pb2.GetAgentRequest:
+    """Returns the request for an agent that a client names by id or by name."""
+    if is_id(agent, "agent"):
+        return agent_service_pb2.GetAgentRequest(agent_id=agent)
+    return agent_service_pb2.GetAgentRequest(name=agent)
+
+
+async def events_of_run(call: Any) -> RunEvents:
+    """Returns the events of a call that streams a run.
+
+    Raises:
+        grpc.aio.AioRpcError: The call failed.
+    """
+    try:
+        async for response in call:
+            event: run_event_pb2.RunEvent = response.event
+            yield event
+    finally:
+        # If the client has left, the call is over; the run goes on.
+        call.cancel()
+
+
+async def after_first(first: run_event_pb2.RunEvent, others: RunEvents) -> RunEvents:
+    """Returns events of which the first one has been read."""
+    async with aclosing(others):
+        yield first
+        async for event in others:
+            yield event
 
 
 class BodyTooLargeError(Exception):

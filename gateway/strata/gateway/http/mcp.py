@@ -14,9 +14,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 
-from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
-from strata.gateway.http.calls import metadata_of
+from strata.gateway.http.calls import agent_request, metadata_of
 from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.gateway.http.keyed_services import KeyedServices
 from strata.protocol.error_text import error_lines
@@ -25,7 +24,6 @@ from strata.protocol.status import code_of
 from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.server import build_server
 from strata.shared.http_listener import Receive, Scope, Send
-from strata.shared.ids import is_id
 from strata.shared.scopes import Scope as KeyScope
 from strata.shared.search.time_expressions import zone_of
 
@@ -73,11 +71,7 @@ async def _memory_of(services: KeyedServices, name: str, headers: Headers) -> Ag
         StrataError: The key is not valid, or there is no such agent in its project.
     """
     who = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
-    by_id = is_id(name, "agent")
-    request = agent_service_pb2.GetAgentRequest(
-        agent_id=name if by_id else "", name="" if by_id else name
-    )
-    agent = (await services.agents.GetAgent(request)).agent
+    agent = (await services.agents.GetAgent(agent_request(name))).agent
 
     @asynccontextmanager
     async def connected() -> AsyncIterator[KeyedServices]:

@@ -10,8 +10,8 @@ import grpc.aio
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc
+from strata.gateway.http.calls import agent_request
 from strata.gateway.http.openai_api.errors import ApiError, of_call
-from strata.shared.ids import is_id
 
 _PAGE = 500
 
@@ -56,12 +56,8 @@ class Agents:
         Raises:
             ApiError: There is none, or the call failed.
         """
-        by_id = is_id(model, "agent")
         try:
-            response = await self._agents.GetAgent(
-                pb.GetAgentRequest(agent_id=model) if by_id else pb.GetAgentRequest(name=model),
-                metadata=metadata,
-            )
+            response = await self._agents.GetAgent(agent_request(model), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             failure = of_call(error)
             if error.code() in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}:

@@ -1,22 +1,16 @@
-"""Answers to requests over HTTP: errors in the form of OpenAI, and streams of events."""
+"""Answers to requests over HTTP: errors in the form of OpenAI."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
 
 import grpc.aio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from strata.gateway.http.calls import BodyTooLargeError
 from strata.gateway.http.openai_api.errors import ApiError, of_call
-
-# Shorter than the idle times of proxies and clients.
-_KEEP_ALIVE_S = 15.0
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -36,33 +30,3 @@ def answering(handle: Handler) -> Handler:
         return JSONResponse(failure.body, status_code=failure.status, headers=failure.headers)
 
     return answer
-
-
-def event_stream(events: AsyncIterator[bytes]) -> Response:
-    """Returns a response that is a stream of server-sent events."""
-    return StreamingResponse(
-        _kept_alive(events),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
-
-
-def server_sent(body: dict[str, Any], name: str = "") -> bytes:
-    """Returns an event, with a name if it has one."""
-    head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
-
-
-async def _kept_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Adds comments while an agent works without a word, so that nobody takes it for dead."""
-    while True:
-        waiting = asyncio.ensure_future(anext(events, None))
-        try:
-            while not (await asyncio.wait((waiting,), timeout=_KEEP_ALIVE_S))[0]:
-                yield b": the agent is working\n\n"
-            event = waiting.result()
-        finally:
-            waiting.cancel()
-        if event is None:
-            return
-        yield event

@@ -16,10 +16,10 @@ from starlette.routing import BaseRoute, Route
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
-from strata.gateway.http.calls import metadata_of, read_body
+from strata.gateway.http.calls import after_first, metadata_of, read_body
 from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.openai_api.agents import Agents, check_tools
-from strata.gateway.http.openai_api.answering import answering, event_stream, server_sent
+from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.conversations import UserConversations
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
 from strata.gateway.http.openai_api.replies import Piece, pieces_of
@@ -36,9 +36,9 @@ from strata.gateway.http.openai_api.responses_requests import (
 from strata.gateway.http.openai_api.run_calls import (
     IDEMPOTENCY_KEY,
     RunCalls,
-    after_first,
     events_of,
 )
+from strata.gateway.http.server_sent_events import event_stream, server_sent
 from strata.protocol.errors import Reason
 from strata.shared.ids import is_id
 

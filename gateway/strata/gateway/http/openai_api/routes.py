@@ -16,13 +16,14 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.gateway.http.calls import metadata_of, read_body
 from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.openai_api.agents import Agents, check_tools
-from strata.gateway.http.openai_api.answering import answering, event_stream, server_sent
+from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.conversations import UserConversations
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
 from strata.gateway.http.openai_api.requests import parse_chat_request
 from strata.gateway.http.openai_api.responses_routes import ResponsesApi
 from strata.gateway.http.openai_api.run_calls import IDEMPOTENCY_KEY, RunCalls
+from strata.gateway.http.server_sent_events import event_stream, server_sent
 from strata.shared.ids import new_id
 
 _OWNER = "strata"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
-from strata.api.common.v1 import message_pb2, response_format_pb2, run_event_pb2
+from strata.api.common.v1 import message_pb2, response_format_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
+from strata.gateway.http.calls import RunEvents, events_of_run
 from strata.gateway.http.openai_api.errors import ApiError, of_call
 from strata.gateway.http.openai_api.inputs import AgentInput, ToolResult
 
@@ -38,7 +40,7 @@ class RunCalls:
         *,
         request_id: str,
         metadata: Any,
-    ) -> AsyncIterator[run_event_pb2.RunEvent]:
+    ) -> RunEvents:
         """Returns the events of a new run.
 
         Args:
@@ -130,27 +132,15 @@ def _by_call(results: Sequence[ToolResult]) -> dict[str, str]:
     return {result.tool_call_id: result.content for result in results}
 
 
-async def events_of(call: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+async def events_of(call: Any) -> RunEvents:
     """Returns the events of a call that streams a run.
 
     Raises:
         ApiError: The call failed.
     """
     try:
-        async for response in call:
-            event: run_event_pb2.RunEvent = response.event
-            yield event
+        async with aclosing(events_of_run(call)) as events:
+            async for event in events:
+                yield event
     except grpc.aio.AioRpcError as error:
         raise of_call(error) from error
-    finally:
-        # If the client has left, the call is over; the run goes on.
-        call.cancel()
-
-
-async def after_first(
-    first: run_event_pb2.RunEvent, others: AsyncIterator[run_event_pb2.RunEvent]
-) -> AsyncIterator[run_event_pb2.RunEvent]:
-    """Returns events of which the first one has been read."""
-    yield first
-    async for event in others:
-        yield event

@@ -1,0 +1,178 @@
+"""The methods of both versions of the protocol, and the JSON of each.
+
+Version 1.0 is the JSON of protobuf messages. Version 0.3 has other names and other JSON, which the
+SDK converts. The names of the methods tell the versions apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from a2a.compat.v0_3 import conversions, types
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from pydantic import BaseModel, ValidationError
+
+from strata.gateway.http.a2a.json_rpc import RpcRequest
+
+_PROBLEM_CHARS = 300
+
+
+class Operation(Enum):
+    """What a method does."""
+
+    SEND = auto()
+    STREAM = auto()
+    GET = auto()
+    CANCEL = auto()
+    SUBSCRIBE = auto()
+    LIST = auto()
+    PUSH_NOTIFICATIONS = auto()
+    EXTENDED_CARD = auto()
+
+
+class Dialect(Protocol):
+    """The JSON of one version."""
+
+    def request(self, request: RpcRequest, kind: type[Message]) -> Any:
+        """Returns the parameters of a request as a message of version 1.0.
+
+        Raises:
+            InvalidParamsError: They are not those of the method.
+        """
+        ...
+
+    def task(self, task: pb.Task) -> Any:
+        """Returns a task."""
+        ...
+
+    def sent(self, task: pb.Task) -> Any:
+        """Returns the task of a message that was sent."""
+        ...
+
+    def update(self, update: pb.StreamResponse) -> Any:
+        """Returns an event of a stream."""
+        ...
+
+
+class _Current:
+    """Version 1.0."""
+
+    def request(self, request: RpcRequest, kind: type[Message]) -> Any:
+        try:
+            # A newer client may send fields that this version does not have.
+            return json_format.ParseDict(request.params, kind(), ignore_unknown_fields=True)
+        except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
+            raise _invalid(str(error).partition("\n")[0]) from error
+
+    def task(self, task: pb.Task) -> Any:
+        return json_format.MessageToDict(task)
+
+    def sent(self, task: pb.Task) -> Any:
+        return json_format.MessageToDict(pb.SendMessageResponse(task=task))
+
+    def update(self, update: pb.StreamResponse) -> Any:
+        return json_format.MessageToDict(update)
+
+
+class _Former:
+    """Version 0.3."""
+
+    def request(self, request: RpcRequest, kind: type[Message]) -> Any:
+        model, convert = _FORMER_REQUESTS[kind.DESCRIPTOR.name]
+        sent = {"id": request.id or 0, "params": request.params}
+        try:
+            return convert(model.model_validate(sent))
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(step) for step in problem["loc"])
+            raise _invalid(f"{place}: {problem['msg']}") from error
+        except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
+            raise _invalid(str(error).partition("\n")[0]) from error
+
+    def task(self, task: pb.Task) -> Any:
+        return _shown(conversions.to_compat_task(task))
+
+    def sent(self, task: pb.Task) -> Any:
+        return self.task(task)
+
+    def update(self, update: pb.StreamResponse) -> Any:
+        result = conversions.to_compat_stream_response(update).result
+        if isinstance(result, types.TaskStatusUpdateEvent):
+            # The stream also ends where the task waits for input.
+            waits = result.status.state is types.TaskState.input_required
+            result = result.model_copy(update={"final": result.final or waits})
+        return _shown(result)
+
+
+_FORMER_REQUESTS: Mapping[str, tuple[type[BaseModel], Callable[[Any], Message]]] = {
+    "SendMessageRequest": (
+        types.SendMessageRequest,
+        conversions.to_core_send_message_request,
+    ),
+    "GetTaskRequest": (types.GetTaskRequest, conversions.to_core_get_task_request),
+    "CancelTaskRequest": (types.CancelTaskRequest, conversions.to_core_cancel_task_request),
+    "SubscribeToTaskRequest": (
+        types.TaskResubscriptionRequest,
+        conversions.to_core_subscribe_to_task_request,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method.
+
+    Attributes:
+        operation: What it does.
+        kind: Its parameters, as version 1.0 has them.
+        dialect: The JSON of its version.
+    """
+
+    operation: Operation
+    kind: type[Message]
+    dialect: Dialect
+
+
+_CURRENT, _FORMER = _Current(), _Former()
+METHODS: Mapping[str, Method] = {
+    "SendMessage": Method(Operation.SEND, pb.SendMessageRequest, _CURRENT),
+    "SendStreamingMessage": Method(Operation.STREAM, pb.SendMessageRequest, _CURRENT),
+    "GetTask": Method(Operation.GET, pb.GetTaskRequest, _CURRENT),
+    "CancelTask": Method(Operation.CANCEL, pb.CancelTaskRequest, _CURRENT),
+    "SubscribeToTask": Method(Operation.SUBSCRIBE, pb.SubscribeToTaskRequest, _CURRENT),
+    "message/send": Method(Operation.SEND, pb.SendMessageRequest, _FORMER),
+    "message/stream": Method(Operation.STREAM, pb.SendMessageRequest, _FORMER),
+    "tasks/get": Method(Operation.GET, pb.GetTaskRequest, _FORMER),
+    "tasks/cancel": Method(Operation.CANCEL, pb.CancelTaskRequest, _FORMER),
+    "tasks/resubscribe": Method(Operation.SUBSCRIBE, pb.SubscribeToTaskRequest, _FORMER),
+}
+"""The methods that are served, by name."""
+
+REFUSED: Mapping[str, Operation] = {
+    "ListTasks": Operation.LIST,
+    "GetExtendedAgentCard": Operation.EXTENDED_CARD,
+    "agent/getAuthenticatedExtendedCard": Operation.EXTENDED_CARD,
+    "CreateTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
+    "GetTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
+    "ListTaskPushNotificationConfigs": Operation.PUSH_NOTIFICATIONS,
+    "DeleteTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/set": Operation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/get": Operation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/list": Operation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/delete": Operation.PUSH_NOTIFICATIONS,
+}
+"""The other methods of the protocol, by name."""
+
+
+def _shown(model: BaseModel) -> Any:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _invalid(problem: str) -> InvalidParamsError:
+    return InvalidParamsError(f"The parameters are not valid: {problem[:_PROBLEM_CHARS]}")

@@ -1,0 +1,239 @@
+"""Tasks of A2A, which are runs.
+
+A task has the id of the run that began it. If that run waits for decisions about tool calls, the
+run that continues with the answer belongs to the same task, and so on. All of it is in the event
+logs of the runs, so any replica serves any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+from a2a.types import a2a_pb2 as a2a
+from a2a.utils.errors import (
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.api.gateway.v1 import run_service_pb2_grpc
+from strata.gateway.http.a2a.inputs import (
+    check_message,
+    decisions_of,
+    message_input,
+    request_id_of,
+)
+from strata.gateway.http.a2a.replies import RunReply
+from strata.gateway.http.a2a.task_views import TaskView, no_updates, updates
+from strata.gateway.http.calls import RunEvents, after_first, events_of_run
+from strata.shared.ids import is_id
+
+
+class AgentTasks:
+    """The tasks of one agent.
+
+    All methods raise `grpc.aio.AioRpcError` if a call of the gateway fails.
+
+    Args:
+        channel: Calls the gateway.
+        agent: The agent.
+        metadata: The caller's credentials.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, agent: agent_service_pb2.Agent, metadata: Any
+    ) -> None:
+        self._runs: Any = run_service_pb2_grpc.RunServiceStub(channel)
+        self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
+        self._agent = agent
+        self._metadata = metadata
+
+    async def get(self, task_id: str) -> TaskView:
+        """Returns a task, from the stored events of its runs.
+
+        Raises:
+            TaskNotFoundError: There is none.
+        """
+        unknown = TaskNotFoundError(f"The agent has no task '{task_id}'.")
+        if not is_id(task_id, "run"):
+            raise unknown
+        run = await self._run(task_id)
+        if run.agent_id != self._agent.id:
+            raise unknown
+        task = TaskView.of_run(run)
+        while not task.under_way:
+            task.end(await self._stored_reply(task.run_id))
+            if task.approval is None:
+                break
+            approval = await self._approval(task.approval.approval_id)
+            if not approval.decided:
+                break
+            if not approval.answer_run_id:
+                task.lapse()
+                break
+            task.go_on(await self._run(approval.answer_run_id))
+        return task
+
+    async def send(self, request: a2a.SendMessageRequest) -> TaskView:
+        """Sends a message and returns its task: when it ends, or at once if the client asks for it.
+
+        Raises:
+            A2AError: The message cannot be sent.
+        """
+        check_message(request)
+        message = request.message
+        if request.configuration.return_immediately and not message.task_id:
+            started = await self._runs.StartRun(
+                pb.StartRunRequest(**await self._new_message(message)), metadata=self._metadata
+            )
+            return TaskView.of_run(started.run)
+        task, events = await self._begin(message)
+        if request.configuration.return_immediately:
+            await events.aclose()
+            return task
+        reply = RunReply()
+        async for event in events:
+            reply.apply(event)
+        task.end(reply)
+        return task
+
+    async def send_streaming(
+        self, request: a2a.SendMessageRequest
+    ) -> AsyncIterator[a2a.StreamResponse]:
+        """Sends a message and returns the events of its task.
+
+        Raises:
+            A2AError: The message cannot be sent.
+        """
+        check_message(request)
+        return updates(*await self._begin(request.message))
+
+    async def subscribe(self, task_id: str) -> AsyncIterator[a2a.StreamResponse]:
+        """Returns the events of a task that has not ended; those of its last run from the first on.
+
+        Raises:
+            TaskNotFoundError: There is none.
+            UnsupportedOperationError: It has ended.
+        """
+        task = await self.get(task_id)
+        if task.under_way:
+            call = self._runs.StreamRun(
+                pb.StreamRunRequest(run_id=task.run_id), metadata=self._metadata
+            )
+            return updates(task, events_of_run(call))
+        if not task.waits:
+            raise UnsupportedOperationError("The task has ended; get it instead.")
+        return no_updates(task)
+
+    async def cancel(self, task_id: str) -> TaskView:
+        """Cancels a task and returns it.
+
+        Raises:
+            TaskNotFoundError: There is none.
+            TaskNotCancelableError: It has ended, or waits for decisions.
+        """
+        task = await self.get(task_id)
+        if task.waits:
+            raise TaskNotCancelableError(
+                "The task waits for decisions about tool calls; deny the calls instead."
+            )
+        if not task.under_way:
+            raise TaskNotCancelableError("The task has ended.")
+        cancel = pb.CancelRunRequest(run_id=task.run_id)
+        await self._runs.CancelRun(cancel, metadata=self._metadata)
+        return await self.get(task_id)
+
+    async def _begin(self, message: a2a.Message) -> tuple[TaskView, RunEvents]:
+        """Sends a message and returns its task, with the events of the run that it begins."""
+        if message.task_id:
+            task = await self._waiting_task(message)
+            call = self._runs.RespondToApproval(
+                pb.RespondToApprovalRequest(
+                    request_id=request_id_of(self._agent.id, message),
+                    approval_id=task.approval.approval_id if task.approval else "",
+                    decisions=decisions_of(message),
+                ),
+                metadata=self._metadata,
+            )
+        else:
+            task = None
+            fields = await self._new_message(message)
+            call = self._runs.SendMessage(pb.SendMessageRequest(**fields), metadata=self._metadata)
+        events = events_of_run(call)
+        # The first event names the run, so a message that is refused begins no stream.
+        first = await anext(events)
+        run = pb.Run(id=first.run_id, state=pb.RUN_STATE_RUNNING, create_time=first.create_time)
+        if task is None:
+            run.conversation_id = fields["conversation_id"]
+            task = TaskView.of_run(run)
+        else:
+            task.go_on(run)
+        return task, after_first(first, events)
+
+    async def _new_message(self, message: a2a.Message) -> dict[str, Any]:
+        """Returns the fields of a request that sends a message which begins a task."""
+        sent = message_input(message)
+        request_id = request_id_of(self._agent.id, message)
+        return {
+            "request_id": request_id,
+            "agent_id": self._agent.id,
+            "conversation_id": await self._conversation(message.context_id, request_id),
+            "messages": [sent],
+        }
+
+    async def _conversation(self, context_id: str, request_id: str) -> str:
+        if context_id:
+            if not is_id(context_id, "conversation"):
+                raise InvalidParamsError(
+                    "message.contextId must be the context of an earlier task, or the id of a"
+                    " conversation; leave it out to start a new one."
+                )
+            return context_id
+        started = await self._agents.CreateConversation(
+            agent_service_pb2.CreateConversationRequest(
+                request_id=request_id, agent_id=self._agent.id
+            ),
+            metadata=self._metadata,
+        )
+        return str(started.conversation.id)
+
+    async def _waiting_task(self, message: a2a.Message) -> TaskView:
+        task = await self.get(message.task_id)
+        if message.context_id not in ("", task.context_id):
+            raise InvalidParamsError("message.contextId is not the context of message.taskId.")
+        if task.under_way:
+            raise UnsupportedOperationError(
+                "The task is under way. A message without taskId begins another one after it."
+            )
+        if not task.waits:
+            raise UnsupportedOperationError(
+                "The task has ended. A message without taskId begins another one."
+            )
+        return task
+
+    async def _run(self, run_id: str) -> pb.Run:
+        response = await self._runs.GetRun(pb.GetRunRequest(run_id=run_id), metadata=self._metadata)
+        run: pb.Run = response.run
+        return run
+
+    async def _approval(self, approval_id: str) -> pb.Approval:
+        response = await self._runs.GetApproval(
+            pb.GetApprovalRequest(approval_id=approval_id), metadata=self._metadata
+        )
+        approval: pb.Approval = response.approval
+        return approval
+
+    async def _stored_reply(self, run_id: str) -> RunReply:
+        """Returns the reply of a run that has ended."""
+        reply = RunReply()
+        call = self._runs.StreamRun(
+            pb.StreamRunRequest(run_id=run_id, stream_tokens=False), metadata=self._metadata
+        )
+        async for event in events_of_run(call):
+            reply.apply(event)
+        return reply

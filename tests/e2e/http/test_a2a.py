@@ -1,0 +1,493 @@
+"""The client of the A2A SDK in front of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client.card_resolver import A2ACardResolver
+from a2a.client.errors import A2AClientError
+from a2a.types import a2a_pb2 as a2a
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from google.protobuf import json_format
+
+from doubles.script import Call, Fault, Reply, call, say
+from image_samples import png
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
+from strata.shared.ids import new_id
+from strata.shared.scopes import Scope
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+VERSIONS = ("1.0", "0.3")
+PDF = a2a.Part(raw=b"%PDF", media_type="application/pdf")
+GATED = "send_parcel"
+"""A tool whose calls a person approves."""
+
+
+@asynccontextmanager
+async def client_of(
+    system: System,
+    agent: agent_pb.Agent,
+    *,
+    version: str = "1.0",
+    key: str = "",
+    streaming: bool = True,
+) -> AsyncIterator[Client]:
+    """A client that knows nothing but the address of the agent and the key."""
+    headers = {"authorization": f"Bearer {key or system.key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60) as http:
+        card = await A2ACardResolver(
+            http, f"{system.http_url}/a2a/{agent.name.replace(' ', '%20')}"
+        ).get_agent_card()
+        offered = [one for one in card.supported_interfaces if one.protocol_version == version]
+        card.ClearField("supported_interfaces")
+        card.supported_interfaces.extend(offered)
+        yield ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(card)
+
+
+def message(text: str = "", *parts: a2a.Part, **fields: Any) -> a2a.SendMessageRequest:
+    """A request that sends a message."""
+    texts = [a2a.Part(text=text)] if text else []
+    return a2a.SendMessageRequest(
+        message=a2a.Message(
+            **{"message_id": new_id("m"), "role": a2a.ROLE_USER, **fields},
+            parts=[*texts, *parts],
+        )
+    )
+
+
+async def events_of(
+    client: Client, request: a2a.SendMessageRequest
+) -> Sequence[a2a.StreamResponse]:
+    return [event async for event in client.send_message(request)]
+
+
+async def task_of(client: Client, request: a2a.SendMessageRequest) -> a2a.Task:
+    """Sends a message with a client that does not stream."""
+    [event] = await events_of(client, request)
+    return event.task
+
+
+def text_of_artifacts(task: a2a.Task) -> str:
+    return "|".join(part.text for artifact in task.artifacts for part in artifact.parts)
+
+
+def streamed_text(events: Sequence[a2a.StreamResponse]) -> str:
+    """Returns the text of artifacts, as a client puts it together."""
+    text = ""
+    for event in events:
+        if event.HasField("artifact_update"):
+            piece = "".join(part.text for part in event.artifact_update.artifact.parts)
+            text = text + piece if event.artifact_update.append else piece
+    return text
+
+
+async def gated_agent(system: System) -> agent_pb.Agent:
+    await system.tools.UpsertTool(
+        tool_api.UpsertToolRequest(
+            source_code=f"def {GATED}(to: str) -> str:\n"
+            '    """Sends a parcel.\n\n    Args:\n        to: Who gets it.\n    """\n'
+            "    return f'sent to {to}'\n",
+            default_requires_approval=True,
+        )
+    )
+    return await system.make_agent(tools=[GATED])
+
+
+def answer(task: a2a.Task, **decision: Any) -> a2a.SendMessageRequest:
+    """Answers the one call for which a task waits."""
+    question = json_format.MessageToDict(task.status.message.parts[1].data)
+    [asked] = question["toolCalls"]
+    data = a2a.Part()
+    decisions = [{"toolCallId": asked["toolCallId"], **decision}]
+    json_format.ParseDict({"decisions": decisions}, data.data)
+    return message("", data, task_id=task.id, context_id=task.context_id)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_message_is_a_run_and_its_task_can_be_read_again(
+    system: System, version: str
+) -> None:
+    system.model.script(say("Good morning."))
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version, streaming=False) as client:
+        task = await task_of(client, message("Hello."))
+        assert text_of_artifacts(task) == "Good morning."
+        assert task.status.state == a2a.TASK_STATE_COMPLETED
+        run = await system.run(task.id)
+        assert (run.agent_id, run.conversation_id) == (agent.id, task.context_id)
+        stored = await client.get_task(a2a.GetTaskRequest(id=task.id))
+    assert stored == task
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_stream_gives_the_task_its_text_and_its_end(system: System, version: str) -> None:
+    system.model.script(
+        Reply(text="Let me look.", calls=(Call("conversation_search", {"query": "x"}),)),
+        say("There is nothing to be found."),
+    )
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version) as client:
+        events = await events_of(client, message("Look."))
+        task = await client.get_task(a2a.GetTaskRequest(id=events[0].task.id))
+    assert events[0].task.status.state == a2a.TASK_STATE_WORKING
+    assert len(events) > 5
+    assert events[-2].artifact_update.last_chunk
+    assert events[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
+    assert streamed_text(events) == "Let me look.\n\nThere is nothing to be found."
+    assert text_of_artifacts(task) == streamed_text(events)
+
+
+async def test_text_of_a_reply_that_begins_again_replaces_the_first(system: System) -> None:
+    system.model.script(
+        Reply(text="A reply that breaks off here.", piece=4, cut_after=5), say("Another one.")
+    )
+    agent = await system.make_agent()
+    async with client_of(system, agent) as client:
+        events = await events_of(client, message("Hello."))
+    assert any("A re" in streamed_text([event]) for event in events)
+    assert streamed_text(events) == "Another one."
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_context_is_the_conversation(system: System, version: str) -> None:
+    system.model.respond(lambda request: say(f"{len(request.messages)}"))
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version, streaming=False) as client:
+        first = await task_of(client, message("one"))
+        second = await task_of(client, message("two", context_id=first.context_id))
+        other = await task_of(client, message("three"))
+        default = await task_of(client, message("four", context_id=agent.default_conversation_id))
+    assert first.context_id == second.context_id
+    assert len({first.context_id, other.context_id, default.context_id}) == 3
+    assert [text_of_artifacts(task) for task in (first, second, other)] == ["2", "4", "2"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_broken_stream_continues_with_a_subscription(system: System, version: str) -> None:
+    release = asyncio.Event()
+    system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=release))
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version) as client:
+        stream = client.send_message(message("Hello."))
+        task_id = (await anext(stream)).task.id
+        await stream.aclose()  # type: ignore[attr-defined]
+        open_task = await client.get_task(a2a.GetTaskRequest(id=task_id))
+        events = []
+        async for event in client.subscribe(a2a.SubscribeToTaskRequest(id=task_id)):
+            events.append(event)
+            release.set()
+        with pytest.raises(UnsupportedOperationError):
+            _ = [e async for e in client.subscribe(a2a.SubscribeToTaskRequest(id=task_id))]
+    assert open_task.status.state == a2a.TASK_STATE_WORKING
+    assert events[0].task.id == task_id
+    assert streamed_text(events) == "A long reply of many pieces."
+    assert events[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_task_under_way_is_cancelled(system: System, version: str) -> None:
+    system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=asyncio.Event()))
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version) as client:
+        stream = client.send_message(message("Hello."))
+        task_id = (await anext(stream)).task.id
+        await client.cancel_task(a2a.CancelTaskRequest(id=task_id))
+        events = [event async for event in stream]
+        assert events[-1].status_update.status.state == a2a.TASK_STATE_CANCELED
+        task = await client.get_task(a2a.GetTaskRequest(id=task_id))
+        assert task.status.state == a2a.TASK_STATE_CANCELED
+        with pytest.raises(TaskNotCancelableError):
+            await client.cancel_task(a2a.CancelTaskRequest(id=task_id))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_decision_about_a_call_continues_the_task(system: System, version: str) -> None:
+    agent = await gated_agent(system)
+    system.model.script(
+        Reply(text="I would send it.", calls=(Call(GATED, {"to": "Ada"}),)), say("It is sent.")
+    )
+    async with client_of(system, agent, version=version, streaming=False) as client:
+        task = await task_of(client, message("Send it."))
+        assert task.status.state == a2a.TASK_STATE_INPUT_REQUIRED
+        with pytest.raises(InvalidParamsError, match="decisions"):
+            await task_of(client, message("Yes.", task_id=task.id))
+        with pytest.raises(TaskNotCancelableError):
+            await client.cancel_task(a2a.CancelTaskRequest(id=task.id))
+        # Another task of the context would have to wait for ever.
+        with pytest.raises(UnsupportedOperationError):
+            await task_of(client, message("And?", context_id=task.context_id))
+        ended = await task_of(client, answer(task, approve=True))
+        stored = await client.get_task(a2a.GetTaskRequest(id=task.id))
+    assert (ended.id, ended.context_id) == (task.id, task.context_id)
+    assert ended.status.state == a2a.TASK_STATE_COMPLETED
+    assert text_of_artifacts(ended) == "I would send it.|It is sent."
+    assert stored == ended
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_stream_ends_where_the_task_waits_and_goes_on_with_the_answer(
+    system: System, version: str
+) -> None:
+    agent = await gated_agent(system)
+    system.model.script(call(GATED, {"to": "Ada"}), say("Then not."))
+    async with client_of(system, agent, version=version) as client:
+        events = await events_of(client, message("Send it."))
+        assert events[-1].status_update.status.state == a2a.TASK_STATE_INPUT_REQUIRED
+        task = await client.get_task(a2a.GetTaskRequest(id=events[0].task.id))
+        [subscribed] = [
+            event async for event in client.subscribe(a2a.SubscribeToTaskRequest(id=task.id))
+        ]
+        rest = await events_of(client, answer(subscribed.task, approve=False, reason="No parcels."))
+    assert rest[0].task.id == task.id
+    assert streamed_text(rest) == "Then not."
+    assert rest[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
+
+
+async def test_client_returns_what_its_tool_gave(system: System) -> None:
+    await system.tools.UpsertTool(
+        tool_api.UpsertToolRequest(
+            type=tool_pb2.TOOL_TYPE_CLIENT,
+            name="look_outside",
+            description="Looks out of the window.",
+            parameters_json=json.dumps({"type": "object", "properties": {}}),
+        )
+    )
+    agent = await system.make_agent(tools=["look_outside"])
+    system.model.script(call("look_outside", {}), say("It rains."))
+    async with client_of(system, agent, streaming=False) as client:
+        task = await task_of(client, message("How is the weather?"))
+        ended = await task_of(client, answer(task, clientReturn="rain"))
+    assert text_of_artifacts(ended) == "It rains."
+
+
+async def test_message_that_is_sent_again_begins_no_second_task(system: System) -> None:
+    system.model.script(say("Once."), say("Twice."))
+    agent = await system.make_agent()
+    request = message("Hello.")
+    async with client_of(system, agent, streaming=False) as client:
+        first, second = await task_of(client, request), await task_of(client, request)
+        with pytest.raises(InvalidParamsError):
+            await task_of(client, message("Other.", message_id=request.message.message_id))
+    assert first == second
+
+
+async def test_task_is_returned_at_once_if_the_client_asks_for_it(system: System) -> None:
+    release = asyncio.Event()
+    system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=release))
+    agent = await system.make_agent()
+    request = message("Hello.")
+    request.configuration.return_immediately = True
+    async with client_of(system, agent, streaming=False) as client:
+        task = await task_of(client, request)
+        assert task.status.state in (a2a.TASK_STATE_SUBMITTED, a2a.TASK_STATE_WORKING)
+        release.set()
+        await system.follow(task.id)
+        ended = await client.get_task(a2a.GetTaskRequest(id=task.id))
+    assert text_of_artifacts(ended) == "A long reply of many pieces."
+
+
+async def test_images_and_data_reach_the_model(system: System) -> None:
+    system.model.script(say("A small picture."))
+    agent = await system.make_agent()
+    data = a2a.Part()
+    json_format.ParseDict({"city": "Graz"}, data.data)
+    async with client_of(system, agent, streaming=False) as client:
+        image = a2a.Part(raw=png(4, 4), media_type="image/png")
+        task = await task_of(client, message("What is this?", data, image))
+    log = await system.log(agent, task.context_id)
+    [stored] = [one for one in log if one.role == message_pb2.ROLE_USER]
+    assert [part.WhichOneof("content") for part in stored.parts] == ["text", "text", "image"]
+    assert json.loads(stored.parts[1].text.text) == {"city": "Graz"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_failed_run_is_a_failed_task(system: System, version: str) -> None:
+    system.model.script(Fault(400, "no such thing", type="invalid_request_error"))
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version, streaming=False) as client:
+        task = await task_of(client, message("Hello."))
+    assert task.status.state == a2a.TASK_STATE_FAILED
+    assert "no such thing" in task.status.message.parts[0].text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (message(), InvalidParamsError),
+        (message("x", role=a2a.ROLE_AGENT), InvalidParamsError),
+        (message("x", context_id="mine"), InvalidParamsError),
+        (message("x", context_id=new_id("conversation")), InvalidParamsError),
+        (message("x", task_id="mine"), TaskNotFoundError),
+        (message("x", task_id=new_id("run")), TaskNotFoundError),
+        (
+            message("x", a2a.Part(raw=b"%PDF", media_type="application/pdf")),
+            ContentTypeNotSupportedError,
+        ),
+        (message("x", a2a.Part(url="https://x.example/a.mp3")), ContentTypeNotSupportedError),
+    ],
+)
+async def test_what_cannot_be_mapped_is_refused(
+    system: System, version: str, request_: a2a.SendMessageRequest, error: type[A2AError]
+) -> None:
+    agent = await system.make_agent()
+    async with client_of(system, agent, version=version, streaming=False) as client:
+        with pytest.raises(error):
+            await task_of(client, request_)
+    async with client_of(system, agent, version=version) as client:
+        with pytest.raises(error):
+            await events_of(client, request_)
+
+
+async def test_message_for_a_task_that_has_ended_is_refused(system: System) -> None:
+    system.model.script(say("Done."))
+    agent = await system.make_agent()
+    async with client_of(system, agent, streaming=False) as client:
+        task = await task_of(client, message("Hello."))
+        with pytest.raises(UnsupportedOperationError, match="has ended"):
+            await task_of(client, message("More.", task_id=task.id))
+        with pytest.raises(InvalidParamsError, match="contextId"):
+            await task_of(
+                client,
+                message("x", task_id=task.id, context_id=agent.default_conversation_id),
+            )
+
+
+async def test_other_methods_of_the_protocol_are_refused_clearly(system: System) -> None:
+    agent = await system.make_agent()
+    push = message("x")
+    push.configuration.task_push_notification_config.url = "https://x.example"
+    json_only = message("x")
+    json_only.configuration.accepted_output_modes.append("application/json")
+    async with client_of(system, agent, streaming=False) as client:
+        with pytest.raises(UnsupportedOperationError, match="ListRuns"):
+            await client.list_tasks(a2a.ListTasksRequest())
+        with pytest.raises(PushNotificationNotSupportedError):
+            await client.create_task_push_notification_config(
+                a2a.TaskPushNotificationConfig(task_id="t", url="https://x.example")
+            )
+        with pytest.raises(PushNotificationNotSupportedError):
+            await task_of(client, push)
+        with pytest.raises(ContentTypeNotSupportedError):
+            await task_of(client, json_only)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", -32700),
+        (b"{", -32700),
+        (b"[" * 100_000, -32700),
+        (b'"\\ud800"', -32700),
+        (b"[]", -32600),
+        (b"7", -32600),
+        (b"{}", -32600),
+        (b'{"jsonrpc": "1.0", "method": "GetTask"}', -32600),
+        (b'{"jsonrpc": "2.0", "method": "message/sing"}', -32601),
+        (b'{"jsonrpc": "2.0", "method": "GetTask", "params": []}', -32602),
+        (b'{"jsonrpc": "2.0", "method": "GetTask", "params": {"id": {}}}', -32602),
+        (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {}}', -32602),
+        (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {"id": ""}}', -32001),
+        (
+            b'{"jsonrpc": "2.0", "method": "SendMessage", "params": {"message": {"metadata": '
+            + b'{"a":' * 150
+            + b"1"
+            + b"}" * 150
+            + b"}}}",
+            -32602,
+        ),
+    ],
+)
+async def test_bad_body_is_refused(
+    system: System, http: httpx2.AsyncClient, body: bytes, code: int
+) -> None:
+    agent = await system.make_agent()
+    response = await http.post(f"/a2a/{agent.id}", content=body)
+    assert response.status_code == 200
+    assert response.json()["error"]["code"] == code
+
+
+async def test_version_that_is_not_served_is_refused(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    agent = await system.make_agent()
+    request = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "x"}}
+    for version, code in (("2.0", -32009), ("0.2", -32009), ("1.0", -32001), ("1.1", -32001)):
+        response = await http.post(
+            f"/a2a/{agent.id}", json=request, headers={"a2a-version": version}
+        )
+        assert (response.json()["id"], response.json()["error"]["code"]) == (7, code)
+
+
+async def test_body_that_is_too_large_is_refused(system: System, http: httpx2.AsyncClient) -> None:
+    agent = await system.make_agent()
+    response = await http.post(f"/a2a/{agent.id}", content=b" " * 5_000_000)
+    assert response.status_code == 413
+
+
+async def test_card_has_the_fields_of_both_versions(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    agent = await system.make_agent(description="Knows Graz.", tags=["city"])
+    response = await http.get(f"/a2a/{agent.id}/.well-known/agent-card.json")
+    card = response.json()
+    assert card["description"] == "Knows Graz."
+    assert [one["protocolVersion"] for one in card["supportedInterfaces"]] == ["1.0", "0.3"]
+    assert (
+        card["url"] == card["supportedInterfaces"][0]["url"] == f"{system.http_url}/a2a/{agent.id}"
+    )
+    assert (card["protocolVersion"], card["preferredTransport"]) == ("0.3", "JSONRPC")
+    assert card["skills"][0]["tags"] == ["city"]
+    assert card["securitySchemes"]["apiKey"]["type"] == "http"
+
+
+async def test_nothing_is_shown_without_a_valid_key(system: System, other_project_key: str) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Private."))
+    async with client_of(system, agent, streaming=False) as client:
+        task = await task_of(client, message("Hello."))
+    request = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": task.id}}
+    path = f"/a2a/{agent.id}"
+    async with httpx2.AsyncClient(base_url=system.http_url) as http:
+        for key, status in (("", 401), ("wrong", 401), (other_project_key, 404)):
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            card = await http.get(f"{path}/.well-known/agent-card.json", headers=headers)
+            response = await http.post(path, json=request, headers=headers)
+            assert (card.status_code, response.status_code) == (status, status)
+            assert card.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+            assert agent.name not in card.text
+    other = await system.make_agent()
+    async with client_of(system, other, streaming=False) as client:
+        with pytest.raises(TaskNotFoundError):
+            await client.get_task(a2a.GetTaskRequest(id=task.id))
+
+
+async def test_key_without_the_scope_gets_no_task(system: System) -> None:
+    agent = await system.make_agent()
+    reader = await system.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(name="reader", scopes=[Scope.READ])
+    )
+    async with client_of(system, agent, key=reader.secret, streaming=False) as client:
+        with pytest.raises(A2AClientError, match="403"):
+            await task_of(client, message("Hello.", context_id=agent.default_conversation_id))

@@ -1,0 +1,94 @@
+"""The text of an A2A task while its run goes on."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.requests import Request
+
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as pb
+from strata.gateway.http.a2a.application import base_url_of
+from strata.gateway.http.a2a.replies import Appended, Change, Replaced, RunReply
+
+
+def step(message_id: str) -> pb.RunEvent:
+    return pb.RunEvent(step_started=pb.StepStarted(message_id=message_id))
+
+
+def delta(message_id: str, text: str) -> pb.RunEvent:
+    return pb.RunEvent(text_delta=pb.TextDelta(message_id=message_id, text=text))
+
+
+def snapshot(message_id: str, text: str) -> pb.RunEvent:
+    return pb.RunEvent(text_snapshot=pb.TextSnapshot(message_id=message_id, text=text))
+
+
+def stored(message_id: str, text: str) -> pb.RunEvent:
+    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+    message = message_pb2.Message(id=message_id, parts=[part] if text else [])
+    return pb.RunEvent(message_stored=pb.MessageStored(message=message))
+
+
+RESTARTED = pb.RunEvent(step_restarted=pb.StepRestarted())
+
+
+@pytest.mark.parametrize(
+    ("events", "changes"),
+    [
+        (
+            [step("a"), delta("a", "One"), delta("a", "."), stored("a", "One.")],
+            [Appended("One"), Appended(".")],
+        ),
+        (
+            [step("a"), stored("a", "One."), step("b"), delta("b", "Two")],
+            [Appended("One."), Appended("\n\nTwo")],
+        ),
+        ([step("a"), stored("a", ""), step("b"), delta("b", "Two")], [Appended("Two")]),
+        (
+            [step("a"), delta("a", "One"), snapshot("a", "One, two")],
+            [Appended("One"), Appended(", two")],
+        ),
+        (
+            [step("a"), delta("a", "On"), RESTARTED, step("a"), delta("a", "Two")],
+            [Appended("On"), Replaced(""), Appended("Two")],
+        ),
+        (
+            [step("a"), stored("a", "One."), step("b"), delta("b", "T"), RESTARTED],
+            [Appended("One."), Appended("\n\nT"), Replaced("One.")],
+        ),
+        # The run before has given the reply that asked for an approval.
+        ([stored("a", "One."), step("b"), stored("b", "Two.")], [Appended("Two.")]),
+    ],
+)
+def test_text_follows_the_events(events: list[pb.RunEvent], changes: list[Change]) -> None:
+    reply = RunReply()
+    text = ""
+    seen = []
+    for event in events:
+        change = reply.apply(event)
+        if change is not None:
+            seen.append(change)
+            text = change.text if isinstance(change, Replaced) else text + change.text
+            assert reply.text == text
+    assert seen == changes
+
+
+@pytest.mark.parametrize(
+    ("public_url", "base_url"),
+    [
+        ("", "http://strata.internal:7680"),
+        ("https://strata.example", "https://strata.example"),
+        ("https://strata.example/agents/", "https://strata.example/agents"),
+    ],
+)
+def test_card_has_the_url_under_which_clients_reach_the_port(
+    public_url: str, base_url: str
+) -> None:
+    scope = {
+        "type": "http",
+        "scheme": "http",
+        "path": "/a2a/assistant",
+        "query_string": b"",
+        "headers": [(b"host", b"strata.internal:7680")],
+    }
+    assert base_url_of(Request(scope), public_url) == base_url
