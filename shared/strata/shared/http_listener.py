@@ -19,6 +19,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+EXTENSIONS = "extensions"
+ENDING = "strata.ending"
+"""Extension in the scope of each request: the `asyncio.Event` that is set when the listener is
+stopped. Responses that would never end by themselves then end."""
+
 # Clients keep connections for about a minute and send on one that was just closed if the server is
 # quicker.
 _KEEP_ALIVE_S = 75
@@ -65,8 +70,9 @@ class HttpListener:
         """
         listening = _listen(self._host, self._port)
         self._port = int(listening.getsockname()[1])
+        ending = asyncio.Event()
         config = uvicorn.Config(
-            self._make_application(channel),
+            _with_ending(self._make_application(channel), ending),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -76,7 +82,7 @@ class HttpListener:
             timeout_keep_alive=_KEEP_ALIVE_S,
             ssl_context_factory=None if self._tls is None else _context_of(self._tls),
         )
-        self._server = _Server(config)
+        self._server = _Server(config, ending)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         ready = asyncio.create_task(self._server.ready.wait())
         await asyncio.wait((self._serving, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -104,10 +110,10 @@ class _Server(uvicorn.Server):
         ending: Set it to refuse new connections and to end with the open requests.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self.ending = asyncio.Event()
+        self.ending = ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -123,6 +129,14 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _with_ending(application: Application, ending: asyncio.Event) -> Application:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        extensions = {**scope.get(EXTENSIONS, {}), ENDING: ending}
+        await application({**scope, EXTENSIONS: extensions}, receive, send)
+
+    return call
 
 
 def _listen(host: str, port: int) -> socket.socket:

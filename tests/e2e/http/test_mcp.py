@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -10,6 +11,7 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 
 from mcp_clients import EDITOR, refused, result_of
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -26,13 +28,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @asynccontextmanager
 async def client_of(
-    system: System, agent: str, *, key: str = "", query: str = ""
+    system: System, agent: str, *, key: str = "", query: str = "", mode: str = "legacy"
 ) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {key or system.key}", "user-agent": "ed/7.1"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         url = f"{system.http_url}/mcp/{quote(agent)}{query}"
         transport = streamable_http_client(url, http_client=http)
-        async with Client(transport, client_info=EDITOR, mode="legacy") as client:
+        async with Client(transport, client_info=EDITOR, mode=mode) as client:
             yield client
 
 
@@ -73,6 +75,63 @@ async def test_blocks_are_resources(system: System) -> None:
     assert getattr(contents, "text", "") == "City: Graz"
 
 
+async def test_changed_blocks_are_reported_to_clients_that_listen(system: System) -> None:
+    agent = await ada(system)
+    human = uri_of(agent.id, "human")
+    async with (
+        asyncio.timeout(30),
+        client_of(system, agent.name, mode="auto") as client,
+        client.listen(resource_subscriptions=[human], resources_list_changed=True) as events,
+    ):
+        block = await system.block(agent, "human")
+        await system.blocks.UpdateBlock(
+            pb.UpdateBlockRequest(block_id=block.id, value="City: Linz")
+        )
+        assert await anext(events) == ResourceUpdated(human)
+        [contents] = (await client.read_resource(human)).contents
+        await system.blocks.CreateBlock(
+            pb.CreateBlockRequest(agent_id=agent.id, block=pb.NewBlock(label="plans"))
+        )
+        assert await anext(events) == ResourcesListChanged()
+        # Requests of other kinds are answered as before.
+        assert (await result_of(client, "read_memory_block", label="plans"))["value"] == ""
+    assert getattr(contents, "text", "") == "City: Linz"
+
+
+async def test_client_whose_key_is_revoked_is_sent_no_more(system: System) -> None:
+    agent = await ada(system)
+    made = await system.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(name="listener", scopes=[Scope.READ])
+    )
+    uri = uri_of(agent.id, "human")
+    async with (
+        asyncio.timeout(30),
+        client_of(system, agent.name, key=made.secret, mode="auto") as client,
+        client.listen(resource_subscriptions=[uri]) as events,
+    ):
+        await system.admin.RevokeApiKey(admin_pb.RevokeApiKeyRequest(api_key_id=made.api_key.id))
+        block = await system.block(agent, "human")
+        await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="Secret"))
+        assert [event async for event in events] == []
+
+
+async def test_clients_of_earlier_versions_cannot_subscribe(system: System) -> None:
+    agent = await ada(system)
+    async with client_of(system, agent.name) as client:
+        resources = client.server_capabilities.resources
+        assert resources is not None
+        assert not resources.subscribe
+
+
+async def test_prompts_are_pieces_of_the_memory(system: System) -> None:
+    agent = await ada(system)
+    async with client_of(system, agent.name) as client:
+        names = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        [message] = (await client.get_prompt("memory")).messages
+    assert names == ["memory", "recall", "remember"]
+    assert "City: Graz" in getattr(message.content, "text", "")
+
+
 async def test_conflict_is_explained_to_the_model(system: System) -> None:
     agent = await ada(system)
     async with client_of(system, agent.name) as client:
@@ -96,6 +155,8 @@ async def test_memory_is_read_only_on_request_and_for_keys_that_may_not_write(
         key, query = made.secret, ""
     async with client_of(system, agent.name, key=key, query=query) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
+        prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
+    assert prompts == ["memory", "recall"]
     assert tools == {tool.name for tool in READING}
     assert tools.isdisjoint(tool.name for tool in CHANGING)
 

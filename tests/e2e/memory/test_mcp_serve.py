@@ -51,6 +51,9 @@ async def test_a_program_reads_and_edits_over_stdio(
     async with over_stdio(place, errors, "--agent", ann.name, mode=mode) as client:
         assert client.server_info
         assert client.server_info.title == f"Memory of {ann.name}"
+        resources = client.server_capabilities.resources
+        assert resources is not None
+        assert resources.subscribe
         listed = (await result_of(client, "list_memory_blocks"))["blocks"]
         assert [block["label"] for block in listed] == ["human", "persona"]
         done = await result_of(client, "core_memory_append", label="human", content="Likes tea.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -44,12 +45,15 @@ async def serving(
     read_only: bool = False,
     key: str = "",
     address: str = "",
+    on_message: Any = None,
 ) -> AsyncIterator[Client]:
     """A client of a server in this process, which is a client of the running Strata."""
     target = Target(address or system.address, key or system.key, "Start it with: strata up")
     memory = await open_memory(lambda: target, agent.name)
-    server = build_server(memory, read_only=read_only or not memory.may_write)
-    async with Client(server, client_info=EDITOR, mode="legacy") as client:
+    server = build_server(memory, read_only=read_only or not memory.may_write, one_connection=True)
+    async with Client(
+        server, client_info=EDITOR, mode="legacy", message_handler=on_message
+    ) as client:
         yield client
 
 
@@ -247,6 +251,69 @@ async def test_blocks_are_resources_under_their_agent(system: System, ann: agent
                 await client.read_resource(elsewhere)
         with pytest.raises(MCPError, match="BLOCK_NOT_FOUND"):
             await client.read_resource(uri_of(agent.id, "nowhere"))
+
+
+async def test_changed_blocks_are_reported_within_a_connection(system: System) -> None:
+    agent = await ada(system)
+    human, rules = (uri_of(agent.id, label) for label in ("human", "rules"))
+    reports: asyncio.Queue[str] = asyncio.Queue()
+
+    async def report(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            reports.put_nowait(message.params.uri)
+
+    async def request(kind: Any, params: Any, uri: str) -> None:
+        await client.session.send_request(kind(params=params(uri=uri)), types.EmptyResult)
+
+    async with asyncio.timeout(30), serving(system, agent, on_message=report) as client:
+        for uri in (human, rules, rules):
+            await request(types.SubscribeRequest, types.SubscribeRequestParams, uri)
+        await result_of(client, "core_memory_append", label="human", content="Likes tea.")
+        assert await reports.get() == human
+        await request(types.UnsubscribeRequest, types.UnsubscribeRequestParams, human)
+        await result_of(client, "core_memory_append", label="human", content="Likes milk.")
+        block = await system.block(agent, "rules")
+        await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="Be fair."))
+        assert await reports.get() == rules
+    assert reports.empty()
+
+
+async def test_prompts_put_memory_into_a_conversation(system: System, ann: agent_pb.Agent) -> None:
+    await system.passages.InsertPassage(
+        passage_pb.InsertPassageRequest(
+            agent_id=ann.id, passage=passage_pb.NewPassage(text="The boat is moored in Hallstatt.")
+        )
+    )
+    async with serving(system, ann) as client:
+        prompts = {
+            name: await _prompt(client, name, **arguments)
+            for name, arguments in {
+                "memory": {},
+                "recall": {"topic": "boat"},
+                "remember": {"fact": "The boat is sold."},
+            }.items()
+        }
+        for name, arguments in (
+            ("recall", {}),
+            ("recall", {"topic": " "}),
+            ("recall", {"topic": "x" * 4_001}),
+            ("forget", {}),
+        ):
+            with pytest.raises(MCPError):
+                await client.get_prompt(name, arguments)
+    assert "<memory_blocks>" in prompts["memory"]
+    assert "moored in Hallstatt" in prompts["recall"]
+    assert "The boat is sold." in prompts["remember"]
+    async with serving(system, ann, read_only=True) as client:
+        assert "remember" not in [one.name for one in (await client.list_prompts()).prompts]
+        with pytest.raises(MCPError, match="no prompt 'remember', but memory, recall"):
+            await client.get_prompt("remember", {"fact": "x"})
+
+
+async def _prompt(client: Client, name: str, **arguments: str) -> str:
+    [message] = (await client.get_prompt(name, arguments)).messages
+    assert isinstance(message.content, types.TextContent)
+    return message.content.text
 
 
 async def test_two_agents_do_not_see_each_other(system: System) -> None:

@@ -20,7 +20,15 @@ from integration.channels.conftest import echo_service
 from integration.channels.endless_calls import Endless
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
-from strata.shared.http_listener import Application, HttpListener
+from strata.shared.http_listener import (
+    ENDING,
+    EXTENSIONS,
+    Application,
+    HttpListener,
+    Receive,
+    Scope,
+    Send,
+)
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.server import GrpcServer
 from strata.shared.service import Service
@@ -161,3 +169,30 @@ async def test_a_client_that_leaves_ends_its_call(echo: Any, keys: Any, method: 
         while not endless.cleaned_up:
             await asyncio.sleep(0.01)
     await server.stop(0)
+
+
+def endless(_: grpc.aio.Channel) -> Application:
+    """An application whose response ends with the listener only."""
+
+    async def respond(scope: Scope, _: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await scope[EXTENSIONS][ENDING].wait()
+        await send({"type": "http.response.body", "body": b"last"})
+
+    return respond
+
+
+async def test_endless_response_ends_when_the_listener_is_stopped() -> None:
+    listener = HttpListener(endless, "127.0.0.1", 0)
+    channel: Any = NoChannel()
+    await listener.start(channel)
+    async with (
+        httpx2.AsyncClient() as client,
+        client.stream("GET", f"http://127.0.0.1:{listener.port}/") as response,
+    ):
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"first"
+        stopping = asyncio.create_task(listener.stop())
+        assert await anext(chunks) == b"last"
+    await stopping

@@ -1,16 +1,19 @@
 """The memory of each agent as an MCP server, at ``/mcp/{agent}``.
 
-Each request stands alone, so that any replica answers it: there are no sessions, and so no messages
-from the server.
+Each request stands alone, so that any replica answers it: there are no sessions. A subscription is
+a request whose response is a stream, in the protocol from 2026-07-28 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 import grpc.aio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 
@@ -23,13 +26,14 @@ from strata.protocol.errors import StrataError, UnauthenticatedError
 from strata.protocol.status import code_of
 from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.server import build_server
-from strata.shared.http_listener import Receive, Scope, Send
+from strata.shared.http_listener import ENDING, EXTENSIONS, Receive, Scope, Send
 from strata.shared.scopes import Scope as KeyScope
 from strata.shared.search.time_expressions import zone_of
 
 _AGENT = "agent"
 _READ_ONLY = b"read_only=true"
 _EDITOR_CHARS = 100
+_LISTEN = "subscriptions/listen"
 
 
 class McpApplication:
@@ -56,12 +60,33 @@ class McpApplication:
         read_only = not memory.may_write or _READ_ONLY in scope["query_string"].split(b"&")
         manager = StreamableHTTPSessionManager(
             build_server(memory, read_only=read_only),
-            json_response=True,
+            json_response=headers.get(MCP_PROTOCOL_VERSION_HEADER)
+            in (
+                None,
+                *HANDSHAKE_PROTOCOL_VERSIONS,
+            ),
             stateless=True,
             max_request_body_size=self._max_body_bytes,
         )
         async with manager.run():
-            await manager.handle_request(scope, receive, send)
+            handled = manager.handle_request(scope, receive, send)
+            if headers.get(MCP_METHOD_HEADER) == _LISTEN:
+                await _until(scope[EXTENSIONS][ENDING], handled)
+            else:
+                await handled
+
+
+async def _until(ending: asyncio.Event, handled: Coroutine[Any, Any, None]) -> None:
+    """Serves a subscription until the client leaves or the port is closed."""
+    serving = asyncio.create_task(handled)
+    ended = asyncio.create_task(ending.wait())
+    try:
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        serving.cancel()
+        ended.cancel()
+        # The client subscribes again, and reads the blocks again, as after every broken stream.
+        await asyncio.wait((serving,))
 
 
 async def _memory_of(services: KeyedServices, name: str, headers: Headers) -> AgentMemory:

@@ -39,7 +39,7 @@ class Resources:
             async with self._memory.connected() as client:
                 blocks = await blocks_of(client, self._memory.agent_id)
         except StrataError as error:
-            raise self._failure(error) from error
+            raise failure_of_resource(self._memory, error) from error
         return types.ListResourcesResult(resources=[self._resource(block) for block in blocks])
 
     async def list_templates(
@@ -74,14 +74,9 @@ class Resources:
             async with self._memory.connected() as client:
                 block = await attached_block(client, self._memory.agent_id, label)
         except StrataError as error:
-            raise self._failure(error) from error
+            raise failure_of_resource(self._memory, error) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=_MARKDOWN, text=block.value)
         return types.ReadResourceResult(contents=[contents])
-
-    def _failure(self, error: StrataError) -> MCPError:
-        missing = isinstance(error, NotFoundError)
-        code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
-        return MCPError(code, encodable(self._memory.explained(error)))
 
     def _resource(self, block: pb.Block) -> types.Resource:
         return types.Resource(
@@ -92,6 +87,13 @@ class Resources:
             size=len(block.value.encode()),
             annotations=types.Annotations(last_modified=block.update_time.ToJsonString()),
         )
+
+
+def failure_of_resource(memory: AgentMemory, error: StrataError) -> MCPError:
+    """Returns the error of the protocol for a failed call about resources."""
+    missing = isinstance(error, NotFoundError)
+    code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
+    return MCPError(code, encodable(memory.explained(error)))
 
 
 def blocks_uri(agent_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The MCP server with the tools and resources of one agent."""
+"""The MCP server with the tools, resources and prompts of one agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 from mcp.server import Server
 
 from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.prompts import Prompts
 from strata.shared.agent_mcp.resources import Resources
+from strata.shared.agent_mcp.subscriptions import (
+    BlockChanges,
+    ConnectionSubscriptions,
+    ListenStreams,
+)
 from strata.shared.agent_mcp.tools import Tools
 from strata.shared.one_line import clipped, one_line
 from strata.shared.release import release
@@ -15,16 +21,24 @@ from strata.shared.release import release
 _NAME_CHARS = 100
 
 
-def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, Any]]:
+def build_server(
+    memory: AgentMemory, *, read_only: bool, one_connection: bool = False
+) -> Server[dict[str, Any]]:
     """Returns a server for the memory of one agent.
 
     Args:
         memory: The agent.
-        read_only: Leave out the tools that change the memory.
+        read_only: Leave out what changes the memory.
+        one_connection: Whether the server serves one connection only. Then clients of protocol
+            versions before 2026-07-28 can subscribe to resources, too; for the others a
+            subscription is a request of its own.
     """
     name = clipped(one_line(memory.agent_name), _NAME_CHARS)
     tools = Tools(memory, read_only=read_only)
     resources = Resources(memory)
+    prompts = Prompts(memory, read_only=read_only)
+    changes = BlockChanges(memory)
+    earlier = ConnectionSubscriptions(changes) if one_connection else None
     return Server(
         "strata",
         version=release(),
@@ -36,6 +50,11 @@ def build_server(memory: AgentMemory, *, read_only: bool) -> Server[dict[str, An
         on_list_resources=resources.list_resources,
         on_list_resource_templates=resources.list_templates,
         on_read_resource=resources.read_resource,
+        on_subscriptions_listen=ListenStreams(changes).listen,
+        on_subscribe_resource=earlier.subscribe if earlier else None,
+        on_unsubscribe_resource=earlier.unsubscribe if earlier else None,
+        on_list_prompts=prompts.list_prompts,
+        on_get_prompt=prompts.get_prompt,
     )
 
 

@@ -61,8 +61,8 @@ def serve(
     """Serve the memory of an agent to an MCP client, such as an editor or another agent.
 
     Standard input and output speak the protocol, unless --http is given.
-    Clients can read memory blocks, search conversations, archival memory and files, and edit
-    blocks; with --read-only, they cannot edit.
+    Clients can read memory blocks and subscribe to them, search conversations, archival memory
+    and files, and edit blocks; with --read-only, they cannot edit.
     Over HTTP they must send the token of STRATA_MCP_TOKEN, or the one printed at the start.
     """
     token = _token(http, host, allow_hosts)
@@ -77,7 +77,7 @@ def serve(
         only_reads = read_only or not memory.may_write
         if not memory.may_write and not read_only:
             note("The API key may not write: the memory is served read-only.")
-        server = build_server(memory, read_only=only_reads)
+        server = build_server(memory, read_only=only_reads, one_connection=http is None)
         if http is None:
             # An orderly shutdown would wait for the thread that reads standard input.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
