@@ -9,12 +9,14 @@ OTHERS := tests/node/node_modules/.ready
 PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 CLIENT := clients/python
 API := $(CLIENT)/strata/api
+# QUICK=1 builds less of the client in Java: only what its example uses, in half the time.
+QUICK ?=
 
 # Without bytecode every process, those that tests start included, compiles all modules at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -33,6 +35,33 @@ $(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
 $(OTHERS): tests/node/package-lock.json
 	@if command -v npm >/dev/null; then \
 		cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.ready; fi
+
+# The clients in other languages. Their code is generated from the public contracts, and is not in the
+# repository.
+CONTRACTS := $(PROTOS) clients/generate.py gateway/strata/gateway/registry.py
+clients: $(READY) ## Build the clients whose toolchains are there: TypeScript, Go, Java.
+	@! command -v npm >/dev/null || $(MAKE) --no-print-directory .make/clients/typescript
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory .make/clients/go
+	@! command -v mvn >/dev/null || $(MAKE) --no-print-directory .make/clients/java
+
+.make/clients/typescript: $(CONTRACTS) clients/typescript/package-lock.json \
+		$(wildcard clients/typescript/*.json clients/typescript/src/*.ts clients/typescript/examples/*)
+	@cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund --silent
+	@$(BIN)/python clients/generate.py typescript
+	@cd clients/typescript && npm run --silent build
+	@mkdir -p $(@D) && touch $@
+
+.make/clients/go: $(CONTRACTS) $(wildcard clients/go/go.* clients/go/strata/*.go clients/go/examples/*/*.go)
+	@cd clients/go && CGO_ENABLED=0 go build -o bin/plugins/ tool
+	@$(BIN)/python clients/generate.py go clients/go/bin/plugins
+	@cd clients/go && CGO_ENABLED=0 go build -o bin/ ./examples/...
+	@mkdir -p $(@D) && touch $@
+
+# Java that lives for seconds is faster with one compiler and one thread to collect garbage.
+.make/clients/java: $(PROTOS) $(shell find clients/java -path '*/target' -prune -o -type f -print)
+	@cd clients/java && MAVEN_OPTS='-XX:+UseSerialGC -XX:TieredStopAtLevel=1' \
+		mvn --batch-mode --quiet --no-transfer-progress $(if $(QUICK),--activate-profiles example) test-compile
+	@mkdir -p $(@D) && touch $@
 
 setup: $(READY) ## Make the virtual environment.
 
@@ -120,4 +149,4 @@ lock: $(READY) ## Resolve the dependencies again.
 		--python-version 3.11 --no-emit-package strata-client --group dev pyproject.toml -o requirements.lock
 
 clean: ## Remove what the commands above made.
-	@rm -rf $(VENV) tests/node/node_modules .make .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) tests/node/node_modules clients/typescript/node_modules clients/java/target .make .mypy_cache .ruff_cache .pytest_cache .hypothesis

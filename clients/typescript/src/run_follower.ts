@@ -1,0 +1,144 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { CallOptions, Client } from "@connectrpc/connect";
+
+import { failureOf, mayBeRepeated, UnreachableError } from "./errors.js";
+import { abortableSleep, type BackOff, DEFAULT_BACK_OFF, growingPauses } from "./pauses.js";
+import type { RunEvent } from "./strata/api/common/v1/run_event_pb.js";
+import type {
+  RespondToApprovalRequestSchema,
+  RunService,
+  SendMessageRequestSchema,
+  StreamRunRequestSchema,
+} from "./strata/api/gateway/v1/run_service_pb.js";
+
+/** What starts a run, or names one that is under way. */
+export type FollowedRequest =
+  | { send: MessageInitShape<typeof SendMessageRequestSchema> }
+  | { respond: MessageInitShape<typeof RespondToApprovalRequestSchema> }
+  | { resume: MessageInitShape<typeof StreamRunRequestSchema> };
+
+/** How a run is followed. */
+export interface FollowOptions {
+  /** Waits between attempts to reconnect. */
+  backOff?: Partial<BackOff> | undefined;
+  /** Ends the iteration with its reason; the run continues. */
+  signal?: AbortSignal | undefined;
+}
+
+const RUN_ID_HEADER = "x-run-id";
+
+type EventCase = RunEvent["event"]["case"];
+/** Events that are not stored, and so have no position in the log of the run. */
+const UNSTORED_EVENTS = new Set<EventCase>([
+  "textDelta",
+  "reasoningDelta",
+  "toolCallDelta",
+  "textSnapshot",
+]);
+
+/** Follows one run to its end, across lost connections. */
+export class RunFollower {
+  /** Id of the run; empty until it is known. */
+  runId: string;
+  /** Sequence of the last stored event that arrived. */
+  sequence: bigint;
+
+  /**
+   * @param runs Client of the run service.
+   * @param request The request; one that starts a run needs a `requestId`, so that a repeated
+   *   request does not start a second one.
+   * @param options How it is followed.
+   */
+  constructor(
+    private readonly runs: Client<typeof RunService>,
+    private readonly request: FollowedRequest,
+    private readonly options: FollowOptions = {},
+  ) {
+    const resumed = "resume" in request ? request.resume : {};
+    this.runId = resumed.runId ?? "";
+    this.sequence = resumed.afterSequence ?? 0n;
+  }
+
+  /**
+   * Yields each event of the run once, up to its end.
+   *
+   * @throws UnreachableError There was no contact for too long.
+   * @throws ConnectError The gateway refused.
+   */
+  async *events(): AsyncGenerator<RunEvent, void, undefined> {
+    const { signal } = this.options;
+    const backOff = { ...DEFAULT_BACK_OFF, ...this.options.backOff };
+    const pauses = growingPauses(backOff);
+    let lostAt: number | undefined;
+    for (;;) {
+      const beganAt = Date.now();
+      let failed: unknown = new Error("The stream ended before the run.");
+      try {
+        for await (const event of this.attempt()) {
+          lostAt = undefined;
+          pauses.reset();
+          yield event;
+          if (event.event.case === "runFinished") return;
+        }
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (!mayBeRepeated(failureOf(error))) throw error;
+        failed = error;
+      }
+      if (lostAt === undefined || Date.now() - beganAt > backOff.contactMs) lostAt = Date.now();
+      if (Date.now() - lostAt > backOff.patienceMs) throw new UnreachableError(this.runId, failed);
+      const retryAfterMs = failureOf(failed).retryAfterMs ?? 0;
+      await abortableSleep(Math.max(pauses.next(), retryAfterMs), signal);
+    }
+  }
+
+  /** Yields the events that are new on one connection. */
+  private async *attempt(): AsyncGenerator<RunEvent, void, undefined> {
+    const left = new AbortController();
+    const { signal } = this.options;
+    try {
+      const responses = this.open({
+        signal: signal ? AbortSignal.any([signal, left.signal]) : left.signal,
+        onHeader: (headers) => this.setRunId(headers.get(RUN_ID_HEADER) ?? ""),
+      });
+      for await (const { event } of responses) {
+        if (event !== undefined && this.isNew(event)) yield event;
+      }
+    } finally {
+      left.abort();
+    }
+  }
+
+  private open(options: CallOptions): AsyncIterable<{ event?: RunEvent | undefined }> {
+    const { request } = this;
+    if (this.runId) {
+      return this.runs.streamRun(
+        { ...this.display(), runId: this.runId, afterSequence: this.sequence },
+        options,
+      );
+    }
+    if ("send" in request) return this.runs.sendMessage(request.send, options);
+    if ("respond" in request) return this.runs.respondToApproval(request.respond, options);
+    return this.runs.streamRun(request.resume, options);
+  }
+
+  /** Which events the request asks for; a resumed stream has the same. */
+  private display(): MessageInitShape<typeof StreamRunRequestSchema> {
+    const { request } = this;
+    if ("respond" in request) return { sendMessageAsText: request.respond.sendMessageAsText };
+    const { streamTokens, sendMessageAsText } = "send" in request ? request.send : request.resume;
+    return { streamTokens, sendMessageAsText };
+  }
+
+  private isNew(event: RunEvent): boolean {
+    this.setRunId(event.runId);
+    if (UNSTORED_EVENTS.has(event.event.case)) return true;
+    if (event.sequence <= this.sequence) return false;
+    this.sequence = event.sequence;
+    return true;
+  }
+
+  private setRunId(runId: string): void {
+    this.runId ||= runId;
+  }
+}

@@ -1,0 +1,63 @@
+import type { DescMethodUnary } from "@bufbuild/protobuf";
+import { MethodOptions_IdempotencyLevel as Idempotency } from "@bufbuild/protobuf/wkt";
+import { Code, type Transport } from "@connectrpc/connect";
+
+import { failureOf } from "./errors.js";
+import { abortableSleep, growingPauses } from "./pauses.js";
+
+/** Options of a connection. */
+export interface ConnectionOptions {
+  /** Sent with each call. */
+  apiKey: string;
+  /** Longest time of a unary call in milliseconds; 30 s if undefined. Streams have no limit. */
+  timeoutMs?: number | undefined;
+}
+
+const MAX_ATTEMPTS = 3;
+const CALL_MS = 30_000;
+
+/**
+ * Returns a transport that sends the API key, limits the time of unary calls, and makes calls
+ * again that the contract declares repeatable, while the gateway is unavailable.
+ */
+export function gatewayTransport(inner: Transport, options: ConnectionOptions): Transport {
+  const { apiKey, timeoutMs = CALL_MS } = options;
+  const withKey = (header: HeadersInit | undefined): Headers => {
+    const headers = new Headers(header);
+    if (!headers.has("authorization")) headers.set("authorization", `Bearer ${apiKey}`);
+    return headers;
+  };
+  return {
+    async unary(method, signal, callTimeoutMs, header, input, contextValues) {
+      const limitMs = Math.min(callTimeoutMs || timeoutMs, timeoutMs);
+      const until = Date.now() + limitMs;
+      const pauses = growingPauses();
+      for (let attempt = 1; ; attempt++) {
+        const leftMs = Math.max(until - Date.now(), 1);
+        try {
+          return await inner.unary(method, signal, leftMs, withKey(header), input, contextValues);
+        } catch (error) {
+          const failure = failureOf(error);
+          const pauseMs = Math.max(pauses.next(), failure.retryAfterMs ?? 0);
+          const again =
+            isRepeatable(method) &&
+            failure.code === Code.Unavailable &&
+            attempt < MAX_ATTEMPTS &&
+            Date.now() + pauseMs < until;
+          if (!again) throw error;
+          await abortableSleep(pauseMs, signal);
+        }
+      }
+    },
+    stream(method, signal, callTimeoutMs, header, input, contextValues) {
+      return inner.stream(method, signal, callTimeoutMs, withKey(header), input, contextValues);
+    },
+  };
+}
+
+function isRepeatable(method: Pick<DescMethodUnary, "idempotency">): boolean {
+  return (
+    method.idempotency === Idempotency.NO_SIDE_EFFECTS ||
+    method.idempotency === Idempotency.IDEMPOTENT
+  );
+}

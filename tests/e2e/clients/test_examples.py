@@ -1,0 +1,93 @@
+"""The example programs of the clients in TypeScript, Go and Java, which their guides show."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from example_programs import CLIENTS, EXPECTED_LINES, code_of_guide, run_five_tasks
+from whole_system import System
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language with a client.
+
+    Attributes:
+        name: Of its folder and its guide.
+        tool: The program that builds it.
+        fence: Name of the language in code blocks of the guide.
+        sources: The examples, in the order of the guide.
+        built: What `make clients` makes of the first one.
+        command: Runs it.
+    """
+
+    name: str
+    tool: str
+    fence: str
+    sources: tuple[str, ...]
+    built: Path
+    command: tuple[str, ...]
+
+    def why_not(self) -> str:
+        """Returns why the example cannot run; empty if it can."""
+        if shutil.which(self.tool) is None:
+            return f"needs {self.tool}"
+        return "" if self.built.exists() else "needs `make clients`"
+
+
+_TYPESCRIPT = CLIENTS / "typescript" / "dist-examples" / "five_tasks.js"
+_GO = CLIENTS / "go" / "bin" / "fivetasks"
+_JAVA = CLIENTS / "java" / "target"
+LANGUAGES = (
+    Language(
+        "typescript",
+        "node",
+        "ts",
+        ("examples/five_tasks.ts", "examples/browser.ts"),
+        _TYPESCRIPT,
+        ("node", str(_TYPESCRIPT)),
+    ),
+    Language("go", "go", "go", ("examples/fivetasks/main.go",), _GO, (str(_GO),)),
+    Language(
+        "java",
+        "mvn",
+        "java",
+        ("examples/strata/examples/FiveTasks.java",),
+        _JAVA / "test-classes" / "strata" / "examples" / "FiveTasks.class",
+        (
+            "java",
+            # Short programs start faster so.
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-cp",
+            f"{_JAVA}/classes:{_JAVA}/test-classes:{_JAVA}/lib/*",
+            "strata.examples.FiveTasks",
+        ),
+    ),
+)
+
+languages = pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
+
+
+@languages
+def test_the_guide_shows_the_examples(language: Language) -> None:
+    sources = [(CLIENTS / language.name / source).read_text("utf-8") for source in language.sources]
+    assert code_of_guide(f"{language.name}.md", language.fence) == "\n".join(sources)
+
+
+@pytest.mark.child_process
+@pytest.mark.asyncio(loop_scope="session")
+@languages
+async def test_the_five_tasks(system: System, language: Language) -> None:
+    if reason := language.why_not():
+        pytest.skip(reason)
+    program, *arguments = language.command
+    done = await run_five_tasks(system, shutil.which(program) or program, *arguments)
+    assert done.lines == EXPECTED_LINES
+    assert done.connections >= 2
+    assert "She lives in Lisbon." in done.system
+    assert done.clipboard == {"text": "Lisbon to Porto, 9:30"}
