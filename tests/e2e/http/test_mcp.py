@@ -7,18 +7,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
+import grpc.aio
 import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from mcp_clients import EDITOR, refused, result_of
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.gateway.http.mcp import McpApplication
 from strata.shared.agent_mcp.definitions import CHANGING, READING
 from strata.shared.agent_mcp.resources import uri_of
+from strata.shared.http_listener import HttpListener
 from strata.shared.ids import new_id
 from strata.shared.scopes import Scope
 from whole_system import System
@@ -28,11 +34,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @asynccontextmanager
 async def client_of(
-    system: System, agent: str, *, key: str = "", query: str = "", mode: str = "legacy"
+    system: System,
+    agent: str,
+    *,
+    key: str = "",
+    query: str = "",
+    mode: str = "legacy",
+    base_url: str = "",
 ) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {key or system.key}", "user-agent": "ed/7.1"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-        url = f"{system.http_url}/mcp/{quote(agent)}{query}"
+        url = f"{base_url or system.http_url}/mcp/{quote(agent)}{query}"
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, client_info=EDITOR, mode=mode) as client:
             yield client
@@ -113,6 +125,27 @@ async def test_client_whose_key_is_revoked_is_sent_no_more(system: System) -> No
         block = await system.block(agent, "human")
         await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="Secret"))
         assert [event async for event in events] == []
+
+
+async def test_port_is_closed_although_a_client_listens(
+    system: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = await ada(system)
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(system.address) as channel:
+        application = McpApplication(channel, max_body_bytes=1_000_000)
+        routes = [Route("/mcp/{agent}", application)]
+        listener = HttpListener(lambda _: Starlette(routes=routes), "127.0.0.1", 0)
+        await listener.start(channel)
+        url = f"http://127.0.0.1:{listener.port}"
+        async with (
+            client_of(system, agent.id, mode="auto", base_url=url) as client,
+            client.listen(resource_subscriptions=[uri_of(agent.id, "human")]) as events,
+        ):
+            stopping = asyncio.create_task(listener.stop())
+            with pytest.raises(SubscriptionLost):
+                await anext(events)
+        await stopping
+    assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
 
 
 async def test_clients_of_earlier_versions_cannot_subscribe(system: System) -> None:

@@ -7,7 +7,7 @@ a request whose response is a stream, in the protocol from 2026-07-28 on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, MutableMapping
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -69,24 +69,45 @@ class McpApplication:
             max_request_body_size=self._max_body_bytes,
         )
         async with manager.run():
-            handled = manager.handle_request(scope, receive, send)
             if headers.get(MCP_METHOD_HEADER) == _LISTEN:
-                await _until(scope[EXTENSIONS][ENDING], handled)
+                subscription = _Subscription(send)
+                handled = manager.handle_request(scope, receive, subscription.send)
+                await subscription.serve(handled, scope[EXTENSIONS][ENDING])
             else:
-                await handled
+                await manager.handle_request(scope, receive, send)
 
 
-async def _until(ending: asyncio.Event, handled: Coroutine[Any, Any, None]) -> None:
-    """Serves a subscription until the client leaves or the port is closed."""
-    serving = asyncio.create_task(handled)
-    ended = asyncio.create_task(ending.wait())
-    try:
-        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        serving.cancel()
-        ended.cancel()
-        # The client subscribes again, and reads the blocks again, as after every broken stream.
-        await asyncio.wait((serving,))
+class _Subscription:
+    """A response that ends when the client leaves, or when the port is closed.
+
+    Args:
+        send: Sends the messages of the response.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._open = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Sends a message of the response."""
+        self._open = message["type"] == "http.response.start" or message.get("more_body", False)
+        await self._send(message)
+
+    async def serve(self, handled: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
+        """Serves the request until then."""
+        serving = asyncio.create_task(handled)
+        ended = asyncio.create_task(ending.wait())
+        try:
+            await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            serving.cancel()
+            ended.cancel()
+            await asyncio.wait((serving,))
+        if not serving.cancelled():
+            serving.result()
+        if self._open:
+            # The client subscribes again and reads the blocks again, as after a broken stream.
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 async def _memory_of(services: KeyedServices, name: str, headers: Headers) -> AgentMemory:
