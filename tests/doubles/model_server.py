@@ -41,7 +41,6 @@ from doubles import (
 from doubles.http_server import CutError, HttpRequest, HttpResponse, HttpServer
 from doubles.openai_dialect import RefusedError
 from doubles.script import (
-    HELD_AFTER,
     Dialect,
     Fault,
     ModelCall,
@@ -301,7 +300,7 @@ async def _paced(frames: Iterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
     for number, frame in enumerate(frames):
         if reply.pause:
             await asyncio.sleep(reply.pause)
-        if reply.held is not None and number >= HELD_AFTER:
+        if reply.held is not None and number >= reply.held_after:
             await reply.held.wait()
         yield frame
 

@@ -46,7 +46,8 @@ class Reply:
         report_usage: False for a server that reports no usage.
         piece: Characters per delta.
         pause: Seconds before each event of the stream.
-        held: Until this is set, no more than the first `HELD_AFTER` events of the stream come.
+        held: Until this is set, no more than the first `held_after` events of the stream come.
+        held_after: See `held`.
         cut_after: Cut the connection after so many deltas.
         end_after: End the stream properly, but too early, after so many deltas.
         error_after: (deltas, fault): send the fault as an event inside the stream.
@@ -65,6 +66,7 @@ class Reply:
     piece: int = 8
     pause: float = 0.0
     held: asyncio.Event | None = None
+    held_after: int = HELD_AFTER
     cut_after: int | None = None
     end_after: int | None = None
     error_after: tuple[int, Fault] | None = None

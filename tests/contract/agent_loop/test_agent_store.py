@@ -187,3 +187,29 @@ async def test_housekeeping_deletes_old_rows_of_every_project(
     with pytest.raises(ProgrammingError, match="permission denied"):
         async with worker.system_transaction(read_only=True) as connection:
             await connection.execute(text("SELECT answer FROM agent_loop.requests"))
+
+
+async def test_external_id_names_one_conversation_of_an_agent(store: PostgresAgentStore) -> None:
+    made, other = await active(store), await active(store, name="Other")
+
+    def talk(agent_id: str, title: str = "") -> Conversation:
+        return Conversation(new_id("conversation"), agent_id, title, external_id="ann")
+
+    first, again, elsewhere = await asyncio.gather(
+        store.insert_conversation(talk(made.id, "Work"), RequestKey("e", "h")),
+        store.insert_conversation(talk(made.id, "Work"), RequestKey("e", "h")),
+        store.insert_conversation(talk(other.id), RequestKey()),
+    )
+    assert first == again
+    assert first.id != elsewhere.id
+    with pytest.raises(AlreadyExistsError) as raised:
+        await store.insert_conversation(talk(made.id), RequestKey("f", "h"))
+    assert raised.value.reason is Reason.NAME_TAKEN
+    assert await store.external_conversation(made.id, "ann") == first
+    assert list(await store.conversations(made.id, 10, "", "Work")) == [first]
+    assert list(await store.conversations(made.id, 10, "", "work")) == []
+    for agent_id, external_id in ((made.id, "bea"), (made.id, ""), (new_id("agent"), "ann")):
+        with pytest.raises(NotFoundError):
+            await store.external_conversation(agent_id, external_id)
+    with context.use(as_project()), pytest.raises(NotFoundError):
+        await store.external_conversation(made.id, "ann")

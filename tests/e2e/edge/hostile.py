@@ -58,6 +58,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
         }
     ),
     "GetAgentRequest": frozenset({"name"}),
+    "GetConversationRequest": frozenset({"agent_id", "external_id"}),
     "GetBlockRequest": frozenset({"agent_id", "label", "show_detached"}),
     "ListBlocksRequest": frozenset({"show_deleted"}),
     "LintMemoryRequest": frozenset({"agent_id"}),

@@ -183,6 +183,18 @@ async def test_context_is_the_conversation(system: System, version: str) -> None
     assert [text_of_artifacts(task) for task in (first, second, other)] == ["2", "4", "2"]
 
 
+async def test_context_may_be_named_by_the_client(system: System) -> None:
+    system.model.respond(lambda request: say(f"{len(request.messages)}"))
+    agent, other = await system.make_agent(), await system.make_agent()
+    async with client_of(system, agent, streaming=False) as client:
+        tasks = [await task_of(client, message("Hello.", context_id="trip")) for _ in range(2)]
+        stored = await client.get_task(a2a.GetTaskRequest(id=tasks[1].id))
+    async with client_of(system, other, streaming=False) as client:
+        elsewhere = await task_of(client, message("Hello.", context_id="trip"))
+    assert {task.context_id for task in (*tasks, stored, elsewhere)} == {"trip"}
+    assert [text_of_artifacts(task) for task in (*tasks, elsewhere)] == ["2", "4", "2"]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_broken_stream_continues_with_a_subscription(system: System, version: str) -> None:
     release = asyncio.Event()
@@ -337,7 +349,7 @@ async def test_failed_run_is_a_failed_task(system: System, version: str) -> None
     [
         (message(), InvalidParamsError),
         (message("x", role=a2a.ROLE_AGENT), InvalidParamsError),
-        (message("x", context_id="mine"), InvalidParamsError),
+        (message("x", context_id="a\nb"), InvalidParamsError),
         (message("x", context_id=new_id("conversation")), InvalidParamsError),
         (message("x", task_id="mine"), TaskNotFoundError),
         (message("x", task_id=new_id("run")), TaskNotFoundError),

@@ -19,6 +19,8 @@ from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
+from strata.gateway.http import server_sent_events
+from strata.gateway.http.openai_api import run_calls
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -105,6 +107,45 @@ async def test_stream_gives_the_text_piece_by_piece(
     assert len({chunk.id for chunk in chunks if chunk.choices}) <= 2
 
 
+async def test_stream_begins_before_the_model_replies_and_is_kept_alive(
+    system: System, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_sent_events, "_KEEP_ALIVE_S", 0.02)
+    release = asyncio.Event()
+    system.model.script(Reply(text="At last.", held=release, held_after=0))
+    agent = await system.make_agent()
+    body = {"model": agent.name, "messages": HELLO, "stream": True}
+    async with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = (line async for line in response.aiter_lines() if line)
+        first = json.loads((await anext(lines)).removeprefix("data: "))
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert (await anext(lines)).startswith(": ")
+        release.set()
+        rest = [line async for line in lines if not line.startswith(":")]
+    assert rest[-1] == "data: [DONE]"
+    assert "At last." in "".join(
+        json.loads(line.removeprefix("data: "))["choices"][0]["delta"].get("content", "")
+        for line in rest[:-1]
+    )
+
+
+async def test_stream_of_a_run_that_waits_begins_soon(
+    system: System, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_calls, "_BEGIN_S", 0.05)
+    release = asyncio.Event()
+    system.model.script(Reply(text="First.", held=release, held_after=0), say("Second."))
+    agent = await system.make_agent()
+    body = {"model": agent.name, "messages": HELLO, "stream": True}
+    async with (
+        http.stream("POST", "/v1/chat/completions", json=body) as first,
+        http.stream("POST", "/v1/chat/completions", json=body) as second,
+    ):
+        release.set()
+        texts = [(await response.aread()).decode() for response in (first, second)]
+    assert ["[DONE]" in text for text in texts] == [True, True]
+
+
 async def test_texts_of_several_steps_are_joined(system: System, sdk: openai.AsyncOpenAI) -> None:
     for stream in (False, True):
         system.model.script(
@@ -172,10 +213,20 @@ async def test_each_user_has_a_conversation(system: System, sdk: openai.AsyncOpe
     listed = await system.agents.ListConversations(
         agent_pb.ListConversationsRequest(agent_id=agent.id)
     )
-    assert sorted(c.title for c in listed.conversations if c.title in ("ann", "bea")) == [
-        "ann",
-        "bea",
-    ]
+    assert sorted(c.external_id for c in listed.conversations) == ["", "ann", "bea"]
+
+
+async def test_conversation_that_has_the_user_as_title_only_is_continued(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
+    system.model.script(say("Welcome back."))
+    agent = await system.make_agent()
+    titled = await system.agents.CreateConversation(
+        agent_pb.CreateConversationRequest(agent_id=agent.id, title="ann")
+    )
+    completion = await sdk.chat.completions.create(model=agent.name, messages=HELLO, user="ann")
+    assert completion.model_extra is not None
+    assert completion.model_extra["conversation_id"] == titled.conversation.id
 
 
 async def test_request_with_a_known_idempotency_key_starts_no_second_run(

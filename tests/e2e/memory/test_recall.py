@@ -166,6 +166,13 @@ async def test_a_fork_continues_from_a_message(
     stranger = await system.make_agent()
     wrong = await strata("agents", "fork", stranger.name, "--at", messages[2][3])
     assert (wrong.code, "another agent" in wrong.err) == (2, True)
+    named = await system.agents.CreateConversation(
+        agent_pb.CreateConversationRequest(agent_id=stranger.id, external_id="crm/4711")
+    )
+    ours = ("agents", "conversations", stranger.name, "--external-id")
+    [row] = rows((await strata(*ours, "crm/4711")).out)
+    assert (row[0], row[-1]) == (named.conversation.id, "crm/4711")
+    assert "CONVERSATION_NOT_FOUND" in (await strata(*ours, "crm/1")).err
 
 
 async def test_an_export_is_one_document_a_line(strata: Run, talk: agent_pb.Agent) -> None:

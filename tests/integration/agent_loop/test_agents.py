@@ -262,6 +262,49 @@ async def test_wrong_fields_are_named(
     assert list((await services.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
 
 
+async def test_conversation_is_found_by_its_external_id(services: InnerServices) -> None:
+    agent = (await create(services, name="Cy")).agent
+    request = pb.CreateConversationRequest(
+        agent_id=agent.id, title="Ann", external_id="crm/4711", request_id=new_id("r")
+    )
+    made = (await services.agents.CreateConversation(request)).conversation
+    assert (await services.agents.CreateConversation(request)).conversation == made
+    assert made.external_id == "crm/4711"
+    request.request_id = new_id("r")
+    with pytest.raises(AlreadyExistsError) as taken:
+        await services.agents.CreateConversation(request)
+    assert taken.value.reason is Reason.NAME_TAKEN
+    for wanted in (
+        pb.GetConversationRequest(conversation_id=made.id),
+        pb.GetConversationRequest(agent_id=agent.id, external_id="crm/4711"),
+    ):
+        assert (await services.agents.GetConversation(wanted)).conversation == made
+    by_title = pb.ListConversationsRequest(agent_id=agent.id, title="Ann")
+    assert list((await services.agents.ListConversations(by_title)).conversations) == [made]
+    forking = pb.ForkConversationRequest(conversation_id=made.id)
+    assert not (await services.agents.ForkConversation(forking)).conversation.external_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "conversation_id"),
+        ({"agent_id": new_id("agent")}, "conversation_id"),
+        ({"external_id": "ann"}, "agent_id"),
+        ({"agent_id": new_id("agent"), "external_id": "a\nb"}, "external_id"),
+        ({"agent_id": new_id("agent"), "external_id": "x" * 201}, "external_id"),
+        ({"conversation_id": "mine"}, "conversation_id"),
+        ({"conversation_id": new_id("conversation"), "external_id": "ann"}, "external_id"),
+    ],
+)
+async def test_conversation_must_be_named_in_one_way(
+    services: InnerServices, fields: dict[str, str], field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        await services.agents.GetConversation(pb.GetConversationRequest(**fields))
+    assert [violation.field for violation in raised.value.violations] == [field]
+
+
 async def test_external_id_is_stored_changed_and_removed(services: InnerServices) -> None:
     longest = "crm/4711 ü" + "x" * 190
     agent = (await create(services, name="Bo", external_id=longest)).agent

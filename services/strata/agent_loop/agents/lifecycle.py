@@ -44,6 +44,7 @@ from strata.agent_loop.domain.agent.agents import (
     StoredAgent,
     apply_patch,
     changes_prompt,
+    external_id_taken,
     merge_tools,
 )
 from strata.agent_loop.domain.agent.commands import (
@@ -379,15 +380,31 @@ class AgentLifecycle:
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
-            AlreadyExistsError: REQUEST_ID_REUSED.
+            AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN: the agent has a conversation with
+                the same external id.
         """
         known = await self._store.known_conversation(command.request)
         if known is not None:
             return known
         agent = await self.get(command.agent_id)
-        conversation = Conversation(new_id("conversation"), agent.id, command.title)
+        if command.external_id and await self._is_taken(agent.id, command.external_id):
+            # Noticed before a window is created that would belong to no conversation.
+            known = await self._store.known_conversation(command.request)
+            if known is None:
+                raise external_id_taken(command.external_id)
+            return known
+        conversation = Conversation(
+            new_id("conversation"), agent.id, command.title, external_id=command.external_id
+        )
         await self._open(agent, conversation.id, None)
         return await self._store.insert_conversation(conversation, command.request)
+
+    async def _is_taken(self, agent_id: str, external_id: str) -> bool:
+        try:
+            await self._store.external_conversation(agent_id, external_id)
+        except NotFoundError:
+            return False
+        return True
 
     async def fork_conversation(self, command: ForkConversation) -> Conversation:
         """Starts a conversation with a copy of another one's window, which is created first.

@@ -221,9 +221,33 @@ def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConv
         [
             *request_id_violations(request.request_id),
             *checks.name_violations("title", request.title),
+            *_external_id_violations("external_id", request.external_id),
         ]
     )
-    return CreateConversation(request.agent_id, request.title, request_of(request))
+    return CreateConversation(
+        request.agent_id, request.title, request.external_id, request_of(request)
+    )
+
+
+def check_conversation_name(request: pb.GetConversationRequest) -> None:
+    """Checks that a request names a conversation in one of two ways.
+
+    Raises:
+        InvalidArgumentError: It does not, or an id is malformed.
+    """
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+        others = [name for name in ("agent_id", "external_id") if getattr(request, name)]
+        checks.refuse(
+            [FieldViolation(name, "must be empty beside conversation_id") for name in others]
+        )
+        return
+    if not request.external_id:
+        checks.refuse(
+            [FieldViolation("conversation_id", "or agent_id and external_id are required")]
+        )
+    check_id(request.agent_id, "agent", field="agent_id")
+    checks.refuse(_external_id_violations("external_id", request.external_id))
 
 
 def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
@@ -318,6 +342,7 @@ def conversation_to_proto(conversation: Conversation) -> pb.Conversation:
         agent_id=conversation.agent_id,
         title=conversation.title,
         forked_from_id=conversation.forked_from_id,
+        external_id=conversation.external_id,
     )
     if conversation.create_time is not None:
         wire.create_time.FromDatetime(conversation.create_time)

@@ -8,9 +8,11 @@ from typing import Any
 from strata.agent_loop.agents.lifecycle import AgentLifecycle
 from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.compaction.manual_compaction import ManualCompaction
+from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agent_options import compaction_of
 from strata.agent_loop.convert.agents import (
     agent_to_proto,
+    check_conversation_name,
     conversation_from_proto,
     conversation_to_proto,
     create_from_proto,
@@ -122,16 +124,28 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         made = await self._lifecycle.start_conversation(conversation_from_proto(request))
         return pb.CreateConversationResponse(conversation=conversation_to_proto(made))
 
+    async def GetConversation(
+        self, request: pb.GetConversationRequest, context: Context
+    ) -> pb.GetConversationResponse:
+        """Returns a conversation."""
+        check_conversation_name(request)
+        if request.conversation_id:
+            row = await self._store.conversation(request.conversation_id)
+        else:
+            row = await self._store.external_conversation(request.agent_id, request.external_id)
+        return pb.GetConversationResponse(conversation=conversation_to_proto(row))
+
     async def ListConversations(
         self, request: pb.ListConversationsRequest, context: Context
     ) -> pb.ListConversationsResponse:
         """Lists conversations of an agent, oldest first."""
         check_id(request.agent_id, "agent", field="agent_id")
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        scope = f"ListConversations {request.agent_id}"
+        checks.refuse(checks.name_violations("title", request.title))
+        scope = f"ListConversations {request.agent_id} {request.title}"
         key = decode_page_token(scope, request.page_token, (str,))
         rows = await self._store.conversations(
-            request.agent_id, limit + 1, str(key[0]) if key else ""
+            request.agent_id, limit + 1, str(key[0]) if key else "", request.title
         )
         page = Page.cut(rows, limit, scope, lambda conversation: (conversation.id,))
         return pb.ListConversationsResponse(

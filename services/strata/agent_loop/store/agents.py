@@ -18,6 +18,7 @@ from strata.agent_loop.domain.agent.agents import (
     StoredAgent,
     apply_patch,
     check_revision,
+    external_id_taken,
 )
 from strata.agent_loop.store.request_table import REQUESTS
 from strata.agent_loop.store.rows import (
@@ -145,20 +146,25 @@ _REMOVE = text(
 )
 _INSERT_CONVERSATION = text(
     f"""
-    INSERT INTO agent_loop.conversations (project_id, id, agent_id, title, forked_from_id)
-    SELECT :project, :id, a.id, :title, :forked_from_id FROM agent_loop.agents a
+    INSERT INTO agent_loop.conversations (
+        project_id, id, agent_id, title, forked_from_id, external_id
+    )
+    SELECT :project, :id, a.id, :title, :forked_from_id, :external_id FROM agent_loop.agents a
     WHERE a.project_id = :project AND a.id = :agent AND a.state = 'active'
     RETURNING {CONVERSATION_COLUMNS}
     """
 )
-_CONVERSATION = text(
-    f"""
+_ACTIVE_CONVERSATION = f"""
     SELECT {", ".join(f"c.{column.strip()}" for column in CONVERSATION_COLUMNS.split(","))}
     FROM agent_loop.conversations c
     JOIN agent_loop.agents a
       ON a.project_id = c.project_id AND a.id = c.agent_id AND a.state = 'active'
-    WHERE c.project_id = :project AND c.id = :id
+    WHERE c.project_id = :project
     """
+_CONVERSATION = text(f"{_ACTIVE_CONVERSATION} AND c.id = :id")
+_EXTERNAL_CONVERSATION = text(
+    f"{_ACTIVE_CONVERSATION} AND c.agent_id = :agent AND c.external_id = :external_id"
+    " AND c.external_id <> ''"
 )
 _CONVERSATIONS = text(
     f"""
@@ -167,6 +173,7 @@ _CONVERSATIONS = text(
     FROM agent_loop.agents a
     LEFT JOIN agent_loop.conversations c
       ON c.project_id = a.project_id AND c.agent_id = a.id AND c.id > :after
+     AND (CAST(:title AS text) = '' OR c.title = :title)
     WHERE a.project_id = :project AND a.id = :agent AND a.state = 'active'
     ORDER BY c.id LIMIT :limit
     """
@@ -311,6 +318,12 @@ class PostgresAgentStore:
             return await self._insert_conversation(conversation, request)
         except LostRaceError:
             return await self._insert_conversation(conversation, request)
+        except AlreadyExistsError:
+            # It may be the same request that has taken the external id, a moment ago.
+            known = await self.known_conversation(request)
+            if known is None:
+                raise
+            return known
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """Returns a conversation of an active agent."""
@@ -322,10 +335,27 @@ class PostgresAgentStore:
             )
         return to_conversation(row)
 
-    async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
+    async def external_conversation(self, agent_id: str, external_id: str) -> Conversation:
+        """Returns a conversation of an active agent by its external id."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(
+                connection, _EXTERNAL_CONVERSATION, agent=agent_id, external_id=external_id
+            )
+        if row is None:
+            raise _conversation_not_found(
+                f"Agent {agent_id} has no conversation with the external id {external_id!r}.",
+                external_id,
+            )
+        return to_conversation(row)
+
+    async def conversations(
+        self, agent_id: str, limit: int, after: str, title: str = ""
+    ) -> Sequence[Conversation]:
         """Lists the conversations of an agent."""
         async with self._database.transaction(read_only=True) as connection:
-            rows = await _all(connection, _CONVERSATIONS, agent=agent_id, limit=limit, after=after)
+            rows = await _all(
+                connection, _CONVERSATIONS, agent=agent_id, limit=limit, after=after, title=title
+            )
         if not rows:
             raise agent_not_found(agent_id)
         return [to_conversation(row) for row in rows if row["id"] is not None]
@@ -384,6 +414,8 @@ class PostgresAgentStore:
                 agent=conversation.agent_id,
                 title=conversation.title,
                 forked_from_id=conversation.forked_from_id,
+                external_id=conversation.external_id,
+                taken=conversation.external_id,
             )
             if row is None:
                 raise agent_not_found(conversation.agent_id)
@@ -447,6 +479,8 @@ async def _all(
                 ) from error
             case "agents_request":
                 raise LostRaceError from error
+            case "conversations_external_id":
+                raise external_id_taken(taken) from error
         raise
     return [dict(row) for row in result.mappings()]
 

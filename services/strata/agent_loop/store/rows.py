@@ -58,7 +58,7 @@ UNCHANGING_COLUMNS = ("id", "type", "tends_agent_id")
 
 AGENT_COLUMNS = ", ".join((*AGENT_VALUES, "revision", "create_time", "update_time"))
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
-CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
+CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time, external_id"
 
 
 def agent_parameters(agent: Agent) -> dict[str, Any]:
@@ -128,6 +128,8 @@ def to_conversation(row: Mapping[str, Any]) -> Conversation:
         title=row["title"],
         forked_from_id=row["forked_from_id"],
         create_time=_moment(row["create_time"]),
+        # Stored answers of earlier releases do not have it.
+        external_id=row.get("external_id", ""),
     )
 
 

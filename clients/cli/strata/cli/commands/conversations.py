@@ -26,24 +26,35 @@ def list_conversations(
     connection: Connection,
     agent: AgentArgument,
     limit: LimitOption = 50,
+    external_id: Annotated[
+        str,
+        typer.Option("--external-id", help="Only the conversation with this identifier of yours."),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the conversations of an agent, oldest first."""
 
     async def read(client: Client) -> pb.ListConversationsResponse:
-        request = pb.ListConversationsRequest(agent_id=await client.agent_id(agent))
+        agent_id = await client.agent_id(agent)
+        if external_id:
+            wanted = pb.GetConversationRequest(agent_id=agent_id, external_id=external_id)
+            response = await client.agents.GetConversation(wanted)
+            return pb.ListConversationsResponse(conversations=[response.conversation])
+        request = pb.ListConversationsRequest(agent_id=agent_id)
         return await first_of(client.agents.ListConversations, request, "conversations", limit)
 
     listing = connection.run(read)
+    with_external_ids = any(conversation.external_id for conversation in listing.conversations)
     print_listing(
         listing,
-        ["id", "title", "forked from", "created"],
+        ["id", "title", "forked from", "created", *(["external id"] * with_external_ids)],
         [
             (
                 conversation.id,
                 conversation.title,
                 conversation.forked_from_id,
                 when(conversation.create_time),
+                *([conversation.external_id] * with_external_ids),
             )
             for conversation in listing.conversations
         ],

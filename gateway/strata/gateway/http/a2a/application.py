@@ -33,6 +33,7 @@ from strata.gateway.http.a2a.json_rpc import (
 )
 from strata.gateway.http.a2a.tasks import AgentTasks
 from strata.gateway.http.calls import BodyTooLargeError, agent_request, metadata_of, read_body
+from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.server_sent_events import event_stream, server_sent
 from strata.protocol.status import from_rpc_error
@@ -63,6 +64,7 @@ class A2aApplication:
     ) -> None:
         self._channel = channel
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
+        self._conversations = ExternalConversations(channel)
         self._bodies = bodies
         self._max_body_bytes = max_body_bytes
         self._public_url = public_url
@@ -95,7 +97,7 @@ class A2aApplication:
             params = await self._bodies.handle(
                 lambda _: method.dialect.request(asked, method.kind), body
             )
-            tasks = AgentTasks(self._channel, agent, metadata)
+            tasks = AgentTasks(self._channel, self._conversations, agent, metadata)
             return await _respond(tasks, method, asked, params)
         except grpc.aio.AioRpcError as error:
             return refusal(request_id, from_rpc_error(error))

@@ -39,7 +39,7 @@ class TaskView:
 
     Attributes:
         id: Its id, that of its first run.
-        context_id: Its context, which is the conversation.
+        context_id: Its context: the external id of the conversation, or else its id.
         run_id: Its last run.
         state: Its state.
         time: When it came into the state.
@@ -58,9 +58,9 @@ class TaskView:
     approval: message_pb2.ApprovalRequestPart | None = None
 
     @classmethod
-    def of_run(cls, run: pb.Run) -> TaskView:
+    def of_run(cls, run: pb.Run, context_id: str) -> TaskView:
         """Returns the task that begins with a run."""
-        task = cls(run.id, run.conversation_id, run.id, a2a.TASK_STATE_SUBMITTED, run.create_time)
+        task = cls(run.id, context_id, run.id, a2a.TASK_STATE_SUBMITTED, run.create_time)
         task.go_on(run)
         return task
 

@@ -31,6 +31,7 @@ from strata.gateway.http.a2a.inputs import (
 from strata.gateway.http.a2a.replies import RunReply
 from strata.gateway.http.a2a.task_views import TaskView, no_updates, updates
 from strata.gateway.http.calls import RunEvents, after_first, events_of_run
+from strata.gateway.http.conversations import ExternalConversations
 from strata.shared.ids import is_id
 
 
@@ -41,15 +42,21 @@ class AgentTasks:
 
     Args:
         channel: Calls the gateway.
+        conversations: Finds the conversations that clients have named.
         agent: The agent.
         metadata: The caller's credentials.
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, agent: agent_service_pb2.Agent, metadata: Any
+        self,
+        channel: grpc.aio.Channel,
+        conversations: ExternalConversations,
+        agent: agent_service_pb2.Agent,
+        metadata: Any,
     ) -> None:
         self._runs: Any = run_service_pb2_grpc.RunServiceStub(channel)
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
+        self._conversations = conversations
         self._agent = agent
         self._metadata = metadata
 
@@ -65,7 +72,7 @@ class AgentTasks:
         run = await self._run(task_id)
         if run.agent_id != self._agent.id:
             raise unknown
-        task = TaskView.of_run(run)
+        task = TaskView.of_run(run, await self._context(run.conversation_id))
         while not task.under_way:
             task.end(await self._stored_reply(task.run_id))
             if task.approval is None:
@@ -88,10 +95,11 @@ class AgentTasks:
         check_message(request)
         message = request.message
         if request.configuration.return_immediately and not message.task_id:
+            fields = await self._new_message(message)
             started = await self._runs.StartRun(
-                pb.StartRunRequest(**await self._new_message(message)), metadata=self._metadata
+                pb.StartRunRequest(**fields), metadata=self._metadata
             )
-            return TaskView.of_run(started.run)
+            return TaskView.of_run(started.run, message.context_id or fields["conversation_id"])
         task, events = await self._begin(message)
         if request.configuration.return_immediately:
             await events.aclose()
@@ -169,8 +177,7 @@ class AgentTasks:
         first = await anext(events)
         run = pb.Run(id=first.run_id, state=pb.RUN_STATE_RUNNING, create_time=first.create_time)
         if task is None:
-            run.conversation_id = fields["conversation_id"]
-            task = TaskView.of_run(run)
+            task = TaskView.of_run(run, message.context_id or fields["conversation_id"])
         else:
             task.go_on(run)
         return task, after_first(first, events)
@@ -187,13 +194,10 @@ class AgentTasks:
         }
 
     async def _conversation(self, context_id: str, request_id: str) -> str:
-        if context_id:
-            if not is_id(context_id, "conversation"):
-                raise InvalidParamsError(
-                    "message.contextId must be the context of an earlier task, or the id of a"
-                    " conversation; leave it out to start a new one."
-                )
+        if is_id(context_id, "conversation"):
             return context_id
+        if context_id:
+            return await self._conversations.find(self._agent.id, context_id, self._metadata)
         started = await self._agents.CreateConversation(
             agent_service_pb2.CreateConversationRequest(
                 request_id=request_id, agent_id=self._agent.id
@@ -201,6 +205,14 @@ class AgentTasks:
             metadata=self._metadata,
         )
         return str(started.conversation.id)
+
+    async def _context(self, conversation_id: str) -> str:
+        """Returns the context of a conversation: the id that the client gave it, if it did."""
+        response = await self._agents.GetConversation(
+            agent_service_pb2.GetConversationRequest(conversation_id=conversation_id),
+            metadata=self._metadata,
+        )
+        return response.conversation.external_id or conversation_id
 
     async def _waiting_task(self, message: a2a.Message) -> TaskView:
         task = await self.get(message.task_id)

@@ -1,4 +1,4 @@
-"""Models of OpenAI's API, which are agents."""
+"""Models of OpenAI's API, which are agents, and the conversations of users with them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import grpc.aio
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc
 from strata.gateway.http.calls import agent_request
+from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.openai_api.errors import ApiError, of_call
 
 _PAGE = 500
@@ -86,3 +87,19 @@ def check_tools(names: Iterable[str], agent: pb.Agent) -> None:
                 param="tools",
                 code="unknown_tool",
             )
+
+
+async def conversation_of_user(
+    conversations: ExternalConversations, agent_id: str, user: str, metadata: Any
+) -> str:
+    """Returns the id of the conversation of a user, whose external id is the user.
+
+    Earlier releases started conversations with the user as the title alone.
+
+    Raises:
+        ApiError: The user cannot be an external id, or a call failed.
+    """
+    try:
+        return await conversations.find(agent_id, user, metadata, or_title=True)
+    except grpc.aio.AioRpcError as error:
+        raise of_call(error, "user") from error

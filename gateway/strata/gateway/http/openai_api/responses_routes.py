@@ -17,10 +17,10 @@ from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.calls import after_first, metadata_of, read_body
+from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, check_tools
+from strata.gateway.http.openai_api.agents import Agents, check_tools, conversation_of_user
 from strata.gateway.http.openai_api.answering import answering
-from strata.gateway.http.openai_api.conversations import UserConversations
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
 from strata.gateway.http.openai_api.replies import Piece, pieces_of
 from strata.gateway.http.openai_api.responses import (
@@ -66,7 +66,7 @@ class ResponsesApi:
         self,
         channel: grpc.aio.Channel,
         agents: Agents,
-        conversations: UserConversations,
+        conversations: ExternalConversations,
         bodies: LargeBodies,
         *,
         max_body_bytes: int,
@@ -161,7 +161,7 @@ class ResponsesApi:
                 raise _no_conversation(named)
             return named
         if asked.user:
-            return await self._conversations.find(agent.id, asked.user, metadata)
+            return await conversation_of_user(self._conversations, agent.id, asked.user, metadata)
         return agent.default_conversation_id
 
     async def _conversation_of(

@@ -14,15 +14,15 @@ from starlette.routing import BaseRoute, Route
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.gateway.http.calls import metadata_of, read_body
+from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, check_tools
+from strata.gateway.http.openai_api.agents import Agents, check_tools, conversation_of_user
 from strata.gateway.http.openai_api.answering import answering
-from strata.gateway.http.openai_api.conversations import UserConversations
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
 from strata.gateway.http.openai_api.requests import parse_chat_request
 from strata.gateway.http.openai_api.responses_routes import ResponsesApi
-from strata.gateway.http.openai_api.run_calls import IDEMPOTENCY_KEY, RunCalls
+from strata.gateway.http.openai_api.run_calls import IDEMPOTENCY_KEY, RunCalls, begun_soon
 from strata.gateway.http.server_sent_events import event_stream, server_sent
 from strata.shared.ids import new_id
 
@@ -43,7 +43,7 @@ class OpenAiApi:
     ) -> None:
         self._agents = Agents(channel)
         self._run_calls = RunCalls(channel)
-        self._conversations = UserConversations(channel)
+        self._conversations = ExternalConversations(channel)
         self._responses = ResponsesApi(
             channel, self._agents, self._conversations, bodies, max_body_bytes=max_body_bytes
         )
@@ -79,7 +79,7 @@ class OpenAiApi:
         agent = await self._agents.find(asked.model, metadata)
         check_tools(asked.tool_names, agent)
         conversation_id = (
-            await self._conversations.find(agent.id, asked.user, metadata)
+            await conversation_of_user(self._conversations, agent.id, asked.user, metadata)
             if asked.user
             else agent.default_conversation_id
         )
@@ -92,11 +92,11 @@ class OpenAiApi:
             metadata=metadata,
         )
         completion = _Completion(asked.model, conversation_id)
-        pieces = pieces_of(completion.named_by(events))
-        if asked.stream:
-            usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-            return await completion.streamed(pieces, include_usage=usage)
-        return JSONResponse(await completion.whole(pieces))
+        if not asked.stream:
+            return JSONResponse(await completion.whole(pieces_of(completion.named_by(events))))
+        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+        begun = await begun_soon(completion.named_by(events))
+        return event_stream(completion.chunks(pieces_of(begun), include_usage=usage))
 
 
 class _Completion:
@@ -143,18 +143,13 @@ class _Completion:
             "usage": _usage(finished.usage),
         }
 
-    async def streamed(self, pieces: AsyncIterator[Piece], *, include_usage: bool) -> Response:
-        """Returns a stream of chunks; the status is that of an error before the first one."""
-        first = await anext(pieces)
-        return event_stream(self._chunks(first, pieces, include_usage=include_usage))
-
-    async def _chunks(
-        self, first: Piece, pieces: AsyncIterator[Piece], *, include_usage: bool
+    async def chunks(
+        self, pieces: AsyncIterator[Piece], *, include_usage: bool
     ) -> AsyncIterator[bytes]:
+        """Returns the chunks of a reply that is streamed; the first has no text yet."""
         yield self._chunk({"role": "assistant", "content": ""})
-        piece: Piece | None = first
         try:
-            while piece is not None:
+            async for piece in pieces:
                 match piece:
                     case Text():
                         yield self._chunk({"content": piece.text})
@@ -169,7 +164,6 @@ class _Completion:
                         if include_usage:
                             head = self._head("chat.completion.chunk")
                             yield server_sent({**head, "choices": [], "usage": _usage(piece.usage)})
-                piece = await anext(pieces, None)
         except ApiError as error:
             # The SDKs raise it, though the status was 200.
             yield server_sent(error.body)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
-from strata.api.common.v1 import message_pb2, response_format_pb2
+from strata.api.common.v1 import message_pb2, response_format_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.calls import RunEvents, events_of_run
@@ -19,6 +20,8 @@ IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the id of a request: a repeated one gives the events of the first run."""
 
 _APPROVALS_PAGE = 100
+# Long enough for a refusal, and shorter than clients wait for the headers of a response.
+_BEGIN_S = 3.0
 
 
 class RunCalls:
@@ -144,3 +147,30 @@ async def events_of(call: Any) -> RunEvents:
                 yield event
     except grpc.aio.AioRpcError as error:
         raise of_call(error) from error
+
+
+async def begun_soon(events: AsyncIterator[run_event_pb2.RunEvent]) -> RunEvents:
+    """Returns the same events when the first one is there, or when it takes long.
+
+    A request that is refused gets an HTTP status that way. A run that waits for the one before it
+    does not hold up the beginning of a stream, which clients and proxies wait for.
+
+    Raises:
+        ApiError: The request is refused.
+    """
+    first = asyncio.ensure_future(anext(events))
+    if (await asyncio.wait((first,), timeout=_BEGIN_S))[0]:
+        first.result()
+    return _after(first, events)
+
+
+async def _after(
+    first: asyncio.Future[run_event_pb2.RunEvent],
+    others: AsyncIterator[run_event_pb2.RunEvent],
+) -> RunEvents:
+    try:
+        yield await first
+        async for event in others:
+            yield event
+    finally:
+        first.cancel()

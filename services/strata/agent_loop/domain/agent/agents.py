@@ -12,7 +12,7 @@ from strata.agent_loop.domain.agent.message_buffer import BufferLengths
 from strata.agent_loop.domain.agent.response_formats import TEXT_FORMAT, ResponseFormat
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.model.keys import SealedKey
-from strata.protocol.errors import AbortedError
+from strata.protocol.errors import AbortedError, AlreadyExistsError
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import default_conversation_id
 
@@ -197,13 +197,27 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation of an agent."""
+    """A conversation of an agent.
+
+    Attributes:
+        external_id: Its identifier in the system of the client, unique for the agent; empty for
+            none.
+    """
 
     id: str
     agent_id: str
     title: str = ""
     forked_from_id: str = ""
     create_time: datetime | None = None
+    external_id: str = ""
+
+
+def external_id_taken(external_id: str) -> AlreadyExistsError:
+    """Returns the error for an external id that another conversation of the agent has."""
+    return AlreadyExistsError(
+        f"The agent has a conversation with the external id {external_id!r}.",
+        metadata={"external_id": external_id},
+    )
 
 
 @dataclass(frozen=True, slots=True)

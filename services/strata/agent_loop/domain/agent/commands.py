@@ -47,6 +47,7 @@ class CreateConversation:
 
     agent_id: str
     title: str
+    external_id: str
     request: RequestKey
 
 

@@ -147,7 +147,8 @@ class AgentStore(Protocol):
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
-            AlreadyExistsError: REQUEST_ID_REUSED.
+            AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN: the agent has a conversation with
+                the same external id.
         """
         ...
 
@@ -159,8 +160,18 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
-        """Lists the conversations of an agent.
+    async def external_conversation(self, agent_id: str, external_id: str) -> Conversation:
+        """Returns a conversation of an active agent by its external id.
+
+        Raises:
+            NotFoundError: CONVERSATION_NOT_FOUND.
+        """
+        ...
+
+    async def conversations(
+        self, agent_id: str, limit: int, after: str, title: str = ""
+    ) -> Sequence[Conversation]:
+        """Lists the conversations of an agent, only those with a title if it is given.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.

@@ -69,6 +69,11 @@ class AgentServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationResponse.FromString,
                 _registered_method=True)
+        self.GetConversation = channel.unary_unary(
+                '/strata.api.agent_loop.v1.AgentService/GetConversation',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationResponse.FromString,
+                _registered_method=True)
         self.ListConversations = channel.unary_unary(
                 '/strata.api.agent_loop.v1.AgentService/ListConversations',
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.ListConversationsRequest.SerializeToString,
@@ -158,7 +163,16 @@ class AgentServiceServicer:
 
     def CreateConversation(self, request, context):
         """Starts another conversation; it shares the agent's blocks and archives.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        NOT_FOUND (AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: the agent has a conversation
+        with that external_id; REQUEST_ID_REUSED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConversation(self, request, context):
+        """Returns a conversation by id, or by agent and external_id. NOT_FOUND
+        (CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +264,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.CreateConversation,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationResponse.SerializeToString,
+            ),
+            'GetConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConversation,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationResponse.SerializeToString,
             ),
             'ListConversations': grpc.unary_unary_rpc_method_handler(
                     servicer.ListConversations,
@@ -449,6 +468,33 @@ class AgentService:
             '/strata.api.agent_loop.v1.AgentService/CreateConversation',
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CreateConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.AgentService/GetConversation',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetConversationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,7 +47,12 @@ class AgentServiceStub:
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
-    NOT_FOUND (AGENT_NOT_FOUND).
+    NOT_FOUND (AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: the agent has a conversation
+    with that external_id; REQUEST_ID_REUSED).
+    """
+    GetConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetConversationRequest, _agent_service_pb2.GetConversationResponse]
+    """Returns a conversation by id, or by agent and external_id. NOT_FOUND
+    (CONVERSATION_NOT_FOUND).
     """
     ListConversations: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListConversationsRequest, _agent_service_pb2.ListConversationsResponse]
     """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND),
@@ -142,7 +147,17 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.CreateConversationRequest, _abc.Awaitable[_agent_service_pb2.CreateConversationResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.CreateConversationResponse]:
         """Starts another conversation; it shares the agent's blocks and archives.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        NOT_FOUND (AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: the agent has a conversation
+        with that external_id; REQUEST_ID_REUSED).
+        """
+
+    def GetConversation(
+        self,
+        request: _agent_service_pb2.GetConversationRequest,
+        context: _aio.ServicerContext[_agent_service_pb2.GetConversationRequest, _abc.Awaitable[_agent_service_pb2.GetConversationResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.GetConversationResponse]:
+        """Returns a conversation by id, or by agent and external_id. NOT_FOUND
+        (CONVERSATION_NOT_FOUND).
         """
 
     def ListConversations(
