@@ -1,0 +1,97 @@
+"""Pydantic AI, a framework of others, in front of agents as if they were models of OpenAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+import pytest_asyncio
+from pydantic_ai import Agent, ModelSettings
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from doubles.script import ModelCall, Reply, call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TOOL = "room_temperature"
+
+
+class Framework:
+    """Makes agents of the framework: only base URL, key and model are those of Strata."""
+
+    def __init__(self, client: openai.AsyncOpenAI) -> None:
+        self._provider = OpenAIProvider(openai_client=client)
+
+    def agent(self, agent: agent_pb.Agent, user: str = "") -> Agent[None, str]:
+        settings = ModelSettings(extra_body={"user": user}) if user else None
+        model = OpenAIChatModel(agent.name, provider=self._provider)
+        return Agent(model, model_settings=settings)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def framework(system: System) -> AsyncIterator[Framework]:
+    async with openai.AsyncOpenAI(base_url=f"{system.http_url}/v1", api_key=system.key) as client:
+        yield Framework(client)
+
+
+async def test_framework_chats_with_memory(system: System, framework: Framework) -> None:
+    def reply(request: ModelCall) -> Reply:
+        return say(f"{len(request.messages)} {'Ada' in request.system}")
+
+    system.model.respond(reply)
+    agent = await system.make_agent(blocks=[pb.NewBlock(label="human", value="Name: Ada")])
+    chat = framework.agent(agent, "ann")
+    first = await chat.run("Hello.")
+    second = await chat.run("Again.", message_history=first.all_messages())
+    # A new program that knows nothing of what was said, such as after a restart.
+    third = await framework.agent(agent, "ann").run("Once more.")
+    assert [run.output for run in (first, second, third)] == ["2 True", "4 True", "6 True"]
+    assert third.usage.output_tokens > 0
+
+
+async def test_framework_streams_text(system: System, framework: Framework) -> None:
+    system.model.script(say("A reply of several pieces."))
+    agent = await system.make_agent()
+    async with framework.agent(agent).run_stream("Hello.") as run:
+        pieces = [piece async for piece in run.stream_text(delta=True, debounce_by=None)]
+    assert "".join(pieces) == "A reply of several pieces."
+    assert len(pieces) > 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_framework_runs_its_tool(system: System, framework: Framework, stream: bool) -> None:
+    await system.tools.UpsertTool(
+        tool_api.UpsertToolRequest(
+            type=tool_pb2.TOOL_TYPE_CLIENT,
+            name=TOOL,
+            description="Measures the temperature of a room.",
+            parameters_json=json.dumps(
+                {"type": "object", "properties": {"room": {"type": "string"}}}
+            ),
+        )
+    )
+    agent = await system.make_agent(tools=[TOOL])
+    system.model.script(call(TOOL, {"room": "kitchen"}))
+    system.model.respond(lambda request: say(json.loads(request.answered[-1])["message"]))
+    chat = framework.agent(agent)
+    rooms = []
+
+    @chat.tool_plain(name=TOOL)
+    def measure(room: str) -> str:
+        rooms.append(room)
+        return "21 degrees"
+
+    if stream:
+        async with chat.run_stream("How warm is the kitchen?") as run:
+            output = await run.get_output()
+    else:
+        output = (await chat.run("How warm is the kitchen?")).output
+    assert (rooms, output) == (["kitchen"], "21 degrees")
