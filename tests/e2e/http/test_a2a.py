@@ -6,14 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import httpx2
 import pytest
-from a2a.client import Client, ClientConfig, ClientFactory
-from a2a.client.card_resolver import A2ACardResolver
-from a2a.client.errors import A2AClientError
+import pytest_asyncio
 from a2a.types import a2a_pb2 as a2a
 from a2a.utils.errors import (
     A2AError,
@@ -36,12 +34,21 @@ from strata.shared.ids import new_id
 from strata.shared.scopes import Scope
 from whole_system import System
 
+if TYPE_CHECKING:
+    from a2a.client import Client
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 VERSIONS = ("1.0", "0.3")
 PDF = a2a.Part(raw=b"%PDF", media_type="application/pdf")
 GATED = "send_parcel"
 """A tool whose calls a person approves."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def idle_agent(running_system: System) -> agent_pb.Agent:
+    """An agent that is sent nothing."""
+    return await running_system.make_agent()
 
 
 @asynccontextmanager
@@ -54,6 +61,10 @@ async def client_of(
     streaming: bool = True,
 ) -> AsyncIterator[Client]:
     """A client that knows nothing but the address of the agent and the key."""
+    # Takes a second, which not every process that collects the tests has to spend.
+    from a2a.client import ClientConfig, ClientFactory  # noqa: PLC0415
+    from a2a.client.card_resolver import A2ACardResolver  # noqa: PLC0415
+
     headers = {"authorization": f"Bearer {key or system.key}"}
     async with httpx.AsyncClient(headers=headers, timeout=60) as http:
         card = await A2ACardResolver(
@@ -361,13 +372,14 @@ async def test_failed_run_is_a_failed_task(system: System, version: str) -> None
     ],
 )
 async def test_what_cannot_be_mapped_is_refused(
-    system: System, version: str, request_: a2a.SendMessageRequest, error: type[A2AError]
+    system: System,
+    idle_agent: agent_pb.Agent,
+    version: str,
+    request_: a2a.SendMessageRequest,
+    error: type[A2AError],
 ) -> None:
-    agent = await system.make_agent()
-    async with client_of(system, agent, version=version, streaming=False) as client:
-        with pytest.raises(error):
-            await task_of(client, request_)
-    async with client_of(system, agent, version=version) as client:
+    streaming = version == "0.3"
+    async with client_of(system, idle_agent, version=version, streaming=streaming) as client:
         with pytest.raises(error):
             await events_of(client, request_)
 
@@ -432,10 +444,9 @@ async def test_other_methods_of_the_protocol_are_refused_clearly(system: System)
     ],
 )
 async def test_bad_body_is_refused(
-    system: System, http: httpx2.AsyncClient, body: bytes, code: int
+    http: httpx2.AsyncClient, idle_agent: agent_pb.Agent, body: bytes, code: int
 ) -> None:
-    agent = await system.make_agent()
-    response = await http.post(f"/a2a/{agent.id}", content=body)
+    response = await http.post(f"/a2a/{idle_agent.id}", content=body)
     assert response.status_code == 200
     assert response.json()["error"]["code"] == code
 
@@ -501,5 +512,7 @@ async def test_key_without_the_scope_gets_no_task(system: System) -> None:
         admin_pb.CreateApiKeyRequest(name="reader", scopes=[Scope.READ])
     )
     async with client_of(system, agent, key=reader.secret, streaming=False) as client:
+        from a2a.client.errors import A2AClientError  # noqa: PLC0415 - see client_of
+
         with pytest.raises(A2AClientError, match="403"):
             await task_of(client, message("Hello.", context_id=agent.default_conversation_id))

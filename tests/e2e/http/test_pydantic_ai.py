@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import openai
 import pytest
 import pytest_asyncio
-from pydantic_ai import Agent, ModelSettings
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from doubles.script import ModelCall, Reply, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -18,6 +16,9 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from whole_system import System
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,11 +29,16 @@ class Framework:
     """Makes agents of the framework: only base URL, key and model are those of Strata."""
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
-        self._provider = OpenAIProvider(openai_client=client)
+        self._client = client
 
     def agent(self, agent: agent_pb.Agent, user: str = "") -> Agent[None, str]:
+        # Takes 2 s, which not every process that collects the tests has to spend.
+        from pydantic_ai import Agent, ModelSettings  # noqa: PLC0415
+        from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415
+        from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
+
         settings = ModelSettings(extra_body={"user": user}) if user else None
-        model = OpenAIChatModel(agent.name, provider=self._provider)
+        model = OpenAIChatModel(agent.name, provider=OpenAIProvider(openai_client=self._client))
         return Agent(model, model_settings=settings)
 
 
