@@ -45,7 +45,7 @@ clients: $(READY) ## Build the clients whose toolchains are there: TypeScript, G
 	@! command -v mvn >/dev/null || $(MAKE) --no-print-directory .make/clients/java
 
 .make/clients/typescript: $(CONTRACTS) clients/typescript/package-lock.json \
-		$(wildcard clients/typescript/*.json clients/typescript/src/*.ts clients/typescript/examples/*)
+		$(wildcard clients/typescript/*.json clients/typescript/src/*.ts clients/typescript/examples/*.*)
 	@cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@$(BIN)/python clients/generate.py typescript
 	@cd clients/typescript && npm run --silent build
@@ -54,7 +54,8 @@ clients: $(READY) ## Build the clients whose toolchains are there: TypeScript, G
 .make/clients/go: $(CONTRACTS) $(wildcard clients/go/go.* clients/go/strata/*.go clients/go/examples/*/*.go)
 	@cd clients/go && CGO_ENABLED=0 go build -o bin/plugins/ tool
 	@$(BIN)/python clients/generate.py go clients/go/bin/plugins
-	@cd clients/go && CGO_ENABLED=0 go build -o bin/ ./examples/...
+	@cd clients/go && CGO_ENABLED=0 go build -o bin/ ./examples/... \
+		&& CGO_ENABLED=0 go test -c -o bin/ ./strata
 	@mkdir -p $(@D) && touch $@
 
 # Java that lives for seconds is faster with one compiler and one thread to collect garbage.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from child_processes import SOURCE_PATH
 from doubles.script import Reply, call, say
 from tcp_relay import TcpRelay
 from whole_system import System
@@ -103,7 +104,12 @@ async def output_of(environment: Mapping[str, str], *command: str) -> str:
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment with these variables, which has nothing of the test's own."""
-    return {"PATH": os.defpath, "HOME": os.environ["HOME"], **variables}
+    return {
+        "PATH": os.defpath,
+        "HOME": os.environ["HOME"],
+        "PYTHONPATH": SOURCE_PATH,
+        **variables,
+    }
 
 
 def code_of_guide(page: str, language: str) -> str:

@@ -34,7 +34,8 @@ sys.meta_path.insert(0, OnlyDependencies())
 import strata
 root = pathlib.Path(sys.argv[1])
 strata.__path__ = [str(root / "strata")]
-names = [".".join(file.relative_to(root).with_suffix("").parts) for file in root.rglob("*.py")]
+files = (root / "strata").rglob("*.py")
+names = [".".join(file.relative_to(root).with_suffix("").parts) for file in files]
 for name in names:
     importlib.import_module(name.removesuffix(".__init__"))
 print(len(names))
@@ -48,7 +49,7 @@ def programs_of_the_guide(folder: Path) -> list[str]:
     for number, block in enumerate(block for block in blocks if "import strata.client" in block):
         names.append(f"program_{number}.py")
         (folder / names[-1]).write_text(block)
-    assert len(names) == 2
+    assert len(names) == 3
     return names
 
 

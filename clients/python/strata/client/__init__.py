@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from strata.client.connection import Client, connect
     from strata.client.errors import ToolSourceError, UnreachableError
     from strata.client.images import image
+    from strata.client.replies import RunFailedError, text_of
     from strata.client.run_follower import (
         BackOff,
         ConnectionBack,
@@ -72,6 +73,7 @@ __all__ = [
     "PermissionDeniedError",
     "Reason",
     "ResourceExhaustedError",
+    "RunFailedError",
     "RunFollower",
     "StrataError",
     "SyncClient",
@@ -87,6 +89,7 @@ __all__ = [
     "image",
     "new_request_id",
     "returned",
+    "text_of",
     "tool_source",
 ]
 
@@ -97,6 +100,8 @@ _HOMES = {
     "connect": "connection",
     "ToolSourceError": "errors",
     "UnreachableError": "errors",
+    "RunFailedError": "replies",
+    "text_of": "replies",
     "BackOff": "run_follower",
     "ConnectionBack": "run_follower",
     "ConnectionLost": "run_follower",

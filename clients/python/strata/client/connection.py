@@ -17,6 +17,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.client.channel import CALL_S
 from strata.client.client_tools import MAX_ANSWERS, ClientTools
 from strata.client.images import ImageSource, user_message
+from strata.client.replies import ReplyCollector
 from strata.client.run_follower import BackOff, FollowedRequest, RunFollower
 from strata.client.services import Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
@@ -91,6 +92,91 @@ class Client(Services):
         )
         runs = self._runs_of(request, ClientTools(tools), back_off)
         async with aclosing(runs) as events:
+            async for event in events:
+                yield event
+
+    async def ask(
+        self,
+        agent_id: str,
+        text: str,
+        *,
+        images: Sequence[ImageSource] = (),
+        conversation_id: str = "",
+        max_steps: int = 0,
+        request_id: str = "",
+        response_format: ResponseFormat | None = None,
+        back_off: BackOff | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+    ) -> str:
+        """Sends a message, and returns the reply: the texts of the agent, joined by empty lines.
+
+        Args:
+            agent_id: The agent.
+            text: The text of the message.
+            images: Images of the message, as those of `send`.
+            conversation_id: The conversation; empty for the agent's default one.
+            max_steps: Most model calls; 0 for the server's default.
+            request_id: Idempotency key; a repeated one returns the reply of its first run.
+            response_format: Format of the reply; None for the agent's setting.
+            back_off: Waits between attempts to reconnect.
+            tools: Functions for client tools; see `ClientTools`.
+
+        Raises:
+            RunFailedError: The run failed, was cancelled, or waits for an approval.
+            InvalidArgumentError: Two functions have the same name, a function cannot be called, or
+                an image is not accepted.
+            UnreachableError: There was no contact for too long.
+            StrataError: The gateway refused.
+        """
+        collector = ReplyCollector()
+        sent = self.send(
+            agent_id,
+            text,
+            images=images,
+            conversation_id=conversation_id,
+            max_steps=max_steps,
+            request_id=request_id,
+            stream_tokens=False,
+            response_format=response_format,
+            back_off=back_off,
+            tools=tools,
+        )
+        async with aclosing(sent) as events:
+            async for event in events:
+                collector.add(event)
+        return collector.reply()
+
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        after_sequence: int = 0,
+        stream_tokens: bool = True,
+        send_message_as_text: bool = True,
+        back_off: BackOff | None = None,
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Yields the events of a run after a sequence, up to its end, across lost connections.
+
+        Use it in a program that was stopped, with what it has kept of the events that it saw.
+
+        Args:
+            run_id: The run.
+            after_sequence: The last sequence that was seen; 0 for all events.
+            stream_tokens: Yield text as it is generated, not only whole messages.
+            send_message_as_text: Yield messages of the tool ``send_message`` as text; see `send`.
+            back_off: Waits between attempts to reconnect.
+
+        Raises:
+            UnreachableError: There was no contact for too long.
+            StrataError: The gateway refused.
+        """
+        request = run_pb.StreamRunRequest(
+            run_id=run_id,
+            after_sequence=after_sequence,
+            stream_tokens=stream_tokens,
+            send_message_as_text=send_message_as_text,
+        )
+        async with aclosing(self._events_of(request, back_off)) as events:
             async for event in events:
                 yield event
 
@@ -170,6 +256,13 @@ class Client(Services):
             StrataError: The gateway refused.
         """
         request.request_id = request.request_id or new_request_id()
+        async with aclosing(self._events_of(request, back_off)) as events:
+            async for event in events:
+                yield event
+
+    async def _events_of(
+        self, request: FollowedRequest | run_pb.StreamRunRequest, back_off: BackOff | None
+    ) -> AsyncGenerator[RunEvent, None]:
         async with aclosing(RunFollower(self.runs, request, back_off).updates()) as updates:
             async for update in updates:
                 if isinstance(update, RunEvent):

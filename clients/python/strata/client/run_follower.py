@@ -64,14 +64,14 @@ FollowedRequest = pb.SendMessageRequest | pb.RespondToApprovalRequest
 
 
 class RunFollower:
-    """Sends a message, or the answer to an approval, and follows its run.
+    """Sends a message, or the answer to an approval, and follows its run; or follows a known run.
 
     Until the id of the run is known, a lost request is sent again, which its ``request_id`` makes
     safe; afterwards the run is followed from the last event.
 
     Args:
         runs: Stub of the run service.
-        request: The message or the answer; it must have a ``request_id``.
+        request: The message or the answer, which must have a ``request_id``; or the known run.
         back_off: Waits between attempts to reconnect.
         sleep: Sleeps for a number of seconds.
 
@@ -83,7 +83,7 @@ class RunFollower:
     def __init__(
         self,
         runs: RunServiceStub,
-        request: FollowedRequest,
+        request: FollowedRequest | pb.StreamRunRequest,
         back_off: BackOff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -94,6 +94,9 @@ class RunFollower:
         self._back_off = back_off or BackOff()
         self._sleep = sleep
         self._known = asyncio.Event()
+        if isinstance(request, pb.StreamRunRequest):
+            self.sequence = request.after_sequence
+            self._set_run_id(request.run_id)
 
     async def wait_for_run_id(self) -> str:
         """Waits until the id of the run is known, and returns it."""
@@ -137,7 +140,7 @@ class RunFollower:
             pause = min(pause * 2, self._back_off.longest_s)
 
     async def _events(self) -> AsyncGenerator[RunEvent, None]:
-        if self.run_id:
+        if self.run_id or isinstance(self._request, pb.StreamRunRequest):
             stream = self._runs.StreamRun(
                 pb.StreamRunRequest(
                     run_id=self.run_id,
@@ -165,6 +168,7 @@ class RunFollower:
     def _call(self) -> Any:
         if isinstance(self._request, pb.RespondToApprovalRequest):
             return self._runs.RespondToApproval(self._request)
+        assert isinstance(self._request, pb.SendMessageRequest)
         return self._runs.SendMessage(self._request)
 
     @property

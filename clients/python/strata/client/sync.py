@@ -177,6 +177,8 @@ class SyncClient(Services):
         return self._thread.run(respond())
 
     send = _iterating(Client.send)
+    ask = _returning(Client.ask)
+    resume = _iterating(Client.resume)
     answer = _iterating(Client.answer)
     follow = _iterating(Client.follow)
     upsert_tool = _returning(Client.upsert_tool)
