@@ -16,6 +16,7 @@ from strata.archival.domain.passages import (
     InsertedPassage,
     NewPassage,
     NewText,
+    Origin,
     Passage,
     SuppliedVector,
 )
@@ -103,11 +104,20 @@ class Stores:
         tags: tuple[str, ...] = (),
         created: datetime = NOW,
         stored: datetime = NOW,
+        writer: str = "",
     ) -> list[InsertedPassage]:
+        """Stores texts in the archive of an agent; `writer` is the agent that wrote them."""
         await self.archives.prepare(agent)
         return await self.passages.insert(
             ArchiveRef(agent_id=agent),
-            [replace(new_passage(text, tags, created), store_time=stored) for text in texts],
+            [
+                replace(
+                    new_passage(text, tags, created),
+                    store_time=stored,
+                    origin=Origin(agent_id=writer),
+                )
+                for text in texts
+            ],
             own_archive(agent, MODEL, DIM, NOW),
             "",
         )

@@ -360,3 +360,29 @@ async def test_words_unknown_to_the_model_are_found_by_full_text(finder: Finder)
     assert texts(await find(finder, agent, "\U0001f389")) == [FACTS[2]]
     [chunk] = await finder.find_chunks([folder], "\U0001f389")
     assert chunk.stored.chunk.text == FACTS[2]
+
+
+async def test_a_newer_statement_marks_an_older_one_that_the_same_agent_stored(
+    finder: Finder,
+) -> None:
+    agent = new_id("agent")
+    stored = [
+        (await finder.stores.insert(agent, text, created=NOW + timedelta(days=day), writer=writer))[
+            0
+        ].passage.id
+        for day, (text, writer) in enumerate(
+            (
+                ("The user lives in Bristol.", agent),
+                ("The user lives in Leeds.", new_id("agent")),
+                ("The user lives in Hull.", ""),
+                ("The user lives in York.", agent),
+                ("The user moved to Cardiff.", agent),
+            )
+        )
+    ]
+    oldest, *_, edited, newest = stored
+    change = PassageChange(text=new_text("The user lives in Oslo."))
+    await finder.stores.history.update(edited, change, NOW + timedelta(days=9))
+    hits = await find(finder, agent, "where has the user moved", top_k=10)
+    assert len(hits) == len(stored)
+    assert {hit.item.id: hit.outdated.newer_id for hit in hits if hit.outdated} == {oldest: newest}

@@ -237,3 +237,27 @@ async def test_without_an_index_every_hit_is_marked(search: MessageSearch, write
     assert (hit.item.id, hit.mode, hit.vector_rank, hit.fts_rank) == (message.id, "fts", None, 1)
     assert "by its words at rank 1" in hit.why
     assert "Only its words were searched" in hit.why
+
+
+async def test_a_newer_statement_of_the_same_person_marks_the_older_one(
+    search: MessageSearch, writer: Writer
+) -> None:
+    old = await writer.say("I live in Bristol.", name="Ada")
+    await writer.say("You live in Bristol.", MessageRole.ASSISTANT)
+    await writer.say("I live in Bristol, too.", name="Ben")
+    new = await writer.say("We moved to Cardiff, no more Bristol.", name="Ada")
+    answer = await search.search(SearchQuery(AGENT, "Bristol", 10, explain=True))
+    marks = {hit.item.id: hit.outdated for hit in answer.hits if hit.outdated}
+    assert len(answer.hits) == 4
+    assert {name: mark.newer_id for name, mark in marks.items()} == {old.id: new.id}
+    (why,) = [hit.why for hit in answer.hits if hit.item.id == old.id]
+    assert f"the newer {new.id} states" in why
+
+
+async def test_without_the_newer_statement_among_the_results_nothing_is_marked(
+    search: MessageSearch, writer: Writer
+) -> None:
+    await writer.say("I live in Bristol.")
+    await writer.say("We moved to Cardiff.")
+    answer = await search.search(SearchQuery(AGENT, "Bristol", 10))
+    assert [hit.outdated for hit in answer.hits] == [None]

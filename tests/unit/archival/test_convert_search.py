@@ -18,6 +18,7 @@ from strata.archival.domain.passages import Origin, Passage, TagMatch
 from strata.archival.domain.search import Search
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.search.outdated import Outdated
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.result_merge import ResultRank
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult, exclusions
@@ -114,6 +115,14 @@ def test_search_result_is_converted_to_proto() -> None:
     assert spoken.words == "since May"
     assert spoken.start_time.ToDatetime(tzinfo=UTC) == NOW
     assert not spoken.HasField("end_time")
+
+
+def test_a_possibly_outdated_passage_names_the_newer_one() -> None:
+    outdated = Outdated("passage-2", NOW.timestamp(), "Ada smokes.", "Ada no longer smokes.")
+    answer = SearchResult((SearchHit(passage(), "hybrid", 0.75, 2, None, outdated=outdated),))
+    (hit,) = answer_to_proto(answer).hits
+    assert hit.possibly_outdated.newer_id == "passage-2"
+    assert hit.possibly_outdated.newer_statement == "Ada no longer smokes."
 
 
 def test_reranking_is_converted_to_proto() -> None:

@@ -25,6 +25,7 @@ from strata.recall.domain.search import Mode
 from strata.shared.convert.messages import ROLES
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
+from strata.shared.search.outdated import Outdated
 from strata.shared.search.reranking import Outcome, Report
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult
 from strata.shared.search.time_expressions import TimeRange
@@ -281,6 +282,20 @@ def test_an_answer_has_known_values_only() -> None:
     assert (wire.exclusions[0].condition, wire.exclusions[0].count) == ("roles", 3)
     assert wire.spoken_times[0].start_time.ToDatetime(tzinfo=UTC) == NOW
     assert not wire.spoken_times[0].HasField("end_time")
+
+
+def test_a_possibly_outdated_message_names_the_newer_one() -> None:
+    message = Message(new_id("message"), MessageRole.USER, (), NOW)
+    outdated = Outdated("message-2", NOW.timestamp(), "I smoke.", "I no longer smoke.")
+    hits = (
+        SearchHit(message, "vector", 0.5, 2, None, outdated=outdated),
+        SearchHit(message, "vector", 0.4, 3, None),
+    )
+    marked, other = convert_search.answer_to_proto(SearchResult(hits)).hits
+    mark = marked.possibly_outdated
+    assert (mark.newer_id, mark.newer_time.ToDatetime(tzinfo=UTC)) == ("message-2", NOW)
+    assert (mark.statement, mark.newer_statement) == ("I smoke.", "I no longer smoke.")
+    assert not other.HasField("possibly_outdated")
 
 
 def test_an_answer_has_the_outcome_of_the_reranker() -> None:

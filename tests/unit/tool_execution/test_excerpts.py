@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from strata.agent_loop.context.packaging import return_limit
 from strata.agent_loop.context.token_budget import LEAST_SEARCH_BYTES
 from strata.agent_loop.convert.agent_options import MIN_CONTEXT_WINDOW
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import search_pb2 as search_pb
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.builtin.excerpts import Excerpt, excerpts_of, show
-from strata.tool_execution.builtin.retrieval import message_result, neighbour_result
+from strata.tool_execution.builtin.retrieval import message_result, neighbour_result, passage_result
 
 
 def message(sequence: int, text: str = "", talk: str = "talk") -> common.Message:
@@ -208,3 +209,18 @@ def test_every_message_is_shown_once_and_the_budget_is_kept(
     best = content(hits[0].message)
     least = len(json.dumps(best | {"content": "x" * 80}).encode()) + 6 * 12
     assert len(packed.encode()) - len(empty.encode()) <= max(most_bytes, least)
+
+
+def test_a_possibly_outdated_result_names_the_time_of_the_newer_one() -> None:
+    now, zone = datetime(2026, 5, 1, tzinfo=UTC), zone_of("Europe/Berlin")
+    outdated = pb.MessageHit(message=message(1))
+    outdated.possibly_outdated.newer_id = "talk-9"
+    outdated.possibly_outdated.newer_statement = "what someone else wrote"
+    outdated.possibly_outdated.newer_time.FromDatetime(datetime(2026, 4, 2, 8, tzinfo=UTC))
+    mark = "Compare with the newer result of 2026-04-02T10:00:00+02:00."
+    assert message_result(outdated, now, zone)["possibly_outdated"] == mark
+    assert "possibly_outdated" not in message_result(hit(1), now, zone)
+    passage = passage_pb.PassageHit(possibly_outdated=outdated.possibly_outdated)
+    result = passage_result(passage, zone)
+    assert result["possibly_outdated"] == mark
+    assert "someone else" not in json.dumps(result)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from strata.api.archival.v1.passage_service_pb2 import SearchPassagesResponse
-from strata.api.recall.v1.message_service_pb2 import SearchMessagesResponse
+from strata.api.archival.v1.passage_service_pb2 import PassageHit, SearchPassagesResponse
+from strata.api.recall.v1.message_service_pb2 import MessageHit, SearchMessagesResponse
 from strata.cli.output import note, when
+
+
+def outdated_mark(hit: MessageHit | PassageHit) -> str:
+    """Returns the mark before a text that a newer result seems to replace; empty if none does."""
+    newer_id = hit.possibly_outdated.newer_id
+    return f"[possibly outdated: see {newer_id}] " if newer_id else ""
 
 
 def print_search_notes(response: SearchMessagesResponse | SearchPassagesResponse) -> None:

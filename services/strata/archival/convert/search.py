@@ -14,6 +14,7 @@ from strata.shared.checks import Checks
 from strata.shared.db import rows_that_fit
 from strata.shared.search.convert import (
     exclusion_to_proto,
+    outdated_to_proto,
     relevance_to_proto,
     report_to_proto,
     time_to_proto,
@@ -77,4 +78,8 @@ def answer_to_proto(answer: SearchResult[Passage]) -> pb.SearchPassagesResponse:
 
 
 def _hit(hit: SearchHit[Passage]) -> pb.PassageHit:
-    return pb.PassageHit(passage=passage_to_proto(hit.item), relevance=relevance_to_proto(hit))
+    return pb.PassageHit(
+        passage=passage_to_proto(hit.item),
+        relevance=relevance_to_proto(hit),
+        possibly_outdated=outdated_to_proto(hit),
+    )

@@ -11,6 +11,7 @@ from strata.archival.domain.store import PassageStore
 from strata.archival.search.index import PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
+from strata.shared.search.outdated import DatedText
 from strata.shared.search.pipeline import Explanation, SearchPipeline
 from strata.shared.search.reranking.result_order import Reranking
 from strata.shared.search.result_merge import DatabaseSnapshot
@@ -120,6 +121,14 @@ class _Passages:
 
     def text_of(self, passage: Passage) -> str:
         return passage.text
+
+    def dated_text(self, passage: Passage) -> DatedText | None:
+        # A changed passage states something newer than its time. Documents that no agent stored
+        # are about many things.
+        if passage.revision > 1 or not passage.origin.agent_id:
+            return None
+        speaker = f"{passage.archive_id} {passage.origin.agent_id}"
+        return DatedText(passage.id, passage.text, speaker, passage.create_time.timestamp())
 
     def preferences_met(self, passage: Passage) -> list[str]:
         return [

@@ -14,6 +14,7 @@ from strata.shared.checks import Checks
 from strata.shared.db import rows_that_fit
 from strata.shared.search.convert import (
     exclusion_to_proto,
+    outdated_to_proto,
     relevance_to_proto,
     report_to_proto,
     time_to_proto,
@@ -87,4 +88,5 @@ def _hit(hit: SearchHit[Message]) -> pb.MessageHit:
         message=message_to_proto(hit.item),
         relevance=relevance_to_proto(hit),
         neighbours=messages_to_proto(hit.neighbours),
+        possibly_outdated=outdated_to_proto(hit),
     )

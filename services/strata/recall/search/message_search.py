@@ -13,6 +13,8 @@ from strata.recall.domain.search_text import searchable_text
 from strata.recall.search.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
+from strata.shared.messages import MessageRole
+from strata.shared.search.outdated import DatedText
 from strata.shared.search.pipeline import Explanation, SearchPipeline
 from strata.shared.search.reranking.result_order import Reranking
 from strata.shared.search.result_merge import DatabaseSnapshot
@@ -126,6 +128,13 @@ class _Messages:
 
     def text_of(self, message: Message) -> str:
         return searchable_text(message)
+
+    def dated_text(self, message: Message) -> DatedText | None:
+        # An agent repeats what others say, so its messages are not compared.
+        if message.role is not MessageRole.USER:
+            return None
+        time = message.create_time.timestamp()
+        return DatedText(message.id, searchable_text(message), message.name, time)
 
     def preferences_met(self, message: Message) -> list[str]:
         reasons = []

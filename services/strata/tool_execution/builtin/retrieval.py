@@ -32,6 +32,9 @@ from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 Arguments = dict[str, Any]
 
+OUTDATED = "Compare with the newer result of {timestamp}."
+"""The mark of a result whose statement a newer result seems to replace."""
+
 # Messages before and after a match that are shown with it.
 _NEIGHBOURS = 1
 _MATCH = {
@@ -135,10 +138,11 @@ class ConversationSearch:
         if not response.hits:
             return Output({"message": "No results found.", "results": []})
         now = self._clock.now()
+        marks = {hit.message.id: outdated_mark(hit, timezone) for hit in response.hits}
         results, messages = show(
             excerpts_of(response.hits),
             lambda hit: message_result(hit, now, timezone),
-            lambda message: neighbour_result(message, timezone),
+            lambda message: neighbour_result(message, timezone) | marks.get(message.id, {}),
             matches=[hit.message.id for hit in response.hits],
             most_bytes=caller.max_search_bytes,
         )
@@ -245,7 +249,20 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
     if thinking:
         result["thinking"] = shortened(thinking)
     result["content"] = _content(message)
-    return result | _untrusted(taint_of_messages([message]))
+    return result | outdated_mark(hit, timezone) | _untrusted(taint_of_messages([message]))
+
+
+def outdated_mark(
+    hit: message_pb.MessageHit | passage_pb.PassageHit, timezone: Any
+) -> dict[str, Any]:
+    """Returns the member that marks what a newer result seems to replace; empty if nothing does.
+
+    The newer text is not repeated: the result it belongs to may be untrusted.
+    """
+    if not hit.HasField("possibly_outdated"):
+        return {}
+    newer = local_time(hit.possibly_outdated.newer_time, timezone)
+    return {"possibly_outdated": OUTDATED.format(timestamp=newer.isoformat())}
 
 
 def neighbour_result(message: common.Message, timezone: Any) -> dict[str, Any]:
@@ -282,6 +299,7 @@ def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
         "content": hit.passage.text,
         "tags": list(hit.passage.tags),
         "relevance": _relevance(hit.relevance, mode=False),
+        **outdated_mark(hit, timezone),
         **_untrusted(taint_of_passages([hit])),
     }
 

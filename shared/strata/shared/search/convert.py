@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from strata.api.common.v1 import search_pb2 as pb
@@ -27,6 +28,20 @@ def relevance_to_proto(hit: SearchHit[Any]) -> pb.Relevance:
         rerank_score=hit.rerank_score,
         rerank_rank=hit.rerank_rank,
     )
+
+
+def outdated_to_proto(hit: SearchHit[Any]) -> pb.PossiblyOutdated | None:
+    """Returns what seems to replace a text as a proto; None if nothing does."""
+    outdated = hit.outdated
+    if outdated is None:
+        return None
+    wire = pb.PossiblyOutdated(
+        newer_id=outdated.newer_id,
+        statement=outdated.statement,
+        newer_statement=outdated.newer_statement,
+    )
+    wire.newer_time.FromDatetime(datetime.fromtimestamp(outdated.newer_time, UTC))
+    return wire
 
 
 def exclusion_to_proto(exclusion: Exclusion) -> pb.Exclusion:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from strata.shared.clock import Clock
+from strata.shared.search.outdated import DatedText, Outdated, possibly_outdated
 from strata.shared.search.reranking import Report
 from strata.shared.search.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.search.result_merge import (
     DatabaseSnapshot,
     Matches,
     ResultRank,
+    explain_outdated,
     explain_result,
     merge,
     search_both,
@@ -24,6 +26,9 @@ from strata.shared.search.results import Exclusion, SearchHit, SearchResult, exc
 from strata.shared.search.time_expressions import TimeRange, time_ranges, zone_of
 from strata.shared.search.vectors import Hit, StartGate
 from strata.shared.telemetry import Histogram
+
+# Results among which outdated statements are looked for: it takes time with each of them.
+_COMPARED = 20
 
 _Item = TypeVar("_Item")
 
@@ -77,6 +82,13 @@ class ExplainedSource(SearchSource[_Item], Protocol[_Item]):
 
     def preferences_met(self, item: _Item) -> list[str]:
         """Returns the preferences of the query that a text meets, as clauses in words."""
+        ...
+
+    def dated_text(self, item: _Item) -> DatedText | None:
+        """Returns what is compared with other results, to find outdated statements.
+
+        None leaves the text out: it is not known who states it, or when.
+        """
         ...
 
 
@@ -183,6 +195,7 @@ class SearchPipeline:
         if explanation is not None:
             everything = await find(explanation.everything, limit, weak=True)
             left_out = exclusions(explanation.left_out_by, everything[:limit], source.id_of)
+        outdated = _outdated(source, [result.item for result in ranked[:limit]])
         hits = tuple(
             SearchHit(
                 result.item,
@@ -190,9 +203,10 @@ class SearchPipeline:
                 result.place.score,
                 result.place.vector_rank,
                 result.place.fts_rank,
-                "" if explanation is None else _why(source, result, place, report),
+                "" if explanation is None else _why(source, result, place, report, outdated),
                 result.score,
                 result.rank,
+                outdated=outdated.get(source.id_of(result.item)),
             )
             for place, result in enumerate(ranked[:limit], start=1)
         )
@@ -200,10 +214,22 @@ class SearchPipeline:
         return SearchResult(hits, left_out, times, report)
 
 
+def _outdated(source: ExplainedSource[_Item], items: Sequence[_Item]) -> dict[str, Outdated]:
+    texts = map(source.dated_text, items[:_COMPARED])
+    return possibly_outdated([text for text in texts if text is not None])
+
+
 def _why(
-    source: ExplainedSource[_Item], ranked: Ranked[_Item], place: int, report: Report | None
+    source: ExplainedSource[_Item],
+    ranked: Ranked[_Item],
+    place: int,
+    report: Report | None,
+    outdated: Mapping[str, Outdated],
 ) -> str:
     reasons = source.preferences_met(ranked.item)
-    return " ".join(
-        filter(None, [explain_result(ranked.place, reasons), explain_rank(ranked, place, report)])
-    )
+    parts = [
+        explain_result(ranked.place, reasons),
+        explain_rank(ranked, place, report),
+        explain_outdated(outdated.get(source.id_of(ranked.item))),
+    ]
+    return " ".join(filter(None, parts))

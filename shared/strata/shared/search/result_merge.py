@@ -21,6 +21,7 @@ from strata.protocol.errors import (
 from strata.shared.logs import get_logger
 from strata.shared.search.fusion import Hit
 from strata.shared.search.learned_order import MatchFeatures
+from strata.shared.search.outdated import Outdated
 from strata.shared.search.vectors.index import StartGate
 
 # Texts that are not indexed yet are found by words alone. This weight places a good match by words
@@ -275,6 +276,16 @@ def explain_result(place: ResultRank, reasons: Sequence[str]) -> str:
             " is away."
         )
     return " ".join(parts)
+
+
+def explain_outdated(outdated: Outdated | None) -> str:
+    """Describes in words what seems to replace a result; empty if nothing does."""
+    if outdated is None:
+        return ""
+    return (
+        f"Possibly outdated: it states {outdated.statement!r}, and the newer"
+        f" {outdated.newer_id} states {outdated.newer_statement!r}."
+    )
 
 
 def _explain_order(learned: MatchFeatures) -> str:

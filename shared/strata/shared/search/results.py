@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from strata.shared.search.outdated import Outdated
 from strata.shared.search.reranking import Report
 from strata.shared.search.result_merge import BELOW_FLOOR, ResultRank
 from strata.shared.search.time_expressions import TimeRange
@@ -27,6 +28,7 @@ class SearchHit(Generic[_Item]):
         rerank_score: The score of the reranker; None if it did not run.
         rerank_rank: Rank by that score, from 1; None if it did not run.
         neighbours: The texts around it, in order, if the search asks for them.
+        outdated: What seems to replace it; None if nothing does.
     """
 
     item: _Item
@@ -38,6 +40,7 @@ class SearchHit(Generic[_Item]):
     rerank_score: float | None = None
     rerank_rank: int | None = None
     neighbours: tuple[_Item, ...] = ()
+    outdated: Outdated | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from strata.cli.options import (
     online,
 )
 from strata.cli.output import labels_line, note, print_json, print_listing, when
-from strata.cli.search_notes import print_search_notes
+from strata.cli.search_notes import outdated_mark, print_search_notes
 from strata.shared.one_line import clipped
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
@@ -216,5 +216,6 @@ def _row(passage: pb.Passage) -> tuple[str, str, str, str]:
 
 
 def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
-    row = (f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage))
+    text, *others = _row(hit.passage)
+    row = (f"{hit.relevance.rrf_score:.4f}", outdated_mark(hit) + text, *others)
     return (*row, hit.relevance.explanation) if explain else row

@@ -30,7 +30,7 @@ from strata.cli.output import (
     safe,
     when,
 )
-from strata.cli.search_notes import print_search_notes
+from strata.cli.search_notes import outdated_mark, print_search_notes
 from strata.shared.one_line import clipped
 
 app = typer.Typer(
@@ -218,6 +218,7 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
         [*around, (hit.message.sequence, hit.message, True)], key=lambda entry: entry[0]
     ):
         time, who, text, message_id = message_row(message)
-        row = (time, who, text if is_hit else f"| {text}", message_id)
+        shown = outdated_mark(hit) + text if is_hit else f"| {text}"
+        row = (time, who, shown, message_id)
         rows.append((*row, hit.relevance.explanation if is_hit else "") if explain else row)
     return rows

@@ -1143,6 +1143,7 @@ class PassageHit(_message.Message):
 
     PASSAGE_FIELD_NUMBER: _builtins.int
     RELEVANCE_FIELD_NUMBER: _builtins.int
+    POSSIBLY_OUTDATED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def passage(self) -> Global___Passage:
         """The passage."""
@@ -1151,15 +1152,22 @@ class PassageHit(_message.Message):
     def relevance(self) -> _search_pb2.Relevance:
         """Why it was found."""
 
+    @_builtins.property
+    def possibly_outdated(self) -> _search_pb2.PossiblyOutdated:
+        """Set if a newer hit, which the same agent stored in the same archive, seems to
+        replace what it states.
+        """
+
     def __init__(
         self,
         *,
         passage: Global___Passage | None = ...,
         relevance: _search_pb2.Relevance | None = ...,
+        possibly_outdated: _search_pb2.PossiblyOutdated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage", "relevance", b"relevance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage", "possibly_outdated", b"possibly_outdated", "relevance", b"relevance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage", "relevance", b"relevance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage", "possibly_outdated", b"possibly_outdated", "relevance", b"relevance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -162,6 +162,45 @@ class Relevance(_message.Message):
 Global___Relevance: _TypeAlias = Relevance  # noqa: Y015
 
 @_typing.final
+class PossiblyOutdated(_message.Message):
+    """The mark of a hit whose statement a newer hit of the same response seems to
+    replace. It is read from the words, without a model, so it can be wrong, and most
+    changes are not noticed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEWER_ID_FIELD_NUMBER: _builtins.int
+    NEWER_TIME_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    NEWER_STATEMENT_FIELD_NUMBER: _builtins.int
+    newer_id: _builtins.str
+    """Id of the newer hit: a message or a passage."""
+    statement: _builtins.str
+    """The sentence of this hit."""
+    newer_statement: _builtins.str
+    """The sentence of the newer hit."""
+    @_builtins.property
+    def newer_time(self) -> _timestamp_pb2.Timestamp:
+        """When the newer hit was written."""
+
+    def __init__(
+        self,
+        *,
+        newer_id: _builtins.str = ...,
+        newer_time: _timestamp_pb2.Timestamp | None = ...,
+        statement: _builtins.str = ...,
+        newer_statement: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["newer_time", b"newer_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newer_id", b"newer_id", "newer_statement", b"newer_statement", "newer_time", b"newer_time", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PossiblyOutdated: _TypeAlias = PossiblyOutdated  # noqa: Y015
+
+@_typing.final
 class Exclusion(_message.Message):
     """Matches that a condition of a search left out."""
 

@@ -329,6 +329,7 @@ class MessageHit(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     RELEVANCE_FIELD_NUMBER: _builtins.int
     NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    POSSIBLY_OUTDATED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def message(self) -> _message_pb2.Message:
         """The message."""
@@ -341,16 +342,21 @@ class MessageHit(_message.Message):
     def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """Its neighbours in order, when asked for."""
 
+    @_builtins.property
+    def possibly_outdated(self) -> _search_pb2.PossiblyOutdated:
+        """Set if a newer hit, a message of the same user, seems to replace what it states."""
+
     def __init__(
         self,
         *,
         message: _message_pb2.Message | None = ...,
         relevance: _search_pb2.Relevance | None = ...,
         neighbours: _abc.Iterable[_message_pb2.Message] | None = ...,
+        possibly_outdated: _search_pb2.PossiblyOutdated | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "relevance", b"relevance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "possibly_outdated", b"possibly_outdated", "relevance", b"relevance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "neighbours", b"neighbours", "relevance", b"relevance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "neighbours", b"neighbours", "possibly_outdated", b"possibly_outdated", "relevance", b"relevance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
