@@ -15,7 +15,7 @@ from strata.shared.search.learned_order import MatchFeatures, shipped_order
 def search(*rows: tuple[float, float, bool], evidence: int = 1) -> Search:
     """A search with matches of a score and a relevance before them; the last says if it answers."""
     matches = [
-        MatchFeatures(score, 0.1, 0.0, before, 0.0, 0.0, 3.0, 0.0) for score, before, _ in rows
+        MatchFeatures(score, 0.1, 0.0, before, 0.0, 0.0, 0.0, 3.0, 0.0) for score, before, _ in rows
     ]
     answers = np.array([answers for *_, answers in rows])
     return Search(np.array(matches), [30] * len(rows), answers, evidence)

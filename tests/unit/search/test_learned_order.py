@@ -26,7 +26,7 @@ class ByScore:
     def weighted(
         self, matches: Sequence[MatchFeatures], chars: Sequence[int]
     ) -> Sequence[MatchFeatures]:
-        return [MatchFeatures(*[0.0] * 8)] * len(matches)
+        return [MatchFeatures(*[0.0] * len(MatchFeatures._fields))] * len(matches)
 
 
 ORDERED = FusionConfig()
@@ -145,7 +145,7 @@ def test_explanations_name_the_rank_before() -> None:
 
 
 def test_explanations_name_what_the_order_depends_on() -> None:
-    learned = MatchFeatures(0.5, 0.1, 0.0, 0.204, 0.001, 0.0, 0.3, 0.0)
+    learned = MatchFeatures(0.5, 0.1, 0.0, 0.204, 0.001, 0.0, 0.0, 0.3, 0.0)
     explained = explain_result(ResultRank("vector", 0.5, 3, None, learned=learned), [])
     assert "adds +0.10 for its meaning, +0.20 for texts before it, +0.30 for its len" in explained
     assert "after it" not in explained

@@ -44,7 +44,10 @@ def test_a_neighbour_further_away_counts_less_and_is_not_direct() -> None:
 
 
 def test_beyond_the_reach_is_no_neighbour() -> None:
-    assert surroundings_of({"a": text(1, 0.6), "b": text(2 + REACH, 0.1)}, WEIGHTS) == {}
+    scores = surroundings_of({"a": text(1, 0.6), "b": text(2 + REACH, 0.1)}, WEIGHTS)
+    assert [(around.neighbours, around.before, around.after) for around in scores.values()] == [
+        (0.0, 0.0, 0.0)
+    ] * 2
 
 
 @pytest.mark.parametrize("other", [Place("other", 2), Place("talk", 2)])
@@ -64,6 +67,19 @@ def test_words_of_a_session_count_for_all_its_texts_and_for_no_other() -> None:
     }
     scores = surroundings_of(texts, weights)
     assert scores["a"].session == scores["b"].session == pytest.approx(0.5 * (0.4 + 0.2 / 2))
+    assert "c" not in scores
+
+
+def test_the_meaning_of_a_session_is_that_of_its_best_text() -> None:
+    later = SESSION_GAP_S * 2
+    texts = {
+        "a": text(1, 0.9, words=0.2),
+        "b": text(9, 0.5),
+        "c": text(10, 0.6, time=later),
+    }
+    scores = surroundings_of(texts, WEIGHTS)
+    assert scores["a"].session_meaning == pytest.approx(0.9 - 0.2)
+    assert scores["b"].session_meaning == scores["a"].session_meaning
     assert "c" not in scores
 
 

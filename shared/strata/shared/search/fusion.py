@@ -354,6 +354,7 @@ def _put_in_order(related: list[_ScoredDocument], order: MatchOrder, newest_shar
             document.surroundings.before,
             document.surroundings.after,
             document.surroundings.session,
+            max(document.by_dense, document.surroundings.session_meaning),
             math.log(min(place.chars, MOST_CHARS)),
             newest_share * recency[document.source.time],
         )

@@ -37,6 +37,8 @@ class MatchFeatures(NamedTuple):
         before: The best relevance of a text up to `REACH` positions before it, by distance.
         after: The same for the texts after it.
         session: The score for words of its session.
+        session_meaning: The best part for the meaning among the texts of its session: a session
+            about something else seldom has the answer.
         length: The logarithm of its characters, of at most `MOST_CHARS`. The shortest messages
             ("Oh no.") seldom answer a question.
         recency: Its place in time among the matches, from 0 (oldest) to 1, times the share of the
@@ -49,6 +51,7 @@ class MatchFeatures(NamedTuple):
     before: float
     after: float
     session: float
+    session_meaning: float
     length: float
     recency: float
 

@@ -39,6 +39,7 @@ _FEATURES = {
     "before": "texts before it",
     "after": "texts after it",
     "session": "words of its session",
+    "session_meaning": "the meaning of its session",
     "length": "its length",
     "recency": "being new",
 }

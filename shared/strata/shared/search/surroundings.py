@@ -81,6 +81,8 @@ class Surroundings(NamedTuple):
         best_neighbour: The highest relevance of a direct neighbour.
         before: The highest relevance of a neighbour before it, divided by the distance.
         after: The same for neighbours after it.
+        session_meaning: The highest part for the meaning of a text in its session; 0 if no other
+            text of that is known.
     """
 
     neighbours: float = 0.0
@@ -88,6 +90,7 @@ class Surroundings(NamedTuple):
     best_neighbour: float = 0.0
     before: float = 0.0
     after: float = 0.0
+    session_meaning: float = 0.0
 
 
 NOTHING_AROUND = Surroundings()
@@ -149,12 +152,13 @@ def _add(
             if distance == 1:
                 direct[index] = max(direct[index], relevance)
                 direct[other] = text.relevance
+    meaning = max(text.relevance - text.words for _, _, text in session) if count > 1 else 0.0
     for index, (_, name, text) in enumerate(session):
         beside = before[index] + after[index]
-        if beside or shared:
+        if beside or shared or meaning:
             share = weights.neighbour / (1 + text.place.chars / weights.half_chars)
             result[name] = Surroundings(
-                share * beside, shared, direct[index], before[index], after[index]
+                share * beside, shared, direct[index], before[index], after[index], meaning
             )
 
 
