@@ -198,6 +198,7 @@ def _title(cls: type[BaseSettings]) -> str:
     return {
         "CliSettings": "The command line",
         "LocalDemoSettings": "The local demo model",
+        "TraceSettings": "Traces",
     }.get(cls.__name__, cls.__name__)
 
 

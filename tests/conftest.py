@@ -185,6 +185,14 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def open_folder_of_module() -> Iterator[Path]:
+    """A folder like `open_folder`, for a module whose tests look at one and the same data."""
+    folder = _make_reachable()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres(engine_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     """The session's PostgreSQL."""

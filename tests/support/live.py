@@ -14,6 +14,8 @@ import psutil
 
 import strata
 from doubles.model_server import ModelServer
+from strata.shared.logs import LogFormat, LogLevel
+from strata.standalone.compose.local import DEFAULT_LOG_FORMAT, DEFAULT_LOG_LEVEL
 from strata.standalone.data_folder import DataFolder
 from whole_system import Shape, System
 
@@ -24,7 +26,9 @@ _UP = """\
 import sys
 from pathlib import Path
 from strata.cli.commands.up import run_up
-sys.exit(run_up(Path(sys.argv[1]), port=0, split=sys.argv[2] == "split"))
+level, form = sys.argv[3:]
+split = sys.argv[2] == "split"
+sys.exit(run_up(Path(sys.argv[1]), port=0, split=split, log_level=level, log_format=form))
 """
 
 
@@ -36,6 +40,8 @@ class LiveStrata:
         model: Answers for the endpoint "openai".
         split: One process per service.
         environment: Further variables.
+        log_level: Lowest level that is logged.
+        log_format: Form of the logs.
     """
 
     def __init__(
@@ -45,9 +51,12 @@ class LiveStrata:
         *,
         split: bool = False,
         environment: Mapping[str, str] | None = None,
+        log_level: LogLevel = DEFAULT_LOG_LEVEL,
+        log_format: LogFormat = DEFAULT_LOG_FORMAT,
     ) -> None:
         self.data = data
         self.model = model
+        self._options = ["split" if split else "single", log_level, log_format]
         self._split = split
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,7 +78,7 @@ class LiveStrata:
         assert self._process is None, "started already"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _UP, str(self.data), "split" if self._split else "single"],
+                [sys.executable, "-c", _UP, str(self.data), *self._options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -63,6 +63,7 @@ from strata.shared.ids import new_id
 from strata.shared.release import release
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Listener, Service, Wiring
+from strata.shared.tracing.spans import Tracer
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
@@ -273,11 +274,11 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             queue.keep_measuring,
         ),
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
-        listeners=_http(settings),
+        listeners=_http(settings, wiring.telemetry.tracer),
     )
 
 
-def _http(settings: GatewaySettings) -> Sequence[Listener]:
+def _http(settings: GatewaySettings, tracer: Tracer | None) -> Sequence[Listener]:
     if settings.http_port is None:
         return ()
     # Loads a second implementation of protobuf, which only HTTP needs.
@@ -290,6 +291,7 @@ def _http(settings: GatewaySettings) -> Sequence[Listener]:
         origins=settings.http_origins,
         console_secret=settings.pepper() if settings.console else "",
         public_url=settings.http_public_url,
+        tracer=tracer,
     )
     return (HttpListener(application, settings.tcp_host, settings.http_port, settings.tls),)
 

@@ -57,7 +57,9 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     """
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
-    factory = await stack.enter_async_context(ModelFactory(telemetry=wiring.telemetry))
+    factory = await stack.enter_async_context(
+        ModelFactory(telemetry=wiring.telemetry, slow_s=settings.slow_model_call_s)
+    )
     keyring = Keyring(settings.envelope())
     provider = ModelProvider(settings.registry(), factory, keyring)
     store = PostgresAgentStore(database)

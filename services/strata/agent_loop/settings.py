@@ -13,6 +13,7 @@ from strata.agent_loop.domain.model.chat import (
     Timeouts,
 )
 from strata.agent_loop.models.dialects.table import dialect_of
+from strata.agent_loop.models.metered_model import SLOW_CALL_S
 from strata.agent_loop.models.presets.base import Preset
 from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS, preset_of
@@ -133,6 +134,11 @@ class AgentLoopSettings(MasterKeySettings, _PresetSettings):
     fetch_images: bool = Field(
         default=True,
         description="Fetch images that clients name by URL; otherwise they are replaced by a text.",
+    )
+    slow_model_call_s: float = Field(
+        default=SLOW_CALL_S,
+        gt=0,
+        description="Seconds from which on a call of a chat model is logged as slow.",
     )
     image_fetch_timeout_s: float = Field(
         default=15.0, gt=0, description="Seconds to fetch an image that a client names by URL."

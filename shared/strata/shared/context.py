@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
+from strata.shared.tracing.spans import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,17 @@ class RequestContext:
         trace_id: 32 hex digits of the W3C trace.
         deadline: Time of the running event loop (`loop.time()`) at which the caller stops
             waiting; None for no deadline.
+        span: The span of the work under way; None if it is not traced here.
+        sampled: Whether the spans of the trace are exported; also set where this process has
+            no tracer.
     """
 
     caller: Caller | None = None
     request_id: str = ""
     trace_id: str = ""
     deadline: float | None = None
+    span: Span | None = None
+    sampled: bool = False
 
     def remaining(self) -> float | None:
         """Returns the seconds left until the deadline (negative when past), None without one."""
@@ -64,11 +70,21 @@ class RequestContext:
     # Spelled out: dataclasses.replace is slow enough to show in every call.
     def with_caller(self, caller: Caller) -> RequestContext:
         """Returns the same context with this caller."""
-        return RequestContext(caller, self.request_id, self.trace_id, self.deadline)
+        return RequestContext(
+            caller, self.request_id, self.trace_id, self.deadline, self.span, self.sampled
+        )
 
     def with_deadline(self, deadline: float | None) -> RequestContext:
         """Returns the same context with this deadline."""
-        return RequestContext(self.caller, self.request_id, self.trace_id, deadline)
+        return RequestContext(
+            self.caller, self.request_id, self.trace_id, deadline, self.span, self.sampled
+        )
+
+    def with_span(self, span: Span) -> RequestContext:
+        """Returns the same context with this span."""
+        return RequestContext(
+            self.caller, self.request_id, self.trace_id, self.deadline, span, self.sampled
+        )
 
 
 _EMPTY = RequestContext()

@@ -134,6 +134,7 @@ class InProcessNetwork:
             limits,
             service.authenticator or TokenAuthenticator(self.verifier),
             self.telemetry,
+            service=service.name,
             access_log=settings is not None and settings.access_log,
         )
         for grpc_service in service.services:

@@ -1,6 +1,6 @@
 """Structured logs: one event per line, as JSON or for a terminal.
 
-Every line carries the request, trace and run id and the project of the call that
+Every line carries the request, trace, span and run id and the project of the call that
 is being served. Secrets are removed: values under a key that looks secret are
 replaced, and so are parts of a text that look like a credential, also in tracebacks.
 Log names and sizes, not contents: messages and memory are private to the user.
@@ -22,6 +22,7 @@ from strata.shared.context import current
 REDACTED = "[redacted]"
 
 LogFormat = Literal["json", "console"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 _SECRET_KEY = re.compile(
     r"(^|_)(authorization|token|tokens_pem|secret|secrets|password|passwd|passphrase|pepper"
@@ -38,6 +39,10 @@ _SECRET_TEXT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _MAX_DEPTH = 6
+OWN_LOGGERS = ("strata",)
+"""Loggers that may write below ``INFO``."""
+TALKATIVE_LOGGERS = ("httpx2", "httpx", "mcp", "uvicorn.access")
+"""Loggers that write a line for each request, with the address, at ``INFO``."""
 
 
 def redact_text(text: str) -> str:
@@ -86,6 +91,8 @@ def add_context(_logger: Any, _method: str, event: EventDict) -> MutableMapping[
         event.setdefault("request_id", context.request_id)
     if context.trace_id:
         event.setdefault("trace_id", context.trace_id)
+    if context.span is not None:
+        event.setdefault("span_id", context.span.span_id)
     caller = context.caller
     if caller is not None:
         event.setdefault("project_id", caller.project_id)
@@ -104,7 +111,7 @@ def configure_logging(
     """Sends the logs of this process, those of libraries included, to one stream.
 
     Args:
-        level: Name of the lowest level that is written.
+        level: Name of the lowest level that is written; of libraries ``INFO`` at the lowest.
         form: ``json`` for machines, ``console`` for a terminal.
         service: Added to every line of this process as ``service``.
         stream: Where to write; standard error by default.
@@ -138,7 +145,13 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    chosen = logging.getLevelNamesMapping()[level.upper()]
+    # At DEBUG the SDKs of models log whole requests, and drivers the values of statements.
+    root.setLevel(max(chosen, logging.INFO))
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(chosen)
+    for name in TALKATIVE_LOGGERS:
+        logging.getLogger(name).setLevel(max(chosen, logging.WARNING))
     logging.captureWarnings(True)
 
 

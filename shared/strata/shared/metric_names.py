@@ -90,6 +90,13 @@ CLOCK_SKEW_SECONDS: Final = _gauge(
     "peer",
 )
 
+TRACE_SPANS: Final = _counter(
+    "strata_trace_spans_total",
+    "Spans of traces, by what became of them: exported, failed (the collector did not take them) or"
+    " dropped (too many waited).",
+    "outcome",
+)
+
 RUNS_ACTIVE: Final = _gauge("strata_runs_active", "Runs that this gateway executes.", "kind")
 RUNS_QUEUED: Final = _gauge(
     "strata_runs_queued",

@@ -30,6 +30,8 @@ from strata.shared.service import BackgroundTasks, Build, Listener, Service, Set
 from strata.shared.settings import MIB, ServiceSettings, warn_about_unknown_variables
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
+from strata.shared.tracing.opening import open_telemetry
+from strata.shared.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from strata.shared.http_listener import HttpListener
@@ -81,6 +83,7 @@ class GrpcServer:
             settings.limits,
             authenticator,
             self.telemetry,
+            service=service.name,
             access_log=settings.access_log,
             clock=clock or SystemClock(),
             # A service with an authenticator of its own is called from outside. Host names are
@@ -375,10 +378,12 @@ async def serve_service(
         settings: The service's settings.
         ready: Called once calls are accepted.
     """
+    warn_about_unknown_variables(TraceSettings)
     with _Termination() as termination:
         try:
             async with (
-                serving(build, settings, hurry=termination.hurry) as server,
+                open_telemetry(TraceSettings()) as telemetry,
+                serving(build, settings, telemetry=telemetry, hurry=termination.hurry) as server,
                 start_freezing(),
             ):
                 termination.started()

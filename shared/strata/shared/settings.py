@@ -16,14 +16,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from strata.protocol.errors import FieldViolation, WrongSettingError
-from strata.shared.logs import get_logger
+from strata.shared.logs import LogFormat, LogLevel, get_logger
 from strata.shared.tls import ServerTls
 
 KIB = 1024
@@ -233,10 +233,8 @@ class ServiceSettings(EnvironmentSettings):
     grace_s: float = Field(
         default=30.0, ge=0, description="Time for running calls to end at shutdown, seconds."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level that is logged."
-    )
-    log_format: Literal["json", "console"] = Field(default="json", description="Form of the logs.")
+    log_level: LogLevel = Field(default="INFO", description="Lowest level that is logged.")
+    log_format: LogFormat = Field(default="json", description="Form of the logs.")
     access_log: bool = Field(
         default=False, description="Log successful calls at INFO instead of DEBUG."
     )

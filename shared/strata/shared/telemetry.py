@@ -1,4 +1,4 @@
-"""Trace context and in-memory metrics.
+"""The metrics of a process, in memory, and its tracer.
 
 Metrics are plain objects in a registry that can be read at any time;
 `strata.shared.metrics_endpoint` exports them. This module starts no thread and no server.
@@ -6,48 +6,13 @@ Metrics are plain objects in a registry that can be read at any time;
 
 from __future__ import annotations
 
-import random
-import re
-import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from strata.shared.metric_names import METRICS, SHORT_BUCKETS_S, MetricDefinition, MetricKind
-
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_NO_TRACE = "0" * 32
-_NO_SPAN = "0" * 16
-
-
-def parse_traceparent(header: str | bytes | None) -> str | None:
-    """Returns the trace id of a ``traceparent`` header, None if there is no valid one.
-
-    W3C Trace Context §3.2: version ``ff`` and all-zero ids are invalid; version ``00``
-    has exactly four parts; later versions may have more.
-    """
-    if not isinstance(header, str):
-        return None
-    match = _TRACEPARENT.fullmatch(header)
-    if match is None:
-        return None
-    version, trace_id, span_id, _, rest = match.groups()
-    if version == "ff" or trace_id == _NO_TRACE or span_id == _NO_SPAN:
-        return None
-    if version == "00" and rest is not None:
-        return None
-    return trace_id
-
-
-def make_traceparent(trace_id: str) -> str:
-    """Returns a ``traceparent`` for an outgoing call: this trace, a new span, sampled."""
-    return f"00-{trace_id}-{random.getrandbits(64) | 1:016x}-01"
-
-
-def new_trace_id() -> str:
-    """Returns 32 random hex digits, not all zero."""
-    return f"{secrets.randbits(128) | 1:032x}"
+from strata.shared.tracing.spans import Tracer
 
 
 class Counter:
@@ -144,10 +109,20 @@ class Telemetry:
 
     Args:
         definitions: The metrics by name.
+        tracer: See the attribute.
+
+    Attributes:
+        tracer: Begins the spans of the process; None if traces are off. Set it before services
+            are built.
     """
 
-    def __init__(self, definitions: Mapping[str, MetricDefinition] = METRICS) -> None:
+    def __init__(
+        self,
+        definitions: Mapping[str, MetricDefinition] = METRICS,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.definitions = definitions
+        self.tracer = tracer
         self._metrics: dict[_Key, Metric] = {}
 
     def counter(self, name: str, /, **labels: str) -> Counter:

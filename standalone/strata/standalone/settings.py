@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from strata.agent_loop.models.presets.table import PRESETS
+from strata.shared.tracing.settings import TRACES_PREFIX
 
 # Variables that every process needs.
 _FOR_ALL = frozenset({"HOME", "PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR"})
@@ -21,14 +22,16 @@ def environment_of_server() -> dict[str, str]:
 def environment_of_service(name: str) -> dict[str, str]:
     """Returns the environment for the process of one service.
 
-    It has that service's settings, which may contain keys, and no other service's. Only the agent
-    loop gets the keys of chat models, which it reads under the providers' own variable names.
+    It has that service's settings, which may contain keys, and no other service's; and those of
+    traces, unless it runs code of tools. Only the agent loop gets the keys of chat models, which
+    it reads under the providers' own variable names.
 
     Args:
         name: The folder name of the service, ``core_memory``.
     """
     providers = _variables_of_providers() if name == "agent_loop" else ()
-    return _environment(f"STRATA_{name.upper()}_", *providers)
+    traces = () if name == "tool_runner" else (TRACES_PREFIX,)
+    return _environment(f"STRATA_{name.upper()}_", *traces, *providers)
 
 
 def _variables_of_providers() -> list[str]:

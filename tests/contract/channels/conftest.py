@@ -25,6 +25,7 @@ from strata.shared.server import GrpcServer
 from strata.shared.service import GrpcService, Service
 from strata.shared.settings import ServerLimits, ServiceSettings
 from strata.shared.telemetry import Telemetry
+from strata.shared.tracing.spans import Tracer
 
 HERE = Path(__file__).parent
 
@@ -95,13 +96,14 @@ async def serve(request: pytest.FixtureRequest, echo: Any, keys: Keys) -> AsyncI
     """Serves a servicer; limits are given as keywords."""
     async with AsyncExitStack() as stack:
 
-        async def start(servicer: object, **limits: Any) -> Served:
+        async def start(servicer: object, *, tracer: Tracer | None = None, **limits: Any) -> Served:
+            telemetry = Telemetry(tracer=tracer)
             settings = ServiceSettings(limits=ServerLimits(**limits), grace_s=0.1)
             full_name = echo.pb.DESCRIPTOR.services_by_name["EchoService"].full_name
             add = echo.pb_grpc.add_EchoServiceServicer_to_server
             service = Service("echo", [GrpcService(full_name, add, servicer)])
             if request.param == "socket":
-                server = GrpcServer(service, settings, TokenAuthenticator(keys.verifier))
+                server = GrpcServer(service, settings, TokenAuthenticator(keys.verifier), telemetry)
                 await server.start()
                 stack.push_async_callback(server.stop, 0.1)
                 factory = ChannelFactory()
@@ -110,13 +112,11 @@ async def serve(request: pytest.FixtureRequest, echo: Any, keys: Keys) -> AsyncI
                 channel = factory.channel(server.address, services)
                 raw = grpc.aio.insecure_channel(server.address)
                 stack.push_async_callback(raw.close)
-                telemetry = server.telemetry
             else:
-                network = InProcessNetwork(keys.verifier)
+                network = InProcessNetwork(keys.verifier, telemetry=telemetry)
                 stack.push_async_callback(network.close, 0.1)
                 network.register(service, settings)
                 channel, raw = network.channel("echo"), network.raw_channel("echo")
-                telemetry = network.telemetry
             return Served(echo.pb_grpc.EchoServiceStub(channel), channel, raw, telemetry)
 
         yield start

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from polling import eventually
+from span_records import SpanRecorder, traced
 from strata.protocol.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -582,3 +583,39 @@ async def test_no_acknowledged_commit_is_lost_when_the_server_is_killed(
     finally:
         await database.close()
         await server.stop()
+
+
+async def test_statements_of_a_traced_call_are_spans_without_their_values(
+    database: Database,
+) -> None:
+    recorder = SpanRecorder()
+    with traced(recorder) as call:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "secret-1"})
+            await connection.execute(INSERT, [{"n": "secret-2"}, {"n": "secret-3"}])
+        assert await _notes(database) == ["secret-1", "secret-2", "secret-3"]
+        with pytest.raises(IntegrityError):
+            async with database.transaction(project_id=P) as connection:
+                await connection.execute(INSERT, {"n": "secret-1"})
+    assert [(span.name, span.error_type) for span in recorder.spans] == [
+        ("INSERT example.notes", ""),
+        ("INSERT example.notes", ""),
+        ("COMMIT", ""),
+        ("SELECT example.notes", ""),
+        ("COMMIT", ""),
+        ("INSERT example.notes", "23505"),
+    ]
+    assert {span.parent_id for span in recorder.spans} == {call.span_id}
+    assert "secret" not in recorder.texts()
+    # They are counted as without a trace.
+    assert database.statistics.statements == 4
+    assert database.statistics.commits == 2
+
+
+async def test_statements_of_a_read_only_transaction_have_no_commit(database: Database) -> None:
+    recorder = SpanRecorder()
+    with traced(recorder):
+        async with database.transaction(project_id=P, read_only=True) as connection:
+            await connection.execute(NOTES)
+        await database.system_query(text("SELECT 1"))
+    assert [span.name for span in recorder.spans] == ["SELECT example.notes", "SELECT"]

@@ -38,6 +38,7 @@ from strata.shared.inprocess import InProcessNetwork
 from strata.shared.server import serving
 from strata.shared.service import BackgroundTasks, GrpcService, Service, Wiring
 from strata.shared.settings import ServiceSettings
+from strata.shared.telemetry import Telemetry
 
 ABSENT_SERVICES = ("core_memory", "recall")
 
@@ -224,10 +225,11 @@ class ScriptedServices:
             token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0
         )
 
-    async def gateway(self, **changes: Any) -> Gateway:
+    async def gateway(self, *, telemetry: Telemetry | None = None, **changes: Any) -> Gateway:
         """Starts a gateway; it ends with the test.
 
         Args:
+            telemetry: Its metrics and its tracer; those of its own by default.
             changes: Settings, and constants of `strata.gateway.runs.domain.timing` in lower case.
         """
         constants = take_timing(changes)
@@ -238,12 +240,15 @@ class ScriptedServices:
         await self.stack.enter_async_context(stack)
         if self.transport == "socket":
             with patch.multiple(timing, **constants):
-                server = await stack.enter_async_context(serving(build, settings))
+                server = await stack.enter_async_context(
+                    serving(build, settings, telemetry=telemetry)
+                )
             channel: Any = grpc.aio.insecure_channel(server.address)
             stack.push_async_callback(channel.close)
             service, address = server._service, server.address
         else:
-            network = InProcessNetwork(TokenVerifier(public_key_of(self.private_key)))
+            verifier = TokenVerifier(public_key_of(self.private_key))
+            network = InProcessNetwork(verifier, telemetry=telemetry)
             stack.push_async_callback(network.close)
             for grpc_service in self.services():
                 network.register(grpc_service)

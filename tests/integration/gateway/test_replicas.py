@@ -11,17 +11,24 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from chat_messages import user_message
 from integration.gateway.gateway_processes import start_process
 from integration.gateway.scripted_runs import delta, finished, plays, started, step, stored
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from run_events import collect, kinds
+from span_records import SpanRecorder
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
 from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.events import run_follower
+from strata.shared.telemetry import Telemetry
+from strata.shared.tracing.spans import Tracer
 from strata.standalone.ports import ReservedPort
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
 
 
 class Gate:
@@ -317,6 +324,34 @@ async def test_runs_of_a_killed_gateway_are_taken_over(socket_services: Scripted
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_run_that_is_taken_over_stays_in_its_trace(
+    socket_services: ScriptedServices,
+) -> None:
+    services, recorder = socket_services, SpanRecorder()
+    services.turns.script = Gate().turn
+    first = await services.gateway(telemetry=Telemetry(tracer=Tracer(recorder)))
+    second = await services.gateway(telemetry=Telemetry(tracer=Tracer(recorder)))
+    request = pb.StartRunRequest(agent_id=services.new_agent(), messages=[user_message("Hello.")])
+    metadata = (*first.metadata, ("traceparent", f"00-{TRACE}-{SPAN}-01"))
+    run = (await first.runs.StartRun(request, metadata=metadata, timeout=30)).run
+    await eventually(lambda: services.turns.requests)
+    await first.stop()
+    assert kinds(await collect(second.stream(run.id)))[-1] == "run_finished"
+    await eventually(lambda: any(span.name == "invoke_agent" for span in recorder.spans))
+
+    assert [request.attempt for request in services.turns.requests] == [1, 2]
+    in_trace = [span for span in recorder.spans if span.trace_id == TRACE]
+    [accepted] = [span for span in in_trace if span.name.endswith("/StartRun")]
+    # Only the gateway that ended the run exports its span, which both of them know by its id.
+    [whole] = [span for span in in_trace if span.name == "invoke_agent"]
+    attempts = [span for span in in_trace if span.name.endswith("/ExecuteRun")]
+    assert accepted.parent_id == SPAN
+    assert whole.parent_id == accepted.span_id
+    assert [span.parent_id for span in attempts] == [whole.span_id, whole.span_id]
+    assert whole.attributes["strata.run.attempt"] == 2
+    assert whole.start_ns < attempts[0].start_ns
 
 
 async def test_a_gateway_process_ends_cleanly_on_sigterm(socket_services: ScriptedServices) -> None:

@@ -15,6 +15,7 @@ SECRETS = {
     "OPENAI_API_KEY": "a provider's key",
     "ANTHROPIC_API_KEY": "another provider's key",
     "AWS_SECRET_ACCESS_KEY": "none of ours",
+    "STRATA_TRACES_HEADERS": "the key of a collector",
     **{f"STRATA_{spec.name.upper()}_SOME_KEY": f"that of {spec.name}" for spec in ALL_SERVICES},
 }
 
@@ -30,6 +31,8 @@ def test_a_service_sees_its_own_settings_and_no_others(
     expected = {f"STRATA_{service.upper()}_SOME_KEY"}
     if service == "agent_loop":
         expected |= {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
+    if service != "tool_runner":
+        expected.add("STRATA_TRACES_HEADERS")
     assert set(environment) & set(SECRETS) == expected
     assert environment["PATH"] == "/usr/bin"
 

@@ -18,7 +18,7 @@ def prompts_path(folder: Path) -> Any:
     database = SimpleNamespace(service_url="postgresql://", worker_url="postgresql://")
     storage: Any = SimpleNamespace(databases={"agent_loop": database})
     model: Any = SimpleNamespace(endpoints=(), default_model="")
-    gateway: Any = SimpleNamespace()
+    gateway: Any = SimpleNamespace(log_level="WARNING", log_format="console")
     [private, worker] = [generate_key_pair()[0] for _ in range(2)]
     local = Local(DataFolder(folder), storage, model, gateway, private, worker, "", "")
     return local.service_values("agent_loop")["prompts_path"]

@@ -1,6 +1,6 @@
-"""No process of the product loads Qdrant's client, or what only some clients need, at its start.
+"""What no process of the product loads at its start: what only some clients and settings need.
 
-The ban in `pyproject.toml` covers the rest.
+The ban in `pyproject.toml` covers the rest of Qdrant's client.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ PROCESSES = sorted(
     }
 )
 CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.async_qdrant_client")
-ON_DEMAND = ("a2a", "strata.gateway.http.mcp")
+ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.application", "jinja2")
 """Loaded at the first request for them."""
+# Only where traces are on. The API of OpenTelemetry is a dependency of the SDK of MCP.
+TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", "requests")
 
 
 @pytest.mark.child_process
 def test_no_process_loads_libraries_that_it_may_not_need() -> None:
     program = (
         f"import sys, {', '.join(PROCESSES)}\n"
-        f"print([name for name in {CLIENT + ON_DEMAND!r} if name in sys.modules],"
+        f"print([name for name in {CLIENT + ON_DEMAND + TRACES!r} if name in sys.modules],"
         " 'qdrant_client.grpc' in sys.modules)"
     )
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,8 @@ REPOSITORY = Path(__file__).parents[3]
 K8S = REPOSITORY / "k8s"
 BASE = K8S / "base"
 OVERLAYS = (K8S / "overlays" / "dev",)
-COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-engines")
+TRACES = K8S / "components" / "traces"
+COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-engines", TRACES)
 # Components that bring no objects of their own, and only change those of the base.
 CHANGES = (K8S / "components" / "gvisor",)
 
@@ -198,6 +200,18 @@ def environment_of(
             reference = entry["valueFrom"]["secretKeyRef"]
             environment[entry["name"]] = f"{reference['name']}/{reference['key']}"
     return environment
+
+
+def rendered_with(component: Path, folder: Path) -> list[Object] | None:
+    """Returns the base with a component, as `rendered` does, from an overlay that it writes."""
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(BASE, folder.resolve())],
+        "components": [os.path.relpath(component, folder.resolve())],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    return rendered(folder)
 
 
 def rendered(folder: Path) -> list[Object] | None:

@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
+from span_records import SpanRecorder, traced
 from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.logs import REDACTED, configure_logging, get_logger, redact_text
+from strata.shared.logs import (
+    OWN_LOGGERS,
+    REDACTED,
+    TALKATIVE_LOGGERS,
+    configure_logging,
+    get_logger,
+    redact_text,
+)
 
 log = get_logger("strata.test")
 
@@ -20,12 +28,15 @@ log = get_logger("strata.test")
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    names = ("", *OWN_LOGGERS, *TALKATIVE_LOGGERS)
+    levels = {name: logging.getLogger(name).level for name in names}
     out = io.StringIO()
     configure_logging("INFO", "json", service="recall", stream=out)
     yield out
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     logging.captureWarnings(False)
 
 
@@ -54,6 +65,23 @@ def test_lines_of_libraries_have_the_same_form(stream: io.StringIO) -> None:
     (line,) = lines(stream)
     assert (line["event"], line["request_id"]) == ("took long", "req-2")
     assert (line["attempt"], line["service"]) == (2, "recall")
+
+
+def test_a_line_of_a_traced_call_carries_its_span(stream: io.StringIO) -> None:
+    with traced(SpanRecorder()) as span:
+        log.info("window loaded")
+    (line,) = lines(stream)
+    assert (line["trace_id"], line["span_id"]) == (span.trace_id, span.span_id)
+
+
+def test_details_of_libraries_are_not_written(stream: io.StringIO) -> None:
+    configure_logging("DEBUG", "json", stream=stream)
+    # The SDK of a model logs its requests there, messages included.
+    logging.getLogger("openai._base_client").debug("Request options: %s", {"json_data": "private"})
+    logging.getLogger("httpx2").info("HTTP Request: POST https://host")
+    log.debug("detail")
+    logging.getLogger("openai").info("retrying")
+    assert [line["event"] for line in lines(stream)] == ["detail", "retrying"]
 
 
 def test_lines_below_the_level_are_not_written(stream: io.StringIO) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from span_records import SpanRecorder, traced
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.context import RequestContext, current, use
@@ -15,6 +16,7 @@ from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import ToolStatus
 from strata.shared.metric_names import TOOL_CALL_SECONDS, TOOL_CALLS
 from strata.shared.telemetry import Telemetry
+from strata.shared.tracing.nested import nested_span
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import (
@@ -121,6 +123,32 @@ async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in(
     }
     assert telemetry.total(TOOL_CALLS) == 4
     assert telemetry.histogram(TOOL_CALL_SECONDS, type="custom", tool="").count == 1
+
+
+async def test_calls_are_spans_without_their_arguments_and_returns() -> None:
+    async def behave(call: Call) -> Output:
+        with nested_span("inside"):
+            if call.name == READ.name:
+                raise ToolError("secret of the error")
+        return Output("secret of the return")
+
+    recorder = SpanRecorder()
+    unknown = Call("call-3", "secret name", "{}", "run/1/3")
+    read = call(1, READ, '{"query": "secret of the query"}')
+    with traced(recorder) as parent:
+        await outcomes(engine(behave), read, call(2, WRITE), unknown)
+    failed = recorder.named(f"execute_tool {READ.name}")
+    written = recorder.named(f"execute_tool {WRITE.name}")
+    invented = recorder.named("execute_tool unknown")
+    assert {span.parent_id for span in (failed, written, invented)} == {parent.span_id}
+    inside = {span.parent_id for span in recorder.spans if span.name == "inside"}
+    assert inside == {failed.span_id, written.span_id}
+    assert (failed.error_type, written.error_type, invented.error_type) == ("Failed", "", "Failed")
+    assert written.attributes["gen_ai.operation.name"] == "execute_tool"
+    assert written.attributes["gen_ai.tool.name"] == WRITE.name
+    assert written.attributes["gen_ai.tool.call.id"] == "call-2"
+    assert written.attributes["strata.tool.type"] == WRITE.type.value
+    assert "secret" not in recorder.texts()
 
 
 async def test_later_calls_do_not_build_on_replaced_text() -> None:

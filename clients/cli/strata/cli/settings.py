@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from strata.client.settings import PREFIX
+from strata.shared.logs import LogFormat, LogLevel
 from strata.shared.settings import EnvironmentSettings
 
 
@@ -20,6 +21,13 @@ class CliSettings(EnvironmentSettings):
     gateway_host: str = Field(
         default="127.0.0.1",
         description="Address that the gateway of `strata up` listens on; 0.0.0.0 for all.",
+    )
+    log_level: LogLevel = Field(
+        default="WARNING", description="Lowest level that `strata up` and its services log."
+    )
+    log_format: LogFormat = Field(
+        default="console",
+        description="Form of the logs of `strata up` and its services: console or json.",
     )
     mcp_token: str = Field(
         default="",

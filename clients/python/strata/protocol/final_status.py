@@ -32,9 +32,9 @@ class FinalStatus:
         """Takes the status of a call that has ended, unless it stands for a failed write."""
         if self.status is not None:
             return
-        code, details = _now(call.code()), _now(call.details())
+        code, details = known_result(call.code()), known_result(call.details())
         if details != FAILED_WRITE:
-            trailing = tuple(_now(call.trailing_metadata()) or ())
+            trailing = tuple(known_result(call.trailing_metadata()) or ())
             self.status = WireStatus(code, details, trailing)
 
     async def after_failed_write(self, call: Any) -> WireStatus | None:
@@ -53,8 +53,12 @@ def is_failed_write(error: BaseException) -> bool:
     return isinstance(cause, grpc.aio.AioRpcError) and cause.details() == FAILED_WRITE
 
 
-def _now(answer: Coroutine[Any, Any, Any]) -> Any:
-    """Returns the result of a method of an ended call, which does not wait."""
+def known_result(answer: Coroutine[Any, Any, Any]) -> Any:
+    """Returns the result of a method of an ended call, which does not wait.
+
+    Raises:
+        RuntimeError: The call has not ended.
+    """
     try:
         answer.send(None)
     except StopIteration as end:

@@ -21,10 +21,12 @@ from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.openai_api.routes import OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
+from strata.gateway.http.traced_requests import TracedRequests
 from strata.gateway.registry import public_services
 from strata.shared.http_listener import Application, Receive, Scope, Send
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
+from strata.shared.tracing.spans import Tracer
 
 _JSON = b"application/json"
 # What curl says of the body of `-d`, and clients that do not say what they send.
@@ -60,6 +62,7 @@ def http_application(
     origins: Sequence[str] = (),
     console_secret: str = "",
     public_url: str = "",
+    tracer: Tracer | None = None,
 ) -> Application:
     """Returns the application of the HTTP port.
 
@@ -71,6 +74,7 @@ def http_application(
         console_secret: Encrypts the sessions of the console, the same on every replica; empty for
             no console.
         public_url: Where clients reach the port; empty for the address that each request names.
+        tracer: Begins the spans of the requests; None if traces are off.
     """
     bodies = LargeBodies(channel)
     messages = JsonMessages(bodies)
@@ -122,11 +126,12 @@ def http_application(
         expose_headers=list(_RESPONSE_HEADERS),
         max_age=_CORS_CACHE_S,
     )
-    return Starlette(
+    application = Starlette(
         routes=routes,
         middleware=[cors] if origins else [],
         exception_handlers={404: _not_found},
     )
+    return application if tracer is None else TracedRequests(application, tracer)
 
 
 async def _healthz(_: Request) -> Response:

@@ -13,7 +13,12 @@ from strata.agent_loop.domain.model.chat import ChatModel, EndpointType, ModelSe
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.dialects.base import EndpointConnection
 from strata.agent_loop.models.dialects.table import dialect_of
-from strata.agent_loop.models.metered_model import MeteredModel, ModelLabels, ModelMetrics
+from strata.agent_loop.models.metered_model import (
+    SLOW_CALL_S,
+    MeteredModel,
+    ModelLabels,
+    ModelMetrics,
+)
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.structured_tools.chat_model import StructuredToolModel
@@ -52,11 +57,17 @@ class ModelFactory:
     Args:
         retry: When failed requests are repeated.
         telemetry: Gets the metrics of the models; None for no metrics.
+        slow_s: Seconds from which on a call is logged as slow.
     """
 
     def __init__(
-        self, retry: RetryPolicy | None = None, telemetry: Telemetry | None = None
+        self,
+        retry: RetryPolicy | None = None,
+        telemetry: Telemetry | None = None,
+        *,
+        slow_s: float = SLOW_CALL_S,
     ) -> None:
+        self._slow_s = slow_s
         self._retry = retry or RetryPolicy()
         self._telemetry = telemetry or Telemetry()
         self._labels = ModelLabels()
@@ -137,7 +148,7 @@ class ModelFactory:
         model = connection.chat_model(settings, retry)
         if settings.structured_tools:
             model = StructuredToolModel(model)
-        return MeteredModel(model, metrics)
+        return MeteredModel(model, metrics, settings, slow_s=self._slow_s)
 
     async def _list(self, endpoint: ModelEndpoint, limit: float) -> EndpointModels:
         try:

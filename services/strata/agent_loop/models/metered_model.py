@@ -1,4 +1,4 @@
-"""Measures the calls of a chat model: time, first event, tokens, outcome and retries."""
+"""Measures and traces the calls of a chat model: time, first event, tokens, outcome, retries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from strata.agent_loop.domain.model.chat import (
     ModelEvent,
     ModelReply,
     ModelRequest,
+    ModelSettings,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError
+from strata.agent_loop.models.chat_spans import begin_chat_span, end_chat_span, note_reply
+from strata.shared.context import current
+from strata.shared.logs import get_logger
 from strata.shared.metric_names import (
     MODEL_CALL_SECONDS,
     MODEL_CALLS,
@@ -31,9 +35,14 @@ list of models takes any name."""
 OTHER_MODELS: Final = "other"
 """Label of all further models."""
 
+SLOW_CALL_S: Final = 60.0
+"""Seconds from which on a call is slow, if the settings do not say so."""
+
 _OK = "ok"
 _CANCELLED = "cancelled"
 _DEFECT = "internal"
+
+_log = get_logger(__name__)
 
 
 class ModelLabels:
@@ -96,39 +105,68 @@ class ModelMetrics:
 
 
 class MeteredModel:
-    """Measures the calls of a model. Implements `ChatModel`.
+    """Measures and traces the calls of a model, and logs the slow and the failed ones.
+
+    Implements `ChatModel`.
 
     Args:
         model: The model.
         metrics: Its metrics.
+        settings: Its settings, for the spans and the log.
+        slow_s: Seconds from which on a call is logged as slow.
     """
 
-    def __init__(self, model: ChatModel, metrics: ModelMetrics) -> None:
+    def __init__(
+        self,
+        model: ChatModel,
+        metrics: ModelMetrics,
+        settings: ModelSettings,
+        *,
+        slow_s: float = SLOW_CALL_S,
+    ) -> None:
         self._model = model
         self._metrics = metrics
+        self._settings = settings
+        self._slow_s = slow_s
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
         metrics, started = self._metrics, time.perf_counter()
-        is_first = True
+        span = begin_chat_span(current().span, self._settings, request)
+        first_event_s: float | None = None
         # The caller leaves the iteration if it is cancelled.
-        outcome = _CANCELLED
+        outcome, status, code = _CANCELLED, None, None
         try:
             async with aclosing(self._model.stream(request)) as events:
                 async for event in events:
-                    if is_first:
-                        is_first = False
-                        metrics.note_first_event(time.perf_counter() - started)
+                    if first_event_s is None:
+                        first_event_s = time.perf_counter() - started
+                        metrics.note_first_event(first_event_s)
                     if isinstance(event, UsageEvent):
                         metrics.note_usage(event.usage)
                     elif isinstance(event, ModelReply):
                         outcome = _OK
+                        note_reply(span, event)
                     yield event
         except ModelError as error:
-            outcome = error.kind.value
+            outcome, status, code = error.kind.value, error.status, error.code
             raise
         except Exception:
             outcome = _DEFECT
             raise
         finally:
-            metrics.note_end(outcome, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            metrics.note_end(outcome, seconds)
+            end_chat_span(span, "" if outcome == _OK else outcome)
+            failed = outcome not in {_OK, _CANCELLED}
+            if failed or seconds >= self._slow_s:
+                # The text of the error is left out: providers may repeat the request in it.
+                _log.warning(
+                    "model call failed" if failed else "model call was slow",
+                    model=self._settings.handle,
+                    outcome=outcome,
+                    status=status,
+                    code=code,
+                    duration_ms=round(seconds * 1000),
+                    first_event_ms=None if first_event_s is None else round(first_event_s * 1000),
+                )

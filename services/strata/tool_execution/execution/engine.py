@@ -29,6 +29,7 @@ from strata.tool_execution.domain.tools import (
     ToolError,
 )
 from strata.tool_execution.execution.argument_names import in_argument_names
+from strata.tool_execution.execution.tool_spans import note_outcome, tool_span, type_label
 
 # Errors of a service with these statuses are about the request, so the model can correct it.
 _CORRECTABLE_BY_MODEL = frozenset(
@@ -182,6 +183,14 @@ class Engine:
         return tool is not None and tool.parallel
 
     async def _outcome(self, call: Call, caller: Caller, allowed: Collection[str]) -> CallOutcome:
+        tool = self._tools.get(call.name)
+        with tool_span(tool) as span:
+            outcome = await self._timed(call, caller, allowed)
+            if span is not None:
+                note_outcome(span, outcome)
+            return outcome
+
+    async def _timed(self, call: Call, caller: Caller, allowed: Collection[str]) -> CallOutcome:
         began = self._clock.monotonic()
         try:
             output = await self._execute(call, caller, allowed)
@@ -198,8 +207,8 @@ class Engine:
         return CallOutcome(call, status, content, duration, truncated, output)
 
     def _measure(self, tool: Tool | None, status: ToolStatus, seconds: float) -> None:
-        # A model can call a tool that does not exist. Names of a project's tools have no bound.
-        kind = "unknown" if tool is None else tool.type.value
+        kind = type_label(tool)
+        # Names of a project's tools have no bound.
         name = tool.name if tool is not None and tool.own is None else ""
         self._telemetry.counter(TOOL_CALLS, type=kind, tool=name, status=status.value).inc()
         self._telemetry.histogram(TOOL_CALL_SECONDS, type=kind, tool=name).observe(seconds)

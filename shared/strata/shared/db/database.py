@@ -19,9 +19,10 @@ import json
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import asyncpg
@@ -40,8 +41,12 @@ from strata.shared.db.errors import (
     unavailable,
 )
 from strata.shared.db.policies import TENANT_SETTING
+from strata.shared.db.statement_spans import statement_span
 from strata.shared.db.statistics import Statistics
 from strata.shared.telemetry import Histogram
+
+# Runs a statement on a cursor, with its parameters.
+_Execute = Callable[..., None]
 
 # It is put into SQL text, so only the characters of ids are allowed.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
@@ -266,8 +271,10 @@ class Database:
             if strata_error is None:
                 raise
             raise strata_error from error
+        span = None if "READ ONLY" in begin else context.current().span
         try:
-            await self._uninterrupted(self._commit(session))
+            with statement_span(span, "COMMIT"):
+                await self._uninterrupted(self._commit(session))
         except Exception as error:
             strata_error = as_strata_error(error)
             if strata_error is None:
@@ -366,15 +373,23 @@ class Database:
         if not task.cancelled():
             task.exception()  # marks it as retrieved; a waiting caller gets it from the shield
 
-    def _count_statement(self, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def _run_statement(self, run: _Execute, cursor: Any, statement: str, *rest: Any) -> bool:
+        """Counts a statement, and runs it in a span if the call is traced; returns whether."""
         self.statistics.count_statement(statement)
+        span = context.current().span
+        if span is None:
+            return False
+        with statement_span(span, statement):
+            run(cursor, statement, *rest)
+        return True
 
     def _count_connection(self, *_connection: Any) -> None:
         if not self.statistics.connections:
             # From here on: what SQLAlchemy asks a server first is not counted. The dialect has the
             # listeners because those of an engine are joined anew for each connection in use.
+            dialect = self._engine.sync_engine.dialect
             for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-                event.listen(self._engine.sync_engine.dialect, name, self._count_statement)
+                event.listen(dialect, name, partial(self._run_statement, getattr(dialect, name)))
         self.statistics.connections += 1
 
 

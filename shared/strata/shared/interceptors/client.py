@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import grpc.aio
@@ -31,7 +31,9 @@ from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 from strata.shared.interceptors.peer import ServicePeer
 from strata.shared.request_stream import RequestStream
-from strata.shared.telemetry import make_traceparent
+from strata.shared.tracing.rpc_spans import end_client_span, rpc_attributes
+from strata.shared.tracing.spans import Span, SpanKind
+from strata.shared.tracing.trace_context import make_traceparent
 
 MARGIN_S = 0.05
 """What a hop keeps of the remaining time for itself, to answer before its caller gives up."""
@@ -66,10 +68,17 @@ def outgoing_timeout(
     return min(limits, default=None)
 
 
-def outgoing_metadata(context: RequestContext, sent_metadata: Metadata | None) -> Metadata:
+def outgoing_metadata(
+    context: RequestContext, sent_metadata: Metadata | None, span: Span | None = None
+) -> Metadata:
     """Returns the metadata of a call, with the keys that it lacks taken from the context.
 
     The run id travels in the signed token, where it cannot be made up.
+
+    Args:
+        context: The context.
+        sent_metadata: Metadata that the caller sets.
+        span: The span of the call; None if it is not traced here.
     """
     metadata = [_checked(key, value) for key, value in sent_metadata or ()]
     present = {key for key, _ in metadata}
@@ -78,7 +87,12 @@ def outgoing_metadata(context: RequestContext, sent_metadata: Metadata | None) -
     if context.request_id and REQUEST_ID_KEY not in present:
         metadata.append((REQUEST_ID_KEY, context.request_id))
     if context.trace_id and TRACEPARENT_KEY not in present:
-        metadata.append((TRACEPARENT_KEY, make_traceparent(context.trace_id)))
+        traceparent = (
+            make_traceparent(context.trace_id, sampled=context.sampled)
+            if span is None
+            else span.traceparent
+        )
+        metadata.append((TRACEPARENT_KEY, traceparent))
     return tuple(metadata)
 
 
@@ -125,6 +139,7 @@ class _Callable:
         self._cap = policy.stream_timeout_s if method.shape.streaming else policy.unary_timeout_s
         self._peer = peer
         self._connect_s = connect_s
+        self._span_name = method.path.lstrip("/")
 
     def __call__(
         self,
@@ -138,12 +153,19 @@ class _Callable:
         connect_s = self._connect_s if options.get("wait_for_ready") is None else None
         if connect_s is not None:
             options["wait_for_ready"] = True
+        left = outgoing_timeout(context, self._cap, timeout)
+        span = context.span
+        if span is not None:
+            attributes = rpc_attributes(self._span_name)
+            span = span.child(self._span_name, SpanKind.CLIENT, attributes)
         inner = self._inner(
             request,
-            timeout=outgoing_timeout(context, self._cap, timeout),
-            metadata=outgoing_metadata(context, metadata),
+            timeout=left,
+            metadata=outgoing_metadata(context, metadata, span),
             **options,
         )
+        if span is not None:
+            inner.add_done_callback(partial(end_client_span, span))
         call = self._wrap(inner, self._peer, vouched)
         if connect_s is not None:
             call.connect_within(connect_s)

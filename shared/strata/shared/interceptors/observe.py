@@ -1,4 +1,4 @@
-"""The outermost interceptor: sets the ids of a call, measures it and logs its outcome."""
+"""The outermost interceptor: sets the ids of a call, measures, traces and logs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS, RPC_SECONDS
-from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
+from strata.shared.telemetry import Counter, Telemetry
+from strata.shared.tracing.rpc_spans import end_server_span, rpc_attributes
+from strata.shared.tracing.spans import Attributes, SpanKind, Tracer
+from strata.shared.tracing.trace_context import new_trace_id, parse_traceparent
 
 REQUEST_ID_KEY = "x-request-id"
 TRACEPARENT_KEY = "traceparent"
@@ -38,10 +41,12 @@ _log = get_logger(__name__)
 
 
 class Observe:
-    """Sets the request context, counts, times and logs.
+    """Sets the request context, counts, times, traces and logs.
 
     Args:
-        telemetry: Registry of the metrics: `RPC_REQUESTS`, `RPC_IN_FLIGHT` and `RPC_SECONDS`.
+        telemetry: Registry of the metrics: `RPC_REQUESTS`, `RPC_IN_FLIGHT` and `RPC_SECONDS`. Its
+            tracer begins the spans of the calls.
+        service: The service, for the spans.
         access_log: Log successful calls at INFO instead of DEBUG.
         clock: Its time is sent with every answer, for `strata.shared.clock_skew`; None sends none.
         host: Host name to send with the time; empty sends none.
@@ -51,11 +56,13 @@ class Observe:
         self,
         telemetry: Telemetry,
         *,
+        service: str = "",
         access_log: bool = False,
         clock: Clock | None = None,
         host: str = "",
     ) -> None:
         self._telemetry = telemetry
+        self._service = service
         self._clock = clock
         self._host: _Trailing = ((SERVER_HOST_KEY, host),) if host else ()
         self._ok_level = logging.INFO if access_log else logging.DEBUG
@@ -68,9 +75,11 @@ class Observe:
         requests: dict[grpc.StatusCode, Counter] = {}
         # Probes call every few seconds; their calls would fill the log.
         ok_level = logging.DEBUG if method.infrastructure else self._ok_level
+        tracer = None if method.infrastructure else telemetry.tracer
+        attributes = rpc_attributes(label)
 
         async def run(call: ServerCall) -> Any:
-            context = _request_context(call)
+            context = self._context(call, tracer, attributes)
             call.trailing = self._trailing(context)
             call.context.set_trailing_metadata(call.trailing)
             started = time.perf_counter()
@@ -95,9 +104,31 @@ class Observe:
                             RPC_REQUESTS, method=label, code=call.code.name
                         )
                     counter.inc()
+                    if context.span is not None:
+                        end_server_span(context.span, call.code, call.caller)
                     self._log(call, elapsed, ok_level)
 
         return run
+
+    def _context(
+        self, call: ServerCall, tracer: Tracer | None, attributes: Attributes
+    ) -> RequestContext:
+        request_id = call.metadata.get(REQUEST_ID_KEY)
+        if not isinstance(request_id, str) or _REQUEST_ID.fullmatch(request_id) is None:
+            request_id = f"req-{secrets.token_hex(8)}"
+        parent = parse_traceparent(call.metadata.get(TRACEPARENT_KEY))
+        if tracer is None:
+            if parent is None:
+                return RequestContext(request_id=request_id, trace_id=new_trace_id())
+            return RequestContext(
+                request_id=request_id, trace_id=parent.trace_id, sampled=parent.sampled
+            )
+        trace = tracer.join(parent)
+        name = call.method.label.lstrip("/")
+        span = tracer.begin(self._service, name, SpanKind.SERVER, trace, attributes=attributes)
+        return RequestContext(
+            request_id=request_id, trace_id=trace.trace_id, span=span, sampled=trace.sampled
+        )
 
     def _trailing(self, context: RequestContext) -> _Trailing:
         request_id = (REQUEST_ID_KEY, context.request_id)
@@ -134,14 +165,6 @@ class Observe:
 
 
 _stdlib_log = logging.getLogger(__name__)
-
-
-def _request_context(call: ServerCall) -> RequestContext:
-    request_id = call.metadata.get(REQUEST_ID_KEY)
-    if not isinstance(request_id, str) or _REQUEST_ID.fullmatch(request_id) is None:
-        request_id = f"req-{secrets.token_hex(8)}"
-    trace_id = parse_traceparent(call.metadata.get(TRACEPARENT_KEY)) or new_trace_id()
-    return RequestContext(request_id=request_id, trace_id=trace_id)
 
 
 def _cancelled_code(call: ServerCall) -> grpc.StatusCode:

@@ -31,6 +31,7 @@ def method_table(
     authenticator: Authenticator,
     telemetry: Telemetry,
     *,
+    service: str = "",
     access_log: bool = False,
     clock: Clock | None = None,
     host: str = "",
@@ -45,13 +46,14 @@ def method_table(
         limits: Limits of the server.
         authenticator: Identifies the callers.
         telemetry: Registry of the metrics.
+        service: See `Observe`.
         access_log: See `Observe`.
         clock: See `Observe`.
         host: See `Observe`.
     """
     return MethodTable(
         [
-            Observe(telemetry, access_log=access_log, clock=clock, host=host),
+            Observe(telemetry, service=service, access_log=access_log, clock=clock, host=host),
             MapErrors(),
             Authenticate(authenticator),
             Admission(

@@ -16,8 +16,10 @@ from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organizat
 from strata.gateway.settings import DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT, GatewaySettings
 from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
+from strata.shared.logs import LogFormat, LogLevel
 from strata.shared.secrets import generate_master_key
 from strata.shared.settings import ServiceSettings
+from strata.shared.tracing.settings import TraceSettings
 from strata.standalone.chat_model.progress import Progress, ignore
 from strata.standalone.chat_model.settings import LocalDemoSettings
 from strata.standalone.compose.model import ChatModel, prepare_model
@@ -29,6 +31,9 @@ from strata.tool_execution.settings import ToolExecutionSettings
 from strata.tool_runner.settings import ToolRunnerSettings
 
 HOST = "127.0.0.1"
+# For the person at the terminal.
+DEFAULT_LOG_LEVEL: LogLevel = "WARNING"
+DEFAULT_LOG_FORMAT: LogFormat = "console"
 # A server that listens on one of these is reached at 127.0.0.1.
 _REACHED_ON_LOOPBACK = (HOST, "localhost", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared only
 SETTINGS_OF_SERVICES: tuple[type[ServiceSettings], ...] = (
@@ -53,12 +58,16 @@ class LocalOptions:
         port: Preferred port of the gateway; another one is taken if it is in use.
         host: Address that the gateway listens on.
         split: One process per service instead of one for all.
+        log_level: Lowest level that is logged.
+        log_format: Form of the logs.
         report: Called with the progress of the demo model, possibly from a thread.
     """
 
     port: int
     host: str = HOST
     split: bool = False
+    log_level: LogLevel = DEFAULT_LOG_LEVEL
+    log_format: LogFormat = DEFAULT_LOG_FORMAT
     report: Callable[[Progress], None] = field(default=ignore)
 
 
@@ -125,8 +134,8 @@ class Local:
         values: dict[str, Any] = {
             "host": HOST,
             "token_public_keys": self.public_key,
-            "log_format": "console",
-            "log_level": "WARNING",
+            "log_format": self.gateway.log_format,
+            "log_level": self.gateway.log_level,
             "drain_s": 0.0,
             "grace_s": 10.0,
         }
@@ -206,8 +215,8 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         # The lock of the data folder excludes a second gateway.
         only_replica=True,
         pool_size=_POOL_SIZE,
-        log_format="console",
-        log_level="WARNING",
+        log_format=options.log_format,
+        log_level=options.log_level,
         drain_s=0.0,
         grace_s=10.0,
     )
@@ -229,6 +238,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
 
 def _check_settings() -> None:
     """Validates all settings before anything starts: fetching a model may take minutes."""
+    TraceSettings()
     for settings in SETTINGS_OF_SERVICES:
         settings()
     tls = GatewaySettings().tls

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
 
+from span_records import SpanRecorder, traced
 from strata.agent_loop.domain.model.chat import (
+    ChatMessage,
+    ChatRole,
     FinishReason,
     ModelEvent,
     ModelReply,
     ModelRequest,
+    ModelSettings,
     TextDelta,
+    TextPart,
+    ToolCall,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
@@ -34,12 +40,16 @@ from strata.shared.metric_names import (
     MODEL_TOKENS,
 )
 from strata.shared.telemetry import Telemetry
+from strata.shared.tracing.spans import SpanKind
 from strata.shared.usage import Usage
 
 USAGE = Usage(100, 20, cached_input_tokens=60, reasoning_tokens=5)
 REPLY = ModelReply((), (), FinishReason.STOP, USAGE)
 LABELS = {"provider": "openai", "model": "openai/x"}
-REQUEST: Any = object()
+REQUEST = ModelRequest((ChatMessage(ChatRole.USER, (TextPart("secret message"),)),))
+SETTINGS = ModelSettings(
+    "openai/x", "openai", "x", api_key="secret-key", max_tokens=300, temperature=0.7
+)
 
 
 class Scripted:
@@ -58,7 +68,7 @@ class Scripted:
 
 def metered(model: Scripted) -> tuple[MeteredModel, Telemetry]:
     telemetry = Telemetry()
-    return MeteredModel(model, ModelMetrics(telemetry, LABELS)), telemetry
+    return MeteredModel(model, ModelMetrics(telemetry, LABELS), SETTINGS), telemetry
 
 
 async def read(model: MeteredModel) -> list[ModelEvent]:
@@ -102,6 +112,100 @@ async def test_a_call_whose_reader_leaves_is_cancelled_unless_its_reply_was_read
     async with aclosing(model.stream(REQUEST)) as stream:
         await anext(stream)
     assert telemetry.total(MODEL_CALLS, outcome=outcome) == telemetry.total(MODEL_CALLS) == 1
+
+
+async def test_a_call_is_a_span_with_names_and_numbers_only() -> None:
+    reply = ModelReply(
+        (TextPart("secret reply"),),
+        (ToolCall("call-1", "secret_tool", '{"a": "secret"}'),),
+        FinishReason.TOOL_CALLS,
+        USAGE,
+        model="x-2026",
+    )
+    model, _ = metered(Scripted(TextDelta("secret reply"), UsageEvent(USAGE), reply))
+    recorder = SpanRecorder()
+    with traced(recorder) as parent:
+        await read(model)
+    span = recorder.named("chat x")
+    assert (span.parent_id, span.kind, span.error_type) == (parent.span_id, SpanKind.CLIENT, "")
+    assert span.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "x",
+        "gen_ai.request.max_tokens": 300,
+        "gen_ai.request.temperature": 0.7,
+        "gen_ai.response.finish_reasons": ["tool_calls"],
+        "gen_ai.response.model": "x-2026",
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 20,
+        "gen_ai.usage.cache_read.input_tokens": 60,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
+        "strata.model.messages": 1,
+        "strata.model.tools": 0,
+        "strata.model.tool_calls": 1,
+    }
+    assert "secret" not in recorder.texts()
+
+
+@pytest.mark.parametrize(
+    ("error", "error_type"),
+    [
+        (ModelError(ModelErrorKind.RATE_LIMITED, "secret"), "rate_limited"),
+        (ZeroDivisionError("secret"), "internal"),
+        (None, "cancelled"),
+    ],
+)
+async def test_a_call_that_fails_ends_its_span_with_the_kind_of_the_error(
+    error: Exception | None, error_type: str
+) -> None:
+    model, _ = metered(Scripted(TextDelta("Hi"), error=error))
+    recorder = SpanRecorder()
+    with traced(recorder), suppress(ModelError, ZeroDivisionError):
+        await read(model)
+    assert recorder.named("chat x").error_type == error_type
+    assert "secret" not in recorder.texts()
+
+
+FAILED = ModelError(ModelErrorKind.RATE_LIMITED, "secret", status=429, code="quota")
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "slow_s", "event", "outcome"),
+    [
+        ((), FAILED, 60.0, "model call failed", "rate_limited"),
+        ((TextDelta("secret"),), FAILED, 0.0, "model call failed", "rate_limited"),
+        ((TextDelta("secret"), REPLY), None, 0.0, "model call was slow", "ok"),
+    ],
+    ids=["failed", "failed and slow", "slow"],
+)
+async def test_a_call_that_fails_or_is_slow_is_one_line_without_its_content(
+    events: tuple[ModelEvent, ...],
+    error: ModelError | None,
+    slow_s: float,
+    event: str,
+    outcome: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics = ModelMetrics(Telemetry(), LABELS)
+    model = MeteredModel(Scripted(*events, error=error), metrics, SETTINGS, slow_s=slow_s)
+    with suppress(ModelError):
+        await read(model)
+    [record] = caplog.records
+    line: Any = record.msg
+    assert (record.levelname, line["event"], line["outcome"]) == ("WARNING", event, outcome)
+    assert (line["model"], line["duration_ms"] >= 0) == ("openai/x", True)
+    assert (line["first_event_ms"] is None) is (events == ())
+    if error is not None:
+        assert (line["status"], line["code"]) == (429, "quota")
+    assert "secret" not in repr(line)
+
+
+async def test_other_calls_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = metered(Scripted(TextDelta("Hi"), REPLY))
+    await read(model)
+    async with aclosing(model.stream(REQUEST)) as stream:
+        await anext(stream)
+    assert caplog.records == []
 
 
 async def test_requests_that_are_sent_again_are_counted() -> None:

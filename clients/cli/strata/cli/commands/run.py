@@ -14,8 +14,14 @@ from rich.console import Console
 
 import strata
 from strata.cli.commands.up import run_up
+from strata.cli.settings import CliSettings
 from strata.client.data_folder import Runtime
-from strata.standalone.compose.progress import ProgressBar, parse_progress, progress_documents
+from strata.standalone.compose.progress import (
+    ProgressBar,
+    Report,
+    parse_progress,
+    progress_documents,
+)
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.settings import environment_of_server
 from strata.standalone.supervisor import Command, end, spawn, tail
@@ -40,7 +46,7 @@ def run_run(data: Path | None, *, port: int, host: str, chat: Chat) -> int:
         chat: Opens the chat and returns its exit code.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return run_up(data, port=port, host=host, split=False)
+        return _run_up(data, port=port, host=host)
     console = Console(soft_wrap=True)
     folder = DataFolder(data)
     if folder.holder() is not None:
@@ -62,7 +68,20 @@ def up_child(arguments: list[str]) -> int:
     """Runs ``strata up`` in the process that `run_run` starts: port, host and data folder."""
     port, host, data = arguments
     report = progress_documents(sys.stdout.write)
-    return run_up(Path(data), port=int(port), host=host, split=False, report=report)
+    return _run_up(Path(data), port=int(port), host=host, report=report)
+
+
+def _run_up(data: Path | None, *, port: int, host: str, report: Report | None = None) -> int:
+    settings = CliSettings()
+    return run_up(
+        data,
+        port=port,
+        split=False,
+        host=host,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+        report=report,
+    )
 
 
 def _log(folder: DataFolder) -> Path:

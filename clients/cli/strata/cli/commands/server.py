@@ -13,6 +13,7 @@ from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client.settings import ClientSettings
 from strata.protocol.errors import InvalidArgumentError
+from strata.shared.logs import LogFormat, LogLevel
 
 app = typer.Typer(add_completion=False)
 
@@ -83,6 +84,23 @@ def up(
     port: PortOption = None,
     host: HostOption = None,
     split: Annotated[bool, typer.Option("--split", help="One process per service.")] = False,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--log-level",
+            case_sensitive=False,
+            help="Lowest level that is logged; else STRATA_LOG_LEVEL, else WARNING.",
+            show_default=False,
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            "--log-format",
+            help="Form of the logs; else STRATA_LOG_FORMAT, else console.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
     from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every service
@@ -95,6 +113,8 @@ def up(
             port=chosen,
             host=host or settings.gateway_host,
             split=split,
+            log_level=log_level or settings.log_level,
+            log_format=log_format or settings.log_format,
         )
     )
 

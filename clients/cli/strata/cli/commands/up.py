@@ -20,10 +20,17 @@ from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.protocol.errors import StrataError
 from strata.shared.event_loop import loop_factory
-from strata.shared.logs import configure_logging
+from strata.shared.logs import LogFormat, LogLevel, configure_logging
 from strata.shared.server import serve_service
 from strata.shared.service import Service, Wiring
-from strata.standalone.compose.local import HOST, Local, LocalOptions, open_local
+from strata.standalone.compose.local import (
+    DEFAULT_LOG_FORMAT,
+    DEFAULT_LOG_LEVEL,
+    HOST,
+    Local,
+    LocalOptions,
+    open_local,
+)
 from strata.standalone.compose.progress import ProgressBar, Report, progress_lines
 from strata.standalone.data_folder import DataFolder
 
@@ -31,7 +38,14 @@ Announce = Callable[[Local, dict[str, int]], None]
 
 
 def run_up(
-    data: Path | None, *, port: int, split: bool, host: str = HOST, report: Report | None = None
+    data: Path | None,
+    *,
+    port: int,
+    split: bool,
+    host: str = HOST,
+    log_level: LogLevel = DEFAULT_LOG_LEVEL,
+    log_format: LogFormat = DEFAULT_LOG_FORMAT,
+    report: Report | None = None,
 ) -> int:
     """Runs Strata in the foreground and returns the exit code.
 
@@ -40,9 +54,11 @@ def run_up(
         port: Preferred port of the gateway.
         host: Address that the gateway listens on.
         split: One process per service.
+        log_level: Lowest level that is logged.
+        log_format: Form of the logs.
         report: Called with the progress of the demo model; None shows it here.
     """
-    configure_logging("WARNING", "console")
+    configure_logging(log_level, log_format)
     console = Console(stderr=False, soft_wrap=True)
     folder = DataFolder(data)
     try:
@@ -53,7 +69,7 @@ def run_up(
     try:
         with ProgressBar(console) as bar, asyncio.Runner(loop_factory=loop_factory()) as runner:
             shown = bar.report if console.is_terminal else progress_lines(console)
-            options = LocalOptions(port, host, split, report or shown)
+            options = LocalOptions(port, host, split, log_level, log_format, report=report or shown)
 
             def announce(local: Local, pids: dict[str, int]) -> None:
                 bar.stop()

@@ -301,10 +301,24 @@ def execute_request(
     request = turn_pb.ExecuteRunRequest.FromString(dispatch.payload)
     request.run_id = dispatch.run.id
     request.attempt = attempt
+    # The call itself carries the trace.
+    request.ClearField("traceparent")
     # Each follower decides for itself; one that wants the tokens may join later.
     request.stream_tokens = True
     request.remaining_time.FromTimedelta(timedelta(seconds=remaining_s))
     return request
+
+
+def traced(payload: bytes, traceparent: str) -> bytes:
+    """Returns a payload with the span of the call that starts the run."""
+    # Messages that follow each other are merged.
+    return payload + turn_pb.ExecuteRunRequest(traceparent=traceparent).SerializeToString()
+
+
+def traceparent_of(payload: bytes) -> str:
+    """Returns the span of the call that started a run; empty for none."""
+    traceparent: str = turn_pb.ExecuteRunRequest.FromString(payload).traceparent
+    return traceparent
 
 
 def run_to_pb(run: Run) -> pb.Run:

@@ -14,7 +14,8 @@ from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.dispatch.active_run import ActiveRun, StopKind
 from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
-from strata.gateway.runs.dispatch.run_metrics import RunMetrics
+from strata.gateway.runs.dispatch.run_metrics import RunMetrics, since_due
+from strata.gateway.runs.dispatch.run_traces import RunTraces, end_run_span
 from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
 from strata.gateway.runs.dispatch.slots import RunSlots
 from strata.gateway.runs.domain.runs import (
@@ -44,7 +45,7 @@ from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
 from strata.shared.stop_reasons import StopReason
-from strata.shared.telemetry import Telemetry, new_trace_id
+from strata.shared.telemetry import Telemetry
 
 ResultT = TypeVar("ResultT")
 
@@ -84,7 +85,7 @@ class Dispatcher:
         terms: Times and limits.
         on_not_found: Called with project and agent if agent_loop does not find the agent.
         on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
-        telemetry: Gets the metrics of runs; None for no metrics.
+        telemetry: Gets the metrics and the spans of runs; None for none.
     """
 
     def __init__(
@@ -111,7 +112,9 @@ class Dispatcher:
         self._on_not_found = on_not_found
         self._on_memory_run = on_memory_run
         self._active: dict[str, ActiveRun] = {}
-        self._metrics = RunMetrics(telemetry or Telemetry(), self._count_active)
+        telemetry = telemetry or Telemetry()
+        self._metrics = RunMetrics(telemetry, self._count_active)
+        self._traces = RunTraces(telemetry.tracer)
         self._slots = RunSlots(self._terms.max_runs)
         # Runs of memory agents have slots of their own.
         self._memory_slots = RunSlots(
@@ -128,6 +131,7 @@ class Dispatcher:
 
         Raises: as `RunStore.accept`.
         """
+        new = self._traces.mark(new)
         project_id = new.principal.project_id
         if not takes_slot(new):
             accepted = await self._store.accept(new)
@@ -305,12 +309,13 @@ class Dispatcher:
         run = active.dispatch.run
         following: Dispatch | None = None
         try:
-            with use(self._context(active.dispatch)):
+            with use(self._context(active.dispatch)) as context:
                 if run.attempt > 1:
                     await self._until_stored(active, active.live.restore)
                 terminal_event = await self._run_turn(active)
                 if terminal_event is not None:
                     following = await self._finish(active, terminal_event)
+                    end_run_span(context.span, terminal_event)
                     if run.kind is RunKind.SLEEPTIME and self._on_memory_run is not None:
                         await self._on_memory_run(active.dispatch.payload)
                 elif self._closing:
@@ -537,7 +542,8 @@ class Dispatcher:
             run.id,
             token,
         )
-        return RequestContext(caller=caller, request_id=run.id, trace_id=new_trace_id())
+        context = RequestContext(caller=caller, request_id=run.id)
+        return self._traces.context(dispatch, context, since_due(run, dispatch.age_s))
 
 
 def _holders_lost(count: int) -> StrataError:

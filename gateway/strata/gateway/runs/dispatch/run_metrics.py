@@ -29,7 +29,7 @@ class RunMetrics:
         run = dispatch.run
         if run.attempt == 1:
             waited = self._telemetry.histogram(RUN_WAIT_SECONDS, kind=_label(run.kind))
-            waited.observe(_since_due(run, dispatch.age_s))
+            waited.observe(since_due(run, dispatch.age_s))
 
     def note_end(self, run: Run, stop_reason: StopReason, age_s: float) -> None:
         """Records the end of a run.
@@ -41,10 +41,10 @@ class RunMetrics:
         """
         kind = _label(run.kind)
         self._telemetry.counter(RUNS_FINISHED, kind=kind, stop_reason=stop_reason.value).inc()
-        self._telemetry.histogram(RUN_SECONDS, kind=kind).observe(_since_due(run, age_s))
+        self._telemetry.histogram(RUN_SECONDS, kind=kind).observe(since_due(run, age_s))
 
 
-def _since_due(run: Run, age_s: float) -> float:
+def since_due(run: Run, age_s: float) -> float:
     """Returns the seconds since a run could start at the earliest."""
     delay_s = 0.0 if run.run_at is None else (run.run_at - run.create_time).total_seconds()
     return max(age_s - delay_s, 0.0)

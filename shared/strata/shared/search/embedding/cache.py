@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
+from strata.shared.tracing.nested import nested_span
+from strata.shared.tracing.spans import Attributes
+
+_OPERATION = "embeddings"
 
 _Key = bytes
 
@@ -35,11 +39,19 @@ class CachingEmbedder(WrappedEmbedder):
         self.hits += len(keys) - len(missing)
         self.misses += len(missing)
         if missing:
-            vectors = await self._inner.embed(list(missing.values()), kind)
+            with nested_span(f"{_OPERATION} {self.model_id}", self._attributes(len(missing))):
+                vectors = await self._inner.embed(list(missing.values()), kind)
             cached |= {key: array("f", vec) for key, vec in zip(missing, vectors, strict=True)}
         for key in keys:
             self._remember(key, cached[key])
         return [cached[key].tolist() for key in keys]
+
+    def _attributes(self, texts: int) -> Attributes:
+        return {
+            "gen_ai.operation.name": _OPERATION,
+            "gen_ai.request.model": self.model_id,
+            "strata.embedding.texts": texts,
+        }
 
     def _remember(self, key: _Key, vector: "array[float]") -> None:
         self._vectors[key] = vector

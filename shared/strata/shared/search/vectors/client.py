@@ -17,6 +17,8 @@ from strata.shared.search.qdrant_wire import (
     points,
     points_service,
 )
+from strata.shared.tracing.nested import nested_span
+from strata.shared.tracing.spans import SpanKind
 
 _GRPC_PORT = 6334
 _CHANNEL_OPTIONS = (
@@ -129,7 +131,11 @@ class QdrantClient:
 
     async def send(self, request: Message) -> Any:
         """Sends a request to the method of the engine that takes it; returns the reply."""
-        return await self._methods[type(request)](request, metadata=self._metadata)
+        kind = type(request)
+        operation = kind.__name__
+        attributes = {"db.system.name": "qdrant", "db.operation.name": operation}
+        with nested_span(operation, attributes, kind=SpanKind.CLIENT):
+            return await self._methods[kind](request, metadata=self._metadata)
 
 
 def _methods(channel: grpc.aio.Channel) -> dict[type[Message], Any]:

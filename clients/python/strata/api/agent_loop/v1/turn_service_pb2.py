@@ -31,7 +31,7 @@ from strata.api.common.v1 import run_event_pb2 as strata_dot_api_dot_common_dot_
 from strata.api.common.v1 import usage_pb2 as strata_dot_api_dot_common_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+strata/api/agent_loop/v1/turn_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1egoogle/protobuf/duration.proto\x1a,strata/api/agent_loop/v1/group_service.proto\x1a(strata/api/agent_loop/v1/recording.proto\x1a\"strata/api/common/v1/message.proto\x1a*strata/api/common/v1/response_format.proto\x1a$strata/api/common/v1/run_event.proto\x1a strata/api/common/v1/usage.proto\"\xc8\x05\n\x11\x45xecuteRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12<\n\x08\x61pproval\x18\x06 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePart\x12\x11\n\tmax_steps\x18\x07 \x01(\x05\x12\x15\n\rstream_tokens\x18\x08 \x01(\x08\x12\x17\n\x0fsender_agent_id\x18\n \x01(\t\x12\x0e\n\x06\x63\x61ncel\x18\x0b \x01(\x08\x12\x31\n\x0eremaining_time\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08group_id\x18\r \x01(\t\x12\x13\n\x0brecord_only\x18\x0e \x01(\x08\x12\x0f\n\x07senders\x18\x10 \x03(\t\x12.\n\x05group\x18\x0f \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\x12=\n\ntranscript\x18\x32 \x01(\x0b\x32).strata.api.agent_loop.v1.TranscriptRange\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormat\x12\x37\n\ngroup_tool\x18\x46 \x01(\x0b\x32#.strata.api.agent_loop.v1.GroupTool\x12\x39\n\x08\x64ocument\x18G \x01(\x0b\x32\'.strata.api.agent_loop.v1.DocumentRangeJ\x04\x08\t\x10\nR\rdeadline_time\"p\n\rDocumentRange\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x12\n\nafter_line\x18\x03 \x01(\x03\x12\x12\n\nuntil_line\x18\x04 \x01(\x03\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\t\"Q\n\tGroupTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x36\n\x07members\x18\x02 \x03(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\"8\n\x14\x42\x65ginGroupRunRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"0\n\x15\x42\x65ginGroupRunResponse\x12\x17\n\x0fholder_agent_id\x18\x01 \x01(\t\"\\\n\x0fHandOverRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x05\x12\x17\n\x0fholder_agent_id\x18\x04 \x01(\t\"\x12\n\x10HandOverResponse\"l\n\x0fTranscriptRange\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x03\x12\x16\n\x0euntil_sequence\x18\x04 \x01(\x03\"\xc6\x02\n\x12\x45xecuteRunResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEventH\x00\x12\x38\n\x05reply\x18\x02 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ReplyReceivedH\x00\x12=\n\x07request\x18\x03 \x01(\x0b\x32*.strata.api.agent_loop.v1.ModelRequestSentH\x00\x12\x36\n\x06tended\x18\x32 \x01(\x0b\x32$.strata.api.agent_loop.v1.TendedTurnH\x00\x12\x43\n\x0ftranscript_read\x18\x46 \x01(\x0b\x32(.strata.api.agent_loop.v1.TranscriptReadH\x00\x42\t\n\x07\x63ontent\"B\n\x0eTranscriptRead\x12\x16\n\x0euntil_sequence\x18\x01 \x01(\x03\x12\x18\n\x10until_message_id\x18\x02 \x01(\t\"y\n\nTendedTurn\x12\x17\n\x0fmemory_agent_id\x18\x01 \x01(\t\x12\x11\n\tfrequency\x18\x02 \x01(\x05\x12?\n\x0emessage_buffer\x18< \x01(\x0b\x32\'.strata.api.agent_loop.v1.MessageBuffer\"g\n\rMessageBuffer\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x03\x12\x16\n\x0euntil_sequence\x18\x02 \x01(\x03\x12\x18\n\x10until_message_id\x18\x03 \x01(\t\x12\x0c\n\x04\x66ull\x18\x04 \x01(\x08\"^\n\rReplyReceived\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\r\n\x05model\x18\x03 \x01(\t\"\x9a\x01\n\x10ModelRequestSent\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x12\x17\n\x0f\x62ytes_per_token\x18\x03 \x01(\x01\x12\r\n\x05model\x18\x04 \x01(\t\x12\x33\n\x06\x64igest\x18\x05 \x01(\x0b\x32#.strata.api.common.v1.RequestDigest\"\xbb\x01\n\x10RecordRunRequest\x12\x36\n\x04turn\x18\x01 \x01(\x0b\x32&.strata.api.agent_loop.v1.RecordedTurnH\x00\x12/\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEventH\x00\x12\x36\n\x05later\x18\x03 \x01(\x0b\x32%.strata.api.agent_loop.v1.LaterChangeH\x00\x42\x06\n\x04part\"P\n\x0bLaterChange\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c\x12\x32\n\x06\x63hange\x18\x02 \x01(\x0b\x32\".strata.api.common.v1.SystemChange\"\"\n\x11RecordRunResponse\x12\r\n\x05piece\x18\x01 \x01(\x0c\x32\xc3\x03\n\x0bTurnService\x12k\n\nExecuteRun\x12+.strata.api.agent_loop.v1.ExecuteRunRequest\x1a,.strata.api.agent_loop.v1.ExecuteRunResponse(\x01\x30\x01\x12h\n\tRecordRun\x12*.strata.api.agent_loop.v1.RecordRunRequest\x1a+.strata.api.agent_loop.v1.RecordRunResponse(\x01\x30\x01\x12u\n\rBeginGroupRun\x12..strata.api.agent_loop.v1.BeginGroupRunRequest\x1a/.strata.api.agent_loop.v1.BeginGroupRunResponse\"\x03\x90\x02\x02\x12\x66\n\x08HandOver\x12).strata.api.agent_loop.v1.HandOverRequest\x1a*.strata.api.agent_loop.v1.HandOverResponse\"\x03\x90\x02\x02\x42\x65\n\x18strata.api.agent_loop.v1P\x01Z-strata.internal/api/agent_loop/v1;agentloopv1\xaa\x02\x17Strata.Api.AgentLoop.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+strata/api/agent_loop/v1/turn_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1egoogle/protobuf/duration.proto\x1a,strata/api/agent_loop/v1/group_service.proto\x1a(strata/api/agent_loop/v1/recording.proto\x1a\"strata/api/common/v1/message.proto\x1a*strata/api/common/v1/response_format.proto\x1a$strata/api/common/v1/run_event.proto\x1a strata/api/common/v1/usage.proto\"\xdd\x05\n\x11\x45xecuteRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12<\n\x08\x61pproval\x18\x06 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePart\x12\x11\n\tmax_steps\x18\x07 \x01(\x05\x12\x15\n\rstream_tokens\x18\x08 \x01(\x08\x12\x17\n\x0fsender_agent_id\x18\n \x01(\t\x12\x0e\n\x06\x63\x61ncel\x18\x0b \x01(\x08\x12\x31\n\x0eremaining_time\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08group_id\x18\r \x01(\t\x12\x13\n\x0brecord_only\x18\x0e \x01(\x08\x12\x0f\n\x07senders\x18\x10 \x03(\t\x12.\n\x05group\x18\x0f \x01(\x0b\x32\x1f.strata.api.agent_loop.v1.Group\x12=\n\ntranscript\x18\x32 \x01(\x0b\x32).strata.api.agent_loop.v1.TranscriptRange\x12=\n\x0fresponse_format\x18< \x01(\x0b\x32$.strata.api.common.v1.ResponseFormat\x12\x37\n\ngroup_tool\x18\x46 \x01(\x0b\x32#.strata.api.agent_loop.v1.GroupTool\x12\x39\n\x08\x64ocument\x18G \x01(\x0b\x32\'.strata.api.agent_loop.v1.DocumentRange\x12\x13\n\x0btraceparent\x18P \x01(\tJ\x04\x08\t\x10\nR\rdeadline_time\"p\n\rDocumentRange\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x12\n\nafter_line\x18\x03 \x01(\x03\x12\x12\n\nuntil_line\x18\x04 \x01(\x03\x12\x14\n\x0c\x63ontent_hash\x18\x05 \x01(\t\"Q\n\tGroupTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x36\n\x07members\x18\x02 \x03(\x0b\x32%.strata.api.agent_loop.v1.GroupMember\"8\n\x14\x42\x65ginGroupRunRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"0\n\x15\x42\x65ginGroupRunResponse\x12\x17\n\x0fholder_agent_id\x18\x01 \x01(\t\"\\\n\x0fHandOverRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x05\x12\x17\n\x0fholder_agent_id\x18\x04 \x01(\t\"\x12\n\x10HandOverResponse\"l\n\x0fTranscriptRange\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x03 \x01(\x03\x12\x16\n\x0euntil_sequence\x18\x04 \x01(\x03\"\xc6\x02\n\x12\x45xecuteRunResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEventH\x00\x12\x38\n\x05reply\x18\x02 \x01(\x0b\x32\'.strata.api.agent_loop.v1.ReplyReceivedH\x00\x12=\n\x07request\x18\x03 \x01(\x0b\x32*.strata.api.agent_loop.v1.ModelRequestSentH\x00\x12\x36\n\x06tended\x18\x32 \x01(\x0b\x32$.strata.api.agent_loop.v1.TendedTurnH\x00\x12\x43\n\x0ftranscript_read\x18\x46 \x01(\x0b\x32(.strata.api.agent_loop.v1.TranscriptReadH\x00\x42\t\n\x07\x63ontent\"B\n\x0eTranscriptRead\x12\x16\n\x0euntil_sequence\x18\x01 \x01(\x03\x12\x18\n\x10until_message_id\x18\x02 \x01(\t\"y\n\nTendedTurn\x12\x17\n\x0fmemory_agent_id\x18\x01 \x01(\t\x12\x11\n\tfrequency\x18\x02 \x01(\x05\x12?\n\x0emessage_buffer\x18< \x01(\x0b\x32\'.strata.api.agent_loop.v1.MessageBuffer\"g\n\rMessageBuffer\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x03\x12\x16\n\x0euntil_sequence\x18\x02 \x01(\x03\x12\x18\n\x10until_message_id\x18\x03 \x01(\t\x12\x0c\n\x04\x66ull\x18\x04 \x01(\x08\"^\n\rReplyReceived\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\r\n\x05model\x18\x03 \x01(\t\"\x9a\x01\n\x10ModelRequestSent\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x12\x17\n\x0f\x62ytes_per_token\x18\x03 \x01(\x01\x12\r\n\x05model\x18\x04 \x01(\t\x12\x33\n\x06\x64igest\x18\x05 \x01(\x0b\x32#.strata.api.common.v1.RequestDigest\"\xbb\x01\n\x10RecordRunRequest\x12\x36\n\x04turn\x18\x01 \x01(\x0b\x32&.strata.api.agent_loop.v1.RecordedTurnH\x00\x12/\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEventH\x00\x12\x36\n\x05later\x18\x03 \x01(\x0b\x32%.strata.api.agent_loop.v1.LaterChangeH\x00\x42\x06\n\x04part\"P\n\x0bLaterChange\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c\x12\x32\n\x06\x63hange\x18\x02 \x01(\x0b\x32\".strata.api.common.v1.SystemChange\"\"\n\x11RecordRunResponse\x12\r\n\x05piece\x18\x01 \x01(\x0c\x32\xc3\x03\n\x0bTurnService\x12k\n\nExecuteRun\x12+.strata.api.agent_loop.v1.ExecuteRunRequest\x1a,.strata.api.agent_loop.v1.ExecuteRunResponse(\x01\x30\x01\x12h\n\tRecordRun\x12*.strata.api.agent_loop.v1.RecordRunRequest\x1a+.strata.api.agent_loop.v1.RecordRunResponse(\x01\x30\x01\x12u\n\rBeginGroupRun\x12..strata.api.agent_loop.v1.BeginGroupRunRequest\x1a/.strata.api.agent_loop.v1.BeginGroupRunResponse\"\x03\x90\x02\x02\x12\x66\n\x08HandOver\x12).strata.api.agent_loop.v1.HandOverRequest\x1a*.strata.api.agent_loop.v1.HandOverResponse\"\x03\x90\x02\x02\x42\x65\n\x18strata.api.agent_loop.v1P\x01Z-strata.internal/api/agent_loop/v1;agentloopv1\xaa\x02\x17Strata.Api.AgentLoop.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,39 +44,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TURNSERVICE'].methods_by_name['HandOver']._loaded_options = None
   _globals['_TURNSERVICE'].methods_by_name['HandOver']._serialized_options = b'\220\002\002'
   _globals['_EXECUTERUNREQUEST']._serialized_start=346
-  _globals['_EXECUTERUNREQUEST']._serialized_end=1058
-  _globals['_DOCUMENTRANGE']._serialized_start=1060
-  _globals['_DOCUMENTRANGE']._serialized_end=1172
-  _globals['_GROUPTOOL']._serialized_start=1174
-  _globals['_GROUPTOOL']._serialized_end=1255
-  _globals['_BEGINGROUPRUNREQUEST']._serialized_start=1257
-  _globals['_BEGINGROUPRUNREQUEST']._serialized_end=1313
-  _globals['_BEGINGROUPRUNRESPONSE']._serialized_start=1315
-  _globals['_BEGINGROUPRUNRESPONSE']._serialized_end=1363
-  _globals['_HANDOVERREQUEST']._serialized_start=1365
-  _globals['_HANDOVERREQUEST']._serialized_end=1457
-  _globals['_HANDOVERRESPONSE']._serialized_start=1459
-  _globals['_HANDOVERRESPONSE']._serialized_end=1477
-  _globals['_TRANSCRIPTRANGE']._serialized_start=1479
-  _globals['_TRANSCRIPTRANGE']._serialized_end=1587
-  _globals['_EXECUTERUNRESPONSE']._serialized_start=1590
-  _globals['_EXECUTERUNRESPONSE']._serialized_end=1916
-  _globals['_TRANSCRIPTREAD']._serialized_start=1918
-  _globals['_TRANSCRIPTREAD']._serialized_end=1984
-  _globals['_TENDEDTURN']._serialized_start=1986
-  _globals['_TENDEDTURN']._serialized_end=2107
-  _globals['_MESSAGEBUFFER']._serialized_start=2109
-  _globals['_MESSAGEBUFFER']._serialized_end=2212
-  _globals['_REPLYRECEIVED']._serialized_start=2214
-  _globals['_REPLYRECEIVED']._serialized_end=2308
-  _globals['_MODELREQUESTSENT']._serialized_start=2311
-  _globals['_MODELREQUESTSENT']._serialized_end=2465
-  _globals['_RECORDRUNREQUEST']._serialized_start=2468
-  _globals['_RECORDRUNREQUEST']._serialized_end=2655
-  _globals['_LATERCHANGE']._serialized_start=2657
-  _globals['_LATERCHANGE']._serialized_end=2737
-  _globals['_RECORDRUNRESPONSE']._serialized_start=2739
-  _globals['_RECORDRUNRESPONSE']._serialized_end=2773
-  _globals['_TURNSERVICE']._serialized_start=2776
-  _globals['_TURNSERVICE']._serialized_end=3227
+  _globals['_EXECUTERUNREQUEST']._serialized_end=1079
+  _globals['_DOCUMENTRANGE']._serialized_start=1081
+  _globals['_DOCUMENTRANGE']._serialized_end=1193
+  _globals['_GROUPTOOL']._serialized_start=1195
+  _globals['_GROUPTOOL']._serialized_end=1276
+  _globals['_BEGINGROUPRUNREQUEST']._serialized_start=1278
+  _globals['_BEGINGROUPRUNREQUEST']._serialized_end=1334
+  _globals['_BEGINGROUPRUNRESPONSE']._serialized_start=1336
+  _globals['_BEGINGROUPRUNRESPONSE']._serialized_end=1384
+  _globals['_HANDOVERREQUEST']._serialized_start=1386
+  _globals['_HANDOVERREQUEST']._serialized_end=1478
+  _globals['_HANDOVERRESPONSE']._serialized_start=1480
+  _globals['_HANDOVERRESPONSE']._serialized_end=1498
+  _globals['_TRANSCRIPTRANGE']._serialized_start=1500
+  _globals['_TRANSCRIPTRANGE']._serialized_end=1608
+  _globals['_EXECUTERUNRESPONSE']._serialized_start=1611
+  _globals['_EXECUTERUNRESPONSE']._serialized_end=1937
+  _globals['_TRANSCRIPTREAD']._serialized_start=1939
+  _globals['_TRANSCRIPTREAD']._serialized_end=2005
+  _globals['_TENDEDTURN']._serialized_start=2007
+  _globals['_TENDEDTURN']._serialized_end=2128
+  _globals['_MESSAGEBUFFER']._serialized_start=2130
+  _globals['_MESSAGEBUFFER']._serialized_end=2233
+  _globals['_REPLYRECEIVED']._serialized_start=2235
+  _globals['_REPLYRECEIVED']._serialized_end=2329
+  _globals['_MODELREQUESTSENT']._serialized_start=2332
+  _globals['_MODELREQUESTSENT']._serialized_end=2486
+  _globals['_RECORDRUNREQUEST']._serialized_start=2489
+  _globals['_RECORDRUNREQUEST']._serialized_end=2676
+  _globals['_LATERCHANGE']._serialized_start=2678
+  _globals['_LATERCHANGE']._serialized_end=2758
+  _globals['_RECORDRUNRESPONSE']._serialized_start=2760
+  _globals['_RECORDRUNRESPONSE']._serialized_end=2794
+  _globals['_TURNSERVICE']._serialized_start=2797
+  _globals['_TURNSERVICE']._serialized_end=3248
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,7 @@ class ExecuteRunRequest(_message.Message):
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     GROUP_TOOL_FIELD_NUMBER: _builtins.int
     DOCUMENT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -75,6 +76,11 @@ class ExecuteRunRequest(_message.Message):
     """The group that the messages are exchanged in; empty for none."""
     record_only: _builtins.bool
     """True to store the messages without an answer: no model is called."""
+    traceparent: _builtins.str
+    """The span of the call that the run was started by, as in the header `traceparent` of W3C Trace
+    Context; empty if traces are off, or if no call started it. Only in requests as the gateway
+    stores them: a run that another gateway takes over stays in its trace.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """What to say to the agent."""
@@ -140,10 +146,11 @@ class ExecuteRunRequest(_message.Message):
         response_format: _response_format_pb2.ResponseFormat | None = ...,
         group_tool: Global___GroupTool | None = ...,
         document: Global___DocumentRange | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "document", b"document", "group", b"group", "group_tool", b"group_tool", "remaining_time", b"remaining_time", "response_format", b"response_format", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "group_tool", b"group_tool", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "document", b"document", "group", b"group", "group_id", b"group_id", "group_tool", b"group_tool", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "response_format", b"response_format", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "traceparent", b"traceparent", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

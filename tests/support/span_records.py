@@ -1,0 +1,44 @@
+"""Keeps the spans of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strata.shared.context import RequestContext, use
+from strata.shared.tracing.spans import Span, SpanKind, Tracer
+
+
+class SpanRecorder:
+    """Keeps the spans that end. Implements `SpanSink`.
+
+    Attributes:
+        spans: The spans in the order of their ends.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def add(self, span: Span) -> None:
+        """Keeps a span."""
+        self.spans.append(span)
+
+    def named(self, name: str) -> Span:
+        """Returns the one span of a name."""
+        [span] = [span for span in self.spans if span.name == name]
+        return span
+
+    def texts(self) -> str:
+        """Returns everything that the spans would show to who reads them."""
+        return repr([(span.name, span.attributes, span.error_type) for span in self.spans])
+
+
+@contextmanager
+def traced(recorder: SpanRecorder) -> Iterator[Span]:
+    """Runs the block in a call that is traced; yields its span, which does not end."""
+    tracer = Tracer(recorder)
+    trace = tracer.join(None)
+    span = tracer.begin("tests", "call", SpanKind.SERVER, trace)
+    assert span is not None
+    with use(RequestContext(trace_id=trace.trace_id, span=span, sampled=True)):
+        yield span
