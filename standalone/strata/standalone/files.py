@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from strata.protocol.errors import UnavailableError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -16,7 +20,40 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def reported_errors(what: str) -> Iterator[None]:
+    """Reports errors of the file system as errors for a person.
+
+    Args:
+        what: What failed then: "The backup was not written".
+
+    Raises:
+        UnavailableError: A file cannot be read or written; the message names it.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = f" ({error.filename})" if error.filename else ""
+        raise UnavailableError(f"{what}: {error.strerror or error}{named}.") from error
+
+
+def publish_folder(partial: Path, target: Path) -> None:
+    """Gives a complete folder its name, atomically.
+
+    Args:
+        partial: The folder, beside the target.
+        target: Its name; there may be an empty folder of that name.
+    """
+    partial.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Waits until the names in a folder are on the disk."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

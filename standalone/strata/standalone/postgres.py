@@ -132,8 +132,18 @@ class EmbeddedPostgres:
             if user != SUPERUSER:
                 raise ValueError(f"the password of {user} is not known here; pass it")
             password = self._password_file.read_text().strip()
-        login = f"{quote(user, safe='')}:{quote(password, safe='')}"
-        return f"postgresql://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+        return _url(user, password, self.port, database)
+
+    def url_of_running(self, *, database: str) -> str:
+        """Returns the superuser's URL of the server that another process runs on the folder.
+
+        Raises:
+            UnavailableError: No server has run on it.
+        """
+        port = self._last_port()
+        if port is None:
+            raise UnavailableError(f"PostgreSQL has not run on {self.folder}")
+        return _url(SUPERUSER, self._password_file.read_text().strip(), port, database)
 
     async def start(self) -> None:
         """Starts the server and waits until it serves; creates its data if there is none.
@@ -302,6 +312,11 @@ class EmbeddedPostgres:
                 os.kill(pid, signal.SIGINT)
         else:
             path.unlink(missing_ok=True)
+
+
+def _url(user: str, password: str, port: int, database: str) -> str:
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    return f"postgresql://{login}@127.0.0.1:{port}/{quote(database, safe='')}"
 
 
 def _write_secret(path: Path, secret: str) -> None:

@@ -40,6 +40,8 @@ ENTRIES = (
     Entry("console", "Print a link that signs in to the web console.", _RUN, "console"),
     Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
     Entry("bootstrap", "Make an organisation key in a PostgreSQL of your own.", _RUN, "server"),
+    Entry("backup", "Write a backup of a data folder, also while Strata runs.", _RUN, "backup"),
+    Entry("restore", "Check a backup, or make a data folder from it.", _RUN, "backup"),
     Entry("projects", "List and create projects.", _RUN, "projects"),
     Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
     Entry("organizations", "List and create organisations, keep keys.", _RUN, "organizations"),

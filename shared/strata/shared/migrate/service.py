@@ -118,6 +118,14 @@ class ServiceMigrations:
                 await self._migrate(connection, self._up)
             await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
 
+    async def create_roles(self, admin_url: str, passwords: RolePasswords) -> None:
+        """Creates the roles, and nothing else: for a database whose schema is loaded from a dump.
+
+        Raises: as `upgrade`.
+        """
+        async with _connect(admin_url) as admin:
+            await ensure_roles(admin, self.roles, passwords)
+
     async def downgrade(self, admin_url: str, revision: str | None = None) -> None:
         """Reverts the newest migrations, and drops the tables that they created with their rows.
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -13,6 +14,9 @@ from strata.shared.migrate import ServiceMigrations
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
+
+if TYPE_CHECKING:
+    from strata.standalone.compose.services import StoringServiceSpec
 
 DATABASE = "strata"
 _SERVICES = "strata.standalone.compose.services"
@@ -65,16 +69,23 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
         group.create_task(postgres.start())
         group.create_task(vectors.start())
         # Importing the services takes longer than starting the engines.
-        loading = group.create_task(asyncio.to_thread(importlib.import_module, _SERVICES))
-    await _ensure_database(postgres)
+        loading = group.create_task(service_specs())
+    await create_database(postgres)
     databases = {
-        spec.name: await _migrated(folder, postgres, spec.migrations)
-        for spec in loading.result().SERVICES
+        spec.name: await _migrated(folder, postgres, spec.migrations) for spec in loading.result()
     }
     return Storage(postgres, vectors, databases)
 
 
-async def _ensure_database(postgres: EmbeddedPostgres) -> None:
+async def service_specs() -> tuple[StoringServiceSpec, ...]:
+    """Returns the services with a schema, without blocking the event loop while they are loaded."""
+    module = await asyncio.to_thread(importlib.import_module, _SERVICES)
+    specs: tuple[StoringServiceSpec, ...] = module.SERVICES
+    return specs
+
+
+async def create_database(postgres: EmbeddedPostgres) -> None:
+    """Creates the database of the services if it does not exist."""
     connection = await asyncpg.connect(postgres.url())
     try:
         exists = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)

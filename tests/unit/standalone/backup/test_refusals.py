@@ -1,0 +1,107 @@
+"""What a backup and a restore refuse before they begin, and what they leave when they fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strata.protocol.errors import DataLossError, FailedPreconditionError, UnavailableError
+from strata.standalone.backup import restoring, writing
+from strata.standalone.backup.manifest import DUMP, Manifest, entry_of
+from strata.standalone.backup.restoring import restore_backup
+from strata.standalone.backup.writing import write_backup
+from strata.standalone.compose.services import SERVICES
+from strata.standalone.data_folder import DataFolder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataFolder:
+    """A data folder whose database was never started."""
+    folder = DataFolder(tmp_path / "data")
+    (folder.postgres / "data").mkdir(parents=True)
+    (folder.postgres / "data" / "PG_VERSION").write_text("18")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def make(folder: Path) -> None:
+    folder.mkdir()
+
+
+def make_backup(folder: Path, **revisions: str) -> Path:
+    """Writes a backup with the schemas of this release, apart from those that are named."""
+    folder.mkdir()
+    (folder / DUMP).write_bytes(b"dump")
+    heads = {spec.migrations.schema: spec.migrations.head for spec in SERVICES}
+    made = Manifest("2026", "0.9", heads | revisions, {}, {DUMP: entry_of(folder / DUMP)})
+    made.write(folder)
+    return folder
+
+
+async def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
+    with pytest.raises(FailedPreconditionError, match="is no data folder"):
+        await write_backup(DataFolder(tmp_path / "nothing"), tmp_path / "backup")
+    assert names(tmp_path) == []
+
+
+async def test_a_backup_overwrites_nothing(data: DataFolder, tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    with pytest.raises(FailedPreconditionError, match="exists"):
+        await write_backup(data, tmp_path / "backup")
+
+
+async def test_a_backup_that_fails_leaves_nothing(
+    data: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "open_database", lambda _: _Failing())
+    with pytest.raises(UnavailableError, match="the disk is full"):
+        await write_backup(data, tmp_path / "backup")
+    assert names(tmp_path) == ["data"]
+
+
+class _Failing:
+    async def __aenter__(self) -> str:
+        raise UnavailableError("the disk is full")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Is never reached."""
+
+
+async def test_an_error_of_the_file_system_is_reported(data: DataFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UnavailableError, match=r"not written: .+ \(.*file.*\)"):
+        await write_backup(data, tmp_path / "file" / "backup")
+
+
+async def test_a_data_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
+    backup, target = make_backup(tmp_path / "backup"), tmp_path / "data"
+    target.mkdir()
+    (target / "file").touch()
+    with pytest.raises(FailedPreconditionError, match="is not empty"):
+        await restore_backup(backup, target)
+    assert names(target) == ["file"]
+
+
+async def test_a_backup_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    backup = make_backup(tmp_path / "backup", recall="9999")
+    with pytest.raises(FailedPreconditionError, match=r"release 0\.9, whose schema of recall"):
+        await restore_backup(backup, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_restore_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def build(source: Path, manifest: Manifest, path: Path) -> None:
+        make(path)
+        raise DataLossError("rows are missing")
+
+    monkeypatch.setattr(restoring, "_build", build)
+    backup = make_backup(tmp_path / "backup")
+    with pytest.raises(DataLossError, match="rows are missing"):
+        await restore_backup(backup, tmp_path / "data")
+    assert names(tmp_path) == ["backup"]
