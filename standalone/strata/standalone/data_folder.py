@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from strata.shared.migrate import RolePasswords
 
 
+METRICS_TARGETS = "metrics-targets.json"
+
+
 class DataFolder(DataFolderReader):
     """One data folder, used by at most one running Strata.
 
@@ -109,7 +112,7 @@ class DataFolder(DataFolderReader):
     @property
     def metrics_targets(self) -> Path:
         """File with the addresses of the metrics, in the form of `file_sd_configs` (Prometheus)."""
-        return self.path / "metrics-targets.json"
+        return self.path / METRICS_TARGETS
 
     def announce_metrics(self, host: str, ports: Mapping[str, int]) -> None:
         """Writes `metrics_targets`. It is kept after the end, so that Prometheus reports it.

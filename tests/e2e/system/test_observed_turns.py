@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from command_line import Outcome, run_command
 from doubles.model_server import ModelServer
 from doubles.otlp_collector import CollectedSpan, OtlpCollector, Trace
 from doubles.script import Call, Reply, say
@@ -27,6 +28,7 @@ EXECUTE_RUN = "/strata.api.agent_loop.v1.TurnService/ExecuteRun"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
 SECRET = "a-word-that-no-operator-may-see"
+TOP = ("--interval", "0.2", "--data")
 CALLS = (
     Call("memory_insert", {"label": "human", "new_str": SECRET}),
     Call("conversation_search", {"query": SECRET}),
@@ -70,6 +72,7 @@ class Observed:
         metrics: The metrics of each process after the second turn.
         collector: What was exported of the turns: the second one is sampled by the client, the
             first one is not, and during the third one there is no collector.
+        top: What `strata top --once` printed after the second turn.
         log: What the processes printed, at level DEBUG.
         key: The API key of the client.
         exit_code: How it ended.
@@ -79,6 +82,7 @@ class Observed:
     replies: list[str] = field(default_factory=list)
     metrics: dict[str, Scrape] = field(default_factory=dict)
     collector: OtlpCollector = field(default_factory=OtlpCollector)
+    top: Outcome | None = None
     log: str = ""
     key: str = ""
     exit_code: int | None = None
@@ -119,6 +123,7 @@ async def observe(folder: Path, *, split: bool) -> Observed:
                 seen.replies.append(await turn_over_http(strata, system, agent, **sampled))
                 await collector.ended("invoke_agent")
                 seen.metrics = await scrapes(strata)
+                seen.top = await run_command("top", "--once", *TOP, str(strata.data))
                 # Every process has sent its batch by now, or sends it within one interval.
                 await all_services(collector)
             except BaseException:
@@ -172,6 +177,15 @@ def test_turns_over_http_are_in_the_metrics_of_their_processes(observed: Observe
     assert loop.total(MODEL_CALLS, outcome="ok") == 3
     assert loop.total(RPC_REQUESTS, method=EXECUTE_RUN) == 2
     assert read["gateway" if observed.split else "strata"].total(TRACE_SPANS, outcome="exported")
+
+
+def test_the_view_of_top_has_every_service(observed: Observed) -> None:
+    assert observed.top is not None
+    assert (observed.top.code, observed.top.err) == (0, "")
+    first_cells = {line.partition("\t")[0] for line in observed.top.out.splitlines()}
+    assert {"Runs, 0 in the queue", "foreground", "openai/test-model"} <= first_cells
+    assert {"messages", "passages", "memory_insert"} <= first_cells
+    assert {*STORING, *(f"{name} service" for name in STORING)} <= first_cells
 
 
 def test_a_turn_is_one_trace_through_all_services(observed: Observed) -> None:

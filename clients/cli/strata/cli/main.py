@@ -47,6 +47,7 @@ ENTRIES = (
     Entry("organizations", "List and create organisations, keep keys.", _RUN, "organizations"),
     Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
     Entry("status", "Show whether Strata runs, and which services answer.", _RUN, "status"),
+    Entry("top", "Show rates, waiting times and latencies, live.", _RUN, "top"),
     Entry("doctor", "Check this machine, and print how to fix what is wrong.", _RUN, "doctor"),
     Entry("chat", "Talk with an agent.", _USE, "chat"),
     Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
