@@ -269,7 +269,7 @@ async def test_decision_about_a_call_continues_the_task(system: System, version:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stream_ends_where_the_task_waits_and_goes_on_with_the_answer(
+async def test_stream_ends_where_the_task_waits_and_the_answer_begins_another(
     system: System, version: str
 ) -> None:
     agent = await gated_agent(system)

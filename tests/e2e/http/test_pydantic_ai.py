@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-TOOL = "room_temperature"
+TOOL = "air_temperature"
 
 
 class Framework:
@@ -57,7 +57,7 @@ async def test_framework_chats_with_memory(system: System, framework: Framework)
     chat = framework.agent(agent, "ann")
     first = await chat.run("Hello.")
     second = await chat.run("Again.", message_history=first.all_messages())
-    # A new program that knows nothing of what was said, such as after a restart.
+    # A client without the history, such as a program that was restarted.
     third = await framework.agent(agent, "ann").run("Once more.")
     assert [run.output for run in (first, second, third)] == ["2 True", "4 True", "6 True"]
     assert third.usage.output_tokens > 0
@@ -78,21 +78,21 @@ async def test_framework_runs_its_tool(system: System, framework: Framework, str
         tool_api.UpsertToolRequest(
             type=tool_pb2.TOOL_TYPE_CLIENT,
             name=TOOL,
-            description="Measures the temperature of a room.",
+            description="Measures the temperature of a place.",
             parameters_json=json.dumps(
-                {"type": "object", "properties": {"room": {"type": "string"}}}
+                {"type": "object", "properties": {"place": {"type": "string"}}}
             ),
         )
     )
     agent = await system.make_agent(tools=[TOOL])
-    system.model.script(call(TOOL, {"room": "kitchen"}))
+    system.model.script(call(TOOL, {"place": "kitchen"}))
     system.model.respond(lambda request: say(json.loads(request.answered[-1])["message"]))
     chat = framework.agent(agent)
-    rooms = []
+    places = []
 
     @chat.tool_plain(name=TOOL)
-    def measure(room: str) -> str:
-        rooms.append(room)
+    def measure(place: str) -> str:
+        places.append(place)
         return "21 degrees"
 
     if stream:
@@ -100,4 +100,4 @@ async def test_framework_runs_its_tool(system: System, framework: Framework, str
             output = await run.get_output()
     else:
         output = (await chat.run("How warm is the kitchen?")).output
-    assert (rooms, output) == (["kitchen"], "21 degrees")
+    assert (places, output) == (["kitchen"], "21 degrees")

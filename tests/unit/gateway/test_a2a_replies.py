@@ -1,4 +1,4 @@
-"""The text of an A2A task while its run goes on."""
+"""The text of an A2A task during its run, and the URL in its card."""
 
 from __future__ import annotations
 

@@ -177,5 +177,5 @@ async def _events(
         async for update in updates:
             yield server_sent(success(asked.id, dialect.update(update)))
     except grpc.aio.AioRpcError as error:
-        # The task goes on; the client can subscribe to it.
+        # The run continues; the client can subscribe to the task.
         yield server_sent(failure(asked.id, a2a_error(from_rpc_error(error))))

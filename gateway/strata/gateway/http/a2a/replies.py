@@ -48,7 +48,7 @@ class RunReply:
         return self._earlier + self._separator + "".join(self._pieces)
 
     def apply(self, event: run_event_pb2.RunEvent) -> Change | None:
-        """Takes an event and returns how the text has changed; None if it has not."""
+        """Applies an event and returns how the text has changed; None if it has not."""
         match event.WhichOneof("event"):
             case "step_started":
                 self._written.add(event.step_started.message_id)

@@ -61,7 +61,7 @@ class TaskView:
     def of_run(cls, run: pb.Run, context_id: str) -> TaskView:
         """Returns the task that begins with a run."""
         task = cls(run.id, context_id, run.id, a2a.TASK_STATE_SUBMITTED, run.create_time)
-        task.go_on(run)
+        task.continue_with(run)
         return task
 
     @property
@@ -74,8 +74,8 @@ class TaskView:
         """Whether the task waits for decisions about tool calls."""
         return self.state == a2a.TASK_STATE_INPUT_REQUIRED
 
-    def go_on(self, run: pb.Run) -> None:
-        """Takes over a run that continues the task; if it has ended, see `end`."""
+    def continue_with(self, run: pb.Run) -> None:
+        """Sets the last run, which continues the task; if it has ended, call `end` as well."""
         self.run_id = run.id
         self.message, self.approval = (), None
         # The state of a run that has ended is known from its events.
@@ -83,7 +83,7 @@ class TaskView:
         self.time = run.start_time if run.HasField("start_time") else run.create_time
 
     def end(self, reply: RunReply) -> None:
-        """Takes over the reply and the end of the last run."""
+        """Sets the reply and the end of the last run."""
         if reply.text:
             self.artifacts.append(_artifact(self.run_id, reply.text))
         event = reply.end or run_event_pb2.RunEvent()

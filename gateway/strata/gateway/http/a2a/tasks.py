@@ -83,7 +83,7 @@ class AgentTasks:
             if not approval.answer_run_id:
                 task.lapse()
                 break
-            task.go_on(await self._run(approval.answer_run_id))
+            task.continue_with(await self._run(approval.answer_run_id))
         return task
 
     async def send(self, request: a2a.SendMessageRequest) -> TaskView:
@@ -179,7 +179,7 @@ class AgentTasks:
         if task is None:
             task = TaskView.of_run(run, message.context_id or fields["conversation_id"])
         else:
-            task.go_on(run)
+            task.continue_with(run)
         return task, after_first(first, events)
 
     async def _new_message(self, message: a2a.Message) -> dict[str, Any]:
