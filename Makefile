@@ -16,7 +16,7 @@ QUICK ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model clients check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -63,6 +63,18 @@ clients: $(READY) ## Build the clients whose toolchains are there: TypeScript, G
 	@cd clients/java && MAVEN_OPTS='-XX:+UseSerialGC -XX:TieredStopAtLevel=1' \
 		mvn --batch-mode --quiet --no-transfer-progress $(if $(QUICK),--activate-profiles example) test-compile
 	@mkdir -p $(@D) && touch $@
+
+# Programs of others in Go that tests use: the conformance tests of the Connect protocol, and grpcurl.
+tools: ## Build the programs that some tests need, where Go is there.
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory .make/tools/.ready
+
+.make/tools/.ready: tests/go/go.mod tests/go/go.sum
+	@mkdir -p $(@D)
+	@cd tests/go && CGO_ENABLED=0 go build -o ../../$(@D)/ tool
+	@protos=$$(cd tests/go && go list -m -f '{{.Dir}}' connectrpc.com/conformance)/proto/connectrpc/conformance/v1; \
+		mkdir -p $(@D)/conformance-protos/connectrpc/conformance/v1 && cd $(@D)/conformance-protos/connectrpc/conformance/v1 \
+		&& cp -f $$protos/config.proto $$protos/service.proto $$protos/server_compat.proto . && chmod u+w *.proto
+	@touch $@
 
 setup: $(READY) ## Make the virtual environment.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -19,6 +20,8 @@ from strata.shared.server import GrpcServer
 from strata.shared.service import Service
 from strata.shared.settings import ServiceSettings
 
+_TOOLS = Path(__file__).parents[3] / ".make" / "tools"
+GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(_TOOLS))
 VERSIONS = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 PASSAGES = "strata.api.archival.v1.PassageService"
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
@@ -97,11 +100,12 @@ async def test_unknown_symbols_are_not_found(address: str, version: str, symbol:
     assert answer.error_response.error_code == NOT_FOUND
 
 
-@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH")
+@pytest.mark.skipif(GRPCURL is None, reason="needs grpcurl: `make tools` builds it with Go")
 @pytest.mark.parametrize("symbol", [PASSAGES, f"{PASSAGES}.SearchPassages"])
 async def test_grpcurl_describes_services_and_methods(address: str, symbol: str) -> None:
+    assert GRPCURL is not None
     program = await asyncio.create_subprocess_exec(
-        "grpcurl", "-plaintext", address, "describe", symbol,
+        GRPCURL, "-plaintext", address, "describe", symbol,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await program.communicate()

@@ -78,6 +78,30 @@ class PassingCodec(Codec[SerializedMessage, Any]):
         return SerializedMessage(bytes(data), self._name)
 
 
+class Forwarding:
+    """Which metadata passes between the HTTP port and the calls behind it.
+
+    The gateway passes the credentials and the ids of the trace on, and shows the id of the request.
+    """
+
+    def metadata(self, context: RequestContext[Any, Any]) -> Any:
+        """Returns the metadata of the call for a request."""
+        return metadata_of(context.request_headers)
+
+    async def show_start(self, call: Any, context: RequestContext[Any, Any]) -> None:
+        """Shows metadata of a call before its first response; awaited once per call."""
+
+    def show_end(
+        self,
+        trailing: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]],
+        context: RequestContext[Any, Any],
+    ) -> None:
+        """Shows metadata of a call that has ended."""
+        request_id = request_id_in(dict(trailing))
+        if request_id is not None:
+            context.response_headers[REQUEST_ID_KEY] = request_id
+
+
 class ConnectApplication(ConnectASGIApplication[None]):
     """An ASGI application with all methods of some services.
 
@@ -86,6 +110,7 @@ class ConnectApplication(ConnectASGIApplication[None]):
         channel: Calls them.
         messages: Converts JSON.
         max_message_bytes: Larger requests are refused.
+        forwarding: Which metadata passes; that of the gateway if None.
     """
 
     def __init__(
@@ -95,11 +120,15 @@ class ConnectApplication(ConnectASGIApplication[None]):
         messages: JsonMessages,
         *,
         max_message_bytes: int,
+        forwarding: Forwarding | None = None,
     ) -> None:
+        forwarding = forwarding or Forwarding()
         endpoints = {
             endpoint.path: endpoint.connected()
             for service in services
-            for endpoint in (_Method(method, channel, messages) for method in service.methods)
+            for endpoint in (
+                _Method(method, channel, messages, forwarding) for method in service.methods
+            )
         }
         super().__init__(
             service=None,
@@ -118,13 +147,18 @@ class _Method:
     """Calls one method of the gateway."""
 
     def __init__(
-        self, descriptor: MethodDescriptor, channel: grpc.aio.Channel, messages: JsonMessages
+        self,
+        descriptor: MethodDescriptor,
+        channel: grpc.aio.Channel,
+        messages: JsonMessages,
+        forwarding: Forwarding,
     ) -> None:
         service: ServiceDescriptor = descriptor.containing_service
         self.path = f"/{service.full_name}/{descriptor.name}"
         self._shape = RpcShape(descriptor.client_streaming, descriptor.server_streaming)
         self._open = ClientMethod(self._shape, self.path).open_on(channel)
         self._messages = messages
+        self._forwarding = forwarding
         self._input = GetMessageClass(descriptor.input_type)
         self._output = GetMessageClass(descriptor.output_type)
         self._info: MethodInfo[Any, Any] = MethodInfo(
@@ -153,17 +187,18 @@ class _Method:
     async def _unary(
         self, request: SerializedMessage, context: RequestContext[Any, Any]
     ) -> SerializedMessage:
-        with _connect_errors(context):
-            call = self._open(await self.binary(request, context), **_options(context))
+        with self._connect_errors(context):
+            call = self._open(await self.binary(request, context), **self._options(context))
             response = await call
-        _show_request_id(await call.trailing_metadata(), context)
+        await self._forwarding.show_start(call, context)
+        self._forwarding.show_end(await call.trailing_metadata(), context)
         return await self._in_form_of(request.codec, response)
 
     async def _server_stream(
         self, request: SerializedMessage, context: RequestContext[Any, Any]
     ) -> AsyncIterator[SerializedMessage]:
-        with _connect_errors(context):
-            call = self._open(await self.binary(request, context), **_options(context))
+        with self._connect_errors(context):
+            call = self._open(await self.binary(request, context), **self._options(context))
         async with aclosing(self._responses(call, context)) as responses:
             async for response in responses:
                 yield await self._in_form_of(request.codec, response)
@@ -171,21 +206,22 @@ class _Method:
     async def _client_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
     ) -> SerializedMessage:
-        call = self._open(**_options(context))
+        call = self._open(**self._options(context))
         writer = _Writer(self, call, context)
         try:
-            with _connect_errors(context):
+            with self._connect_errors(context):
                 await writer.write_all(requests)
                 response = await call
         finally:
             call.cancel()
-        _show_request_id(await call.trailing_metadata(), context)
+        await self._forwarding.show_start(call, context)
+        self._forwarding.show_end(await call.trailing_metadata(), context)
         return await self._in_form_of(writer.codec, response)
 
     async def _bidi_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
     ) -> AsyncIterator[SerializedMessage]:
-        call = self._open(**_options(context))
+        call = self._open(**self._options(context))
         writer = _Writer(self, call, context)
         writing = asyncio.create_task(writer.write_all(requests))
         # A malformed request ends the call, which otherwise would wait for the next one.
@@ -206,9 +242,11 @@ class _Method:
         self, call: Any, context: RequestContext[Any, Any]
     ) -> AsyncGenerator[bytes]:
         try:
-            with _connect_errors(context):
+            with self._connect_errors(context):
+                await self._forwarding.show_start(call, context)
                 async for response in call:
                     yield response
+                self._forwarding.show_end(await call.trailing_metadata(), context)
         finally:
             # If the client has left, the call is over.
             call.cancel()
@@ -221,8 +259,23 @@ class _Method:
         """
         if request.codec == _PROTO:
             return request.data
-        metadata = metadata_of(context.request_headers)
+        metadata = self._forwarding.metadata(context)
         return await self._messages.to_binary(request.data, self._input, metadata)
+
+    def _options(self, context: RequestContext[Any, Any]) -> dict[str, Any]:
+        remaining_ms = context.timeout_ms
+        return {
+            "timeout": None if remaining_ms is None else remaining_ms / 1000,
+            "metadata": self._forwarding.metadata(context),
+        }
+
+    @contextmanager
+    def _connect_errors(self, context: RequestContext[Any, Any]) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            self._forwarding.show_end(error.trailing_metadata() or (), context)
+            raise connect_error(error) from error
 
     async def _in_form_of(self, codec: str, response: bytes) -> SerializedMessage:
         if codec == _JSON:
@@ -261,32 +314,5 @@ class _Writer:
             await self._call.done_writing()
 
 
-def _options(context: RequestContext[Any, Any]) -> dict[str, Any]:
-    remaining_ms = context.timeout_ms
-    return {
-        "timeout": None if remaining_ms is None else remaining_ms / 1000,
-        "metadata": metadata_of(context.request_headers),
-    }
-
-
 def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
     return None if task.cancelled() else task.exception()
-
-
-@contextmanager
-def _connect_errors(context: RequestContext[Any, Any]) -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        trailing = dict(error.trailing_metadata() or ())
-        _show_request_id(trailing, context)
-        raise connect_error(error) from error
-
-
-def _show_request_id(
-    trailing: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]],
-    context: RequestContext[Any, Any],
-) -> None:
-    request_id = request_id_in(dict(trailing))
-    if request_id is not None:
-        context.response_headers[REQUEST_ID_KEY] = request_id
