@@ -25,7 +25,7 @@ def modules() -> list[Path]:
     return [
         path
         for root in ROOTS
-        for path in sorted((REPOSITORY / root).rglob("*.py"))
+        for path in sorted((REPOSITORY / root / "strata").rglob("*.py"))
         if _GENERATED not in path.parents
     ]
 
