@@ -16,7 +16,7 @@ QUICK ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs screenshots format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -82,6 +82,7 @@ run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 	@$(BIN)/strata run
 
 test: $(READY) $(OTHERS) ## Run all tests but the slow ones.
+	@! command -v npm >/dev/null || $(MAKE) --no-print-directory .make/clients/typescript
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations 25
 
 test-unit: $(READY) ## Run the tests that start no engine and no process.
@@ -148,6 +149,9 @@ bench-peers: $(READY) ## Measure a plain turn of Strata beside libraries, which 
 
 bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
 	@$(BIN)/python -m benchmarks.scale
+
+screenshots: $(READY) ## Make the pictures of the console in docs/images.
+	@PYTHONPATH=tests:tests/support $(BIN)/python tests/data/screenshots/make.py
 
 docs: $(READY) ## Write the tables of settings and metrics in docs.
 	@$(BIN)/python docs/generate_configuration.py

@@ -47,6 +47,11 @@ async def test_reply_streams_with_reasoning_calls_and_edits(system: System, wind
     await expect(log.locator(".run")).to_have_attribute("aria-busy", "true")
     await expect(log.get_by_role("button", name="Cancel")).to_be_visible()
     assert await window.accessibility_faults() == []
+    # Another page follows the same run, from its beginning.
+    await page.reload()
+    await expect(log.locator(".diff .add")).to_have_text("+Likes coffee.")
+    await expect(log.get_by_text("I like coffee.", exact=True)).to_have_count(1)
+    await expect(log.locator(".run")).to_have_attribute("aria-busy", "true")
     held.set()
     await expect(log.get_by_text("Noted: you like coffee now, at last.")).to_be_visible()
     await expect(log.locator(".run")).to_have_attribute("aria-busy", "false")
@@ -154,6 +159,7 @@ async def test_phone_shows_the_chat_without_scrolling_sideways(
         await page.get_by_label("API key").fill(system.key)
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_text("y" * 400)).to_be_visible()
+        await page.wait_for_load_state()
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
         assert await window.accessibility_faults() == []
         assert window.faults == []

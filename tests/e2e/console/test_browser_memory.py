@@ -80,6 +80,9 @@ async def test_file_is_uploaded_with_progress(system: System, window: Window) ->
     await page.goto(f"/console/agents/{agent.id}/files")
     await page.get_by_label("Name", exact=True).fill(f"browser {agent.id[-8:]}")
     await page.get_by_role("button", name="Create and attach").click()
+    await expect(page.get_by_label("Upload files")).to_be_visible()
+    # The script that uploads must have been loaded.
+    await page.wait_for_load_state()
     await page.get_by_label("Upload files").set_input_files(
         {"name": "plants.md", "mimeType": "text/markdown", "buffer": b"Water them.\n" * 1000}
     )

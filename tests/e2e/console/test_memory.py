@@ -192,9 +192,9 @@ async def test_passages_are_stored_found_and_deleted(system: System, ann: Consol
     assert shown(HOSTILE) in page
     assert "<script>alert" not in page
     assert "Merganser" not in (await ann.get(path, params={"tag": "red"})).text
-    found = (await ann.get(path, params={"q": "Merganser"}, headers=HTMX)).text
-    assert "The boat is called Merganser." in found
-    assert "Rank by words" in found
+    matches = (await ann.get(path, params={"q": "Merganser"}, headers=HTMX)).text
+    assert "The boat is called Merganser." in matches
+    assert "Rank by words" in matches
     listing = await system.passages.ListPassages(
         passage_pb.ListPassagesRequest(agent_id=agent.id, tags=["boat"])
     )

@@ -95,7 +95,13 @@ class Sessions:
             self._sealer.seal(_PURPOSE, text, SESSION_LIFETIME_S),
             max_age=round(SESSION_LIFETIME_S),
             path=CONSOLE_PATH,
-            secure=request.url.scheme == "https",
+            secure=_by_tls(request),
             httponly=True,
             samesite="strict",
         )
+
+
+def _by_tls(request: Request) -> bool:
+    """Returns whether the browser speaks TLS, to this server or to a proxy in front of it."""
+    proxied = request.headers.get("x-forwarded-proto", "")
+    return request.url.scheme == "https" or proxied == "https"

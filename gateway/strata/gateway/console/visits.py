@@ -272,7 +272,8 @@ def sign_in_first(request: Request) -> Response:
     if request.method == "GET" and not _by_htmx(request):
         here += f"?{request.url.query}" if request.url.query else ""
     else:
-        here = request.headers.get("hx-current-url", "").partition(request.headers["host"])[2]
+        host = request.headers.get("host", " ")
+        here = request.headers.get("hx-current-url", "").partition(host)[2]
     target = f"{SIGN_IN_PATH}?{NEXT_PARAMETER}={quote(here)}" if here else SIGN_IN_PATH
     if _by_htmx(request):
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"hx-redirect": target})

@@ -17,9 +17,9 @@ async def passages(visit: Visit) -> Response:
     agent = await agent_of(visit)
     query, tag = visit.query("q").strip(), visit.query("tag").strip()
     tags = [tag] if tag else []
-    found, listing = pb.SearchPassagesResponse(), pb.ListPassagesResponse()
+    results, listing = pb.SearchPassagesResponse(), pb.ListPassagesResponse()
     if query:
-        found = await visit.services.passages.SearchPassages(
+        results = await visit.services.passages.SearchPassages(
             pb.SearchPassagesRequest(
                 agent_id=agent.id,
                 query=query,
@@ -40,7 +40,7 @@ async def passages(visit: Visit) -> Response:
         agent=agent,
         query=query,
         tag=tag,
-        found=found,
+        results=results,
         listing=listing,
     )
 

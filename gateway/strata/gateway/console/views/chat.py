@@ -186,10 +186,10 @@ async def fork(visit: Visit) -> Response:
 async def image(visit: Visit) -> Response:
     """Shows an image of a message."""
     request = message_service.GetImageRequest(image_id=visit.argument("image_id"))
-    found = await visit.services.messages.GetImage(request)
+    shown = await visit.services.messages.GetImage(request)
     return Response(
-        found.data,
-        media_type=found.media_type,
+        shown.data,
+        media_type=shown.media_type,
         headers={"cache-control": "private, max-age=86400, immutable"},
     )
 
@@ -243,8 +243,8 @@ async def _transcript(
     )
     runs = [run_id for run_id in with_calls if run_id not in open_runs][:_RUNS_WITH_EDITS]
     edits = await asyncio.gather(*(_edits_of(visit, run_id) for run_id in runs))
-    for found in edits:
-        transcript.edits.update(found)
+    for edits_of_run in edits:
+        transcript.edits.update(edits_of_run)
     if any(part.HasField("approval_request") for message in messages for part in message.parts):
         request = run_pb.ListApprovalsRequest(agent_id=agent_id, page_size=_APPROVALS)
         waiting = (await visit.services.runs.ListApprovals(request)).approvals

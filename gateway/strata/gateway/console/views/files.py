@@ -104,8 +104,8 @@ async def _pieces(visit: Visit, header: pb.UploadFileHeader) -> AsyncIterator[pb
 async def progress(visit: Visit) -> Response:
     """Shows how far a file is prepared."""
     request = pb.GetFileRequest(file_id=visit.argument("file_id"))
-    found = await visit.services.files.GetFile(request)
-    return _row(visit, visit.argument("agent_id"), found.file)
+    response = await visit.services.files.GetFile(request)
+    return _row(visit, visit.argument("agent_id"), response.file)
 
 
 async def contents(visit: Visit) -> Response:

@@ -22,9 +22,9 @@ async def search(visit: Visit) -> Response:
     """Searches the messages of an agent."""
     agent = await agent_of(visit)
     query, mode = visit.query("q").strip(), visit.query("mode")
-    found = pb.SearchMessagesResponse()
+    results = pb.SearchMessagesResponse()
     if query:
-        found = await visit.services.messages.SearchMessages(
+        results = await visit.services.messages.SearchMessages(
             pb.SearchMessagesRequest(
                 agent_id=agent.id,
                 query=query,
@@ -40,7 +40,7 @@ async def search(visit: Visit) -> Response:
         agent=agent,
         query=query,
         mode=mode,
-        found=found,
+        results=results,
         transcript=Transcript(),
     )
 
