@@ -24,6 +24,7 @@ import pytest_asyncio
 from hypothesis import settings
 
 import ast_parse_lock
+from prepared_folder import make_prepared_folder
 from scheduling import FixtureScheduling
 from shapes import mark_other_shapes
 from strata.shared.db import Database
@@ -174,6 +175,14 @@ def engine_folder(pytestconfig: pytest.Config) -> Path:
     _remove_leftovers()
     folder = _make_reachable(_memory())
     pytestconfig.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prepared_folder(session_folder: Path) -> Path:
+    """A data folder as a first start leaves it, for `copy_prepared_folder`."""
+    folder = session_folder / "prepared"
+    make_prepared_folder(folder)
     return folder
 
 

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from faults.live import Live, ModelThread, gone
+from prepared_folder import copy_prepared_folder
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +21,10 @@ def model() -> Iterator[ModelThread]:
 
 @pytest_asyncio.fixture(params=[False], ids=["single"])
 async def live(
-    request: pytest.FixtureRequest, open_folder: Path, model: ModelThread
+    request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model: ModelThread
 ) -> AsyncIterator[Live]:
     """A running Strata of one's own; parametrize indirectly with True for one in split mode."""
+    copy_prepared_folder(prepared_folder, open_folder / "data")
     strata = Live(open_folder / "data", model.url, split=request.param)
     await strata.start()
     family = strata.family()

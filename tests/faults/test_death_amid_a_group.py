@@ -17,6 +17,7 @@ from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Step, call
 from live import LiveStrata
+from prepared_folder import copy_prepared_folder
 from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -44,7 +45,8 @@ class Watched:
 
 
 @pytest_asyncio.fixture(name="strata")
-async def _strata(open_folder: Path) -> AsyncIterator[LiveStrata]:
+async def _strata(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveStrata]:
+    copy_prepared_folder(prepared_folder, open_folder / "data")
     async with ModelServer() as model:
         strata = LiveStrata(open_folder / "data", model, split=False)
         try:

@@ -41,6 +41,7 @@ from faults.cluster import Cluster
 from faults.inflicting import PROCESSES, inflict, prepare_full_disk
 from faults.live import Live, ModelThread, gone
 from faults.turns import Persona, working
+from prepared_folder import copy_prepared_folder
 
 
 @pytest.fixture
@@ -57,8 +58,9 @@ def model_url(persona: Persona) -> Iterator[str]:
 
 
 @pytest_asyncio.fixture
-async def split(open_folder: Path, model_url: str) -> AsyncIterator[Live]:
+async def split(open_folder: Path, prepared_folder: Path, model_url: str) -> AsyncIterator[Live]:
     """A running Strata with one process for each service."""
+    copy_prepared_folder(prepared_folder, open_folder / "data")
     live = Live(open_folder / "data", model_url, split=True)
     await live.start()
     yield live
@@ -78,9 +80,10 @@ def marks(open_folder: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def cluster(
-    request: pytest.FixtureRequest, open_folder: Path, model_url: str
+    request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model_url: str
 ) -> AsyncIterator[Cluster]:
     """Two replicas of every service; the parameter says how wrong the second one's clock is."""
+    copy_prepared_folder(prepared_folder, open_folder / "data")
     live = Cluster(open_folder / "data", model_url, skew_s=request.param)
     await live.start()
     yield live

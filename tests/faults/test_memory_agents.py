@@ -26,6 +26,7 @@ import pytest_asyncio
 from doubles.script import Call, ModelCall, Reply, Step, say
 from faults.live import Client, Live, ModelThread, gone
 from faults.victims import process_of
+from prepared_folder import copy_prepared_folder
 from strata.api.agent_loop.v1 import agent_service_pb2
 
 VICTIMS = ("agent_loop", "gateway", "postgres", "agent_loop")
@@ -81,7 +82,8 @@ def memory_model() -> Iterator[ModelThread]:
 
 
 @pytest_asyncio.fixture
-async def split(open_folder: Path, memory_model: ModelThread) -> Any:
+async def split(open_folder: Path, prepared_folder: Path, memory_model: ModelThread) -> Any:
+    copy_prepared_folder(prepared_folder, open_folder / "data")
     live = Live(open_folder / "data", memory_model.url, split=True)
     await live.start()
     yield live

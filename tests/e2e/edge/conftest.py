@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from faults.live import Client, Live, ModelThread
+from prepared_folder import copy_prepared_folder
 from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, group_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -61,8 +62,11 @@ def model() -> Iterator[ModelThread]:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def live(session_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
+async def live(
+    session_folder: Path, prepared_folder: Path, model: ModelThread
+) -> AsyncIterator[Live]:
     """A running Strata."""
+    copy_prepared_folder(prepared_folder, session_folder / "edge")
     strata = Live(session_folder / "edge", model.url)
     await strata.start()
     yield strata

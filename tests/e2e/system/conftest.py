@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from doubles.model_server import ModelServer
 from live import LiveStrata
+from prepared_folder import copy_prepared_folder
 from whole_system import Shape, System, open_system
 
 
@@ -22,7 +23,8 @@ async def running_system(
         yield system
 
 
-async def _live(folder: Path, *, split: bool) -> AsyncIterator[LiveStrata]:
+async def _live(folder: Path, prepared: Path, *, split: bool) -> AsyncIterator[LiveStrata]:
+    copy_prepared_folder(prepared, folder / "data")
     async with ModelServer() as model:
         strata = LiveStrata(folder / "data", model, split=split)
         try:
@@ -33,17 +35,17 @@ async def _live(folder: Path, *, split: bool) -> AsyncIterator[LiveStrata]:
 
 
 @pytest_asyncio.fixture
-async def live(open_folder: Path) -> AsyncIterator[LiveStrata]:
-    """`strata up` on a new data folder, not started yet, with a model of its own."""
-    async for strata in _live(open_folder, split=False):
+async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveStrata]:
+    """`strata up` on a folder without agents, not started yet, with a model of its own."""
+    async for strata in _live(open_folder, prepared_folder, split=False):
         yield strata
 
 
 # Services in processes of their own are killed in tests/faults by the dozen.
 @pytest_asyncio.fixture(params=["single", pytest.param("split", marks=pytest.mark.slow)])
 async def either_live(
-    request: pytest.FixtureRequest, open_folder: Path
+    request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path
 ) -> AsyncIterator[LiveStrata]:
     """The same, as one process and as one per service."""
-    async for strata in _live(open_folder, split=request.param == "split"):
+    async for strata in _live(open_folder, prepared_folder, split=request.param == "split"):
         yield strata
