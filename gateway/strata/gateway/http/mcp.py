@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, MutableMapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc.aio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
