@@ -95,7 +95,7 @@ class _Subscription:
         await self._send(message)
 
     async def serve(self, handled: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
-        """Serves the request until then."""
+        """Serves the request until the client leaves or `ending` is set."""
         serving = asyncio.create_task(handled)
         ended = asyncio.create_task(ending.wait())
         try:
