@@ -51,7 +51,7 @@ class ConsoleClient:
 
     async def read_token(self) -> None:
         """Reads the token of the session from a page."""
-        page = await self.get("/agents", params={"name": "none"})
+        page = await self.get("/projects")
         match = _TOKEN.search(page.text)
         assert match is not None, page.text
         self.csrf_token = match.group(1)

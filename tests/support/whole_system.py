@@ -370,6 +370,7 @@ class _Builder:
                 values["file_worker_public_keys"] = self.worker_public_key
             case "tool_execution":
                 values["master_keys"] = (self.master_key,)
+                values["mcp_local"] = True
             case "agent_loop":
                 values["model_endpoints"] = model_endpoints(self._model)
                 values["default_model"] = "openai/test-model"

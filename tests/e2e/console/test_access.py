@@ -10,6 +10,7 @@ import pytest_asyncio
 from starlette.routing import Route
 
 from console_client import ConsoleClient
+from console_records import furnish
 from doubles.script import call, say
 from image_samples import png
 from run_events import RunStream
@@ -86,6 +87,7 @@ async def known_ids(running_system: System) -> dict[str, str]:
     await system.files.AttachFolder(AttachFolderRequest(agent_id=agent.id, folder_id=folder.id))
     file = await upload(system, folder.id, "marigold.txt", SECRET_TEXT.encode())
     return {
+        **await furnish(system, SECRET_TEXT),
         "agent_id": agent.id,
         "block_id": (await system.block(agent, "persona")).id,
         "run_id": first.run_id,

@@ -21,6 +21,7 @@ from unit.house.repository import REPOSITORY, sections_of, texts
 _NOT_OURS = ("LICENSE", "requirements.lock")
 _DATA = ("shared/strata/shared/search/embedding/data/", "tests/data/", "tests/node/")
 _GENERATED = "clients/python/strata/api/"
+_VENDORED = "gateway/strata/gateway/console/static/vendor/"
 
 OUTSIDE_DOCUMENTS = (
     ("lueprin", r"\b[Bb]lueprin[t]\b"),
@@ -53,7 +54,7 @@ def read() -> dict[str, str]:
     return {
         name: text
         for name, text in texts().items()
-        if name not in _NOT_OURS and not name.startswith((*_DATA, _GENERATED))
+        if name not in _NOT_OURS and not name.startswith((*_DATA, _GENERATED, _VENDORED))
     }
 
 

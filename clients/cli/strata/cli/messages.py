@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments
-from strata.cli.output import enum_name, when
+from strata.cli.output import when
 from strata.client.client_tools import calls_by_client
 from strata.protocol.images import image_text
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 from strata.shared.turn_texts import result_of
 

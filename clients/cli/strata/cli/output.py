@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -20,11 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.api.common.v1 import message_pb2
-from strata.shared.convert.enums import Number, numbers_by_name
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import UNSAFE_CODES
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
 _CONTROLS = dict.fromkeys(UNSAFE_CODES)
 
@@ -136,11 +132,3 @@ def labels_line(labels: Iterable[message_pb2.Provenance.ValueType]) -> str:
     """Returns provenance labels as text: ``web, mcp``."""
     names = (enum_name(message_pb2.Provenance, label) for label in labels)
     return ", ".join(names)
-
-
-def enum_name(wire: _EnumTypeWrapper[Number], value: Number) -> str:
-    """Returns the name of an enum value in plain words: ``end turn``; empty if it is not set."""
-    for name, number in numbers_by_name(wire.DESCRIPTOR).items():
-        if number == value:
-            return name.lower().replace("_", " ") if number else ""
-    return str(value)

@@ -18,7 +18,25 @@ from strata.gateway.console.sealing import Sealer
 from strata.gateway.console.sessions import Sessions
 from strata.gateway.console.sign_in import SignIn
 from strata.gateway.console.sign_in_links import LinkTokens
-from strata.gateway.console.views import agents, archival, blocks, chat, context, files, recall
+from strata.gateway.console.views import (
+    agents,
+    archival,
+    blocks,
+    chat,
+    context,
+    files,
+    groups,
+    keys,
+    mcp_servers,
+    memory_agents,
+    projects,
+    recall,
+    run_events,
+    runs,
+    schedules,
+    tools,
+    usage,
+)
 from strata.gateway.console.visits import SignedIn, ViewRoute
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.http_listener import Application, Receive, Scope, Send
@@ -32,6 +50,16 @@ VIEWS: tuple[ViewRoute, ...] = (
     *archival.VIEWS,
     *files.VIEWS,
     *context.VIEWS,
+    *runs.VIEWS,
+    *run_events.VIEWS,
+    *schedules.VIEWS,
+    *groups.VIEWS,
+    *memory_agents.VIEWS,
+    *tools.VIEWS,
+    *mcp_servers.VIEWS,
+    *keys.VIEWS,
+    *projects.VIEWS,
+    *usage.VIEWS,
 )
 """Every page that needs a session, but for the end of one."""
 

@@ -16,12 +16,23 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from strata.api.common.v1 import message_pb2
+from strata.gateway.console.formats import FILTERS
 from strata.gateway.console.transcript import role_name
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.shared.one_line import UNSAFE_CODES, clipped
 from strata.shared.turn_texts import result_of, whole_arguments
 
-NAVIGATION = (("/agents", "Agents"),)
+NAVIGATION = (
+    ("/agents", "Agents"),
+    ("/runs", "Runs"),
+    ("/schedules", "Schedules"),
+    ("/groups", "Groups"),
+    ("/tools", "Tools"),
+    ("/mcp", "MCP"),
+    ("/usage", "Usage"),
+    ("/keys", "Keys"),
+    ("/projects", "Projects"),
+)
 """Path and name of each section, in the order in which they are shown."""
 AGENT_TABS = (
     ("/chat", "Chat"),
@@ -30,6 +41,7 @@ AGENT_TABS = (
     ("/archival", "Archival"),
     ("/files", "Files"),
     ("/context", "Context window"),
+    ("/runs", "Runs"),
     ("/settings", "Settings"),
 )
 """Path below an agent, and name, of each of its pages."""
@@ -123,6 +135,7 @@ def _environment() -> Environment:
         whole_arguments=whole_arguments,
         result_of=result_of,
     )
+    environment.filters.update(FILTERS)
     environment.globals.update(
         base=CONSOLE_PATH,
         navigation=NAVIGATION,

@@ -31,6 +31,14 @@ def numbers_by_name(wire: EnumDescriptor) -> dict[str, int]:
     return {value.name.removeprefix(prefix): value.number for value in wire.values}
 
 
+def enum_name(wire: _EnumTypeWrapper[Number], value: Number) -> str:
+    """Returns the name of an enum value in plain words: ``end turn``; empty if it is not set."""
+    for name, number in numbers_by_name(wire.DESCRIPTOR).items():
+        if number == value:
+            return name.lower().replace("_", " ") if number else ""
+    return str(value)
+
+
 class EnumTable(Generic[Member, Number]):
     """The table of a plain enum and its proto enum: ``USER`` corresponds to ``ROLE_USER``.
 

@@ -14,9 +14,10 @@ from strata.api.common.v1.usage_pb2 import Usage
 from strata.cli.chat.edits import edit_lines
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.speakers import SpeakersInTurn
-from strata.cli.output import enum_name, safe
+from strata.cli.output import safe
 from strata.client.client_tools import calls_by_client
 from strata.client.run_follower import ConnectionBack, ConnectionLost, Update
+from strata.shared.convert.enums import enum_name
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.one_line import clipped
 from strata.shared.replies import sent_text

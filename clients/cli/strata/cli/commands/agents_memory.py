@@ -14,7 +14,8 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
-from strata.cli.output import enum_name, note, print_fields, print_json, when
+from strata.cli.output import note, print_fields, print_json, when
+from strata.shared.convert.enums import enum_name
 
 # A run of a memory agent may wait for other runs, and for a slow model.
 _RUN_S = 900.0

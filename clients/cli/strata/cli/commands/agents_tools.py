@@ -8,8 +8,9 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.commands import mcp_lookup
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
-from strata.cli.output import enum_name, note, print_listing, safe
+from strata.cli.output import note, print_listing, safe
 from strata.protocol.errors import NotFoundError
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
 

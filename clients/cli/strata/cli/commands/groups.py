@@ -18,18 +18,10 @@ from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.agents_memory import runs_after
 from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import (
-    console,
-    enum_name,
-    note,
-    print_fields,
-    print_json,
-    print_listing,
-    safe,
-    when,
-)
+from strata.cli.output import console, note, print_fields, print_json, print_listing, safe, when
 from strata.protocol.errors import StrataError
 from strata.shared.blank_text import is_blank
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(

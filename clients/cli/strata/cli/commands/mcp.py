@@ -13,17 +13,9 @@ from strata.cli.commands.mcp_lookup import ServerArgument, named
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import (
-    enum_name,
-    note,
-    print_fields,
-    print_json,
-    print_listing,
-    print_text,
-    safe,
-    when,
-)
+from strata.cli.output import note, print_fields, print_json, print_listing, print_text, safe, when
 from strata.protocol.errors import NotFoundError, Reason
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(

@@ -16,10 +16,11 @@ from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.blocks import known_block_id, newest_version
 from strata.cli.memory.views import print_blocks
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
-from strata.cli.output import enum_name, note, print_json, print_table, print_text, safe
+from strata.cli.output import note, print_json, print_table, print_text, safe
 from strata.cli.times import AsOfOption, timestamp_of
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.agent_mcp.blocks import attached_block
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(

@@ -13,7 +13,8 @@ from strata.cli.client import Client
 from strata.cli.failures import EXIT_FAILURE
 from strata.cli.indexes import COLLECTIONS, ArchiveIndex, WholeIndex, index_of
 from strata.cli.options import Connection, JsonOption, OrganizationKeyOption, online
-from strata.cli.output import enum_name, error_console, print_fields, print_json, when
+from strata.cli.output import error_console, print_fields, print_json, when
+from strata.shared.convert.enums import enum_name
 
 app = typer.Typer(add_completion=False)
 

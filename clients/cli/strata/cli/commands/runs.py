@@ -19,7 +19,6 @@ from strata.cli.options import (
     online,
 )
 from strata.cli.output import (
-    enum_name,
     labels_line,
     note,
     print_fields,
@@ -31,6 +30,7 @@ from strata.cli.output import (
 from strata.cli.response_formats import ResponseFormatOption, response_format
 from strata.cli.times import parse_end
 from strata.client.images import user_message
+from strata.shared.convert.enums import enum_name
 
 app = typer.Typer(
     help="Start, list, show, explain, record, replay and cancel runs.",

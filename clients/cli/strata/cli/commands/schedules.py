@@ -18,18 +18,11 @@ from strata.cli.options import (
     LimitOption,
     online,
 )
-from strata.cli.output import (
-    enum_name,
-    note,
-    print_fields,
-    print_json,
-    print_listing,
-    print_text,
-    when,
-)
+from strata.cli.output import note, print_fields, print_json, print_listing, print_text, when
 from strata.cli.times import parse_end
 from strata.client.images import user_message
 from strata.protocol.errors import NotFoundError, Reason
+from strata.shared.convert.enums import enum_name
 from strata.shared.ids import is_id
 
 app = typer.Typer(

@@ -15,17 +15,9 @@ from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, not_blank, online
-from strata.cli.output import (
-    enum_name,
-    note,
-    print_fields,
-    print_json,
-    print_listing,
-    print_text,
-    safe,
-    when,
-)
+from strata.cli.output import note, print_fields, print_json, print_listing, print_text, safe, when
 from strata.client.tools import EFFECTS, returned
+from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(

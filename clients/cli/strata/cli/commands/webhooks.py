@@ -10,7 +10,8 @@ from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import enum_name, note, print_fields, print_json, print_listing, when
+from strata.cli.output import note, print_fields, print_json, print_listing, when
+from strata.shared.convert.enums import enum_name
 
 app = typer.Typer(
     help="Notify other programs when runs end.", no_args_is_help=True, add_completion=False

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError, error_lines
-from strata.cli.output import enum_name, safe
+from strata.cli.output import safe
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -25,6 +25,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from strata.shared.convert.enums import enum_name
 
 CHUNK_BYTES = 1 << 20
 

@@ -1,0 +1,33 @@
+"""Values that people write into forms and addresses."""
+
+from __future__ import annotations
+
+from strata.protocol.errors import FieldViolation, InvalidArgumentError
+
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+
+
+def whole_number(text: str, field: str, message: str, *, most: int = MAX_INT32) -> int:
+    """Returns a number that is not negative; 0 if the text is empty.
+
+    Args:
+        text: What the person wrote.
+        field: The name of the field.
+        message: What does not happen if it is no number, as a sentence.
+        most: The largest number.
+
+    Raises:
+        InvalidArgumentError: The text is no such number.
+    """
+    digits = text.strip()
+    if not digits:
+        return 0
+    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(most)):
+        number = int(digits)
+        if number <= most:
+            return number
+    raise InvalidArgumentError(
+        message,
+        violations=[FieldViolation(field, f"{text!r} is not a whole number of at most {most}")],
+    )

@@ -1,0 +1,57 @@
+"""Memory agents: how far each has read, what failed, and starting one now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.console.visits import ViewRoute, Visit
+from strata.protocol.errors import NotFoundError
+
+_PAGE = 50
+
+
+async def list_memory_agents(visit: Visit) -> Response:
+    """Lists the agents that have a memory agent, with the state of it."""
+    listing = await visit.services.agents.ListAgents(
+        agent_pb.ListAgentsRequest(page_size=_PAGE, page_token=visit.query("page"))
+    )
+    tended = [agent for agent in listing.agents if agent.memory_agent_id]
+    states = await asyncio.gather(*(_states(visit, agent.id) for agent in tended))
+    return visit.page(
+        "memory_agents/list.html",
+        tended=list(zip(tended, states, strict=True)),
+        next_page=listing.next_page_token,
+    )
+
+
+async def _states(visit: Visit, agent_id: str) -> Sequence[pb.MemoryStatus]:
+    """Returns what the memory agent of an agent has read, by conversation and by file."""
+    try:
+        status = await visit.services.runs.GetMemoryStatus(
+            pb.GetMemoryStatusRequest(agent_id=agent_id)
+        )
+    except NotFoundError:
+        # It was deleted after the agents were listed.
+        return []
+    states: Sequence[pb.MemoryStatus] = status.conversations
+    return states
+
+
+async def start_memory_run(visit: Visit) -> Response:
+    """Queues a run of a memory agent now."""
+    request = pb.StartMemoryRunRequest(
+        agent_id=visit.argument("agent_id"), conversation_id=visit.form.text("conversation_id")
+    )
+    started = await visit.services.runs.StartMemoryRun(request)
+    return visit.go_to(f"/runs/{started.run.id}" if started.run.id else "/memory-agents")
+
+
+VIEWS = (
+    ViewRoute("/memory-agents", list_memory_agents),
+    ViewRoute("/agents/{agent_id}/memory-run", start_memory_run, "POST"),
+)

@@ -1,0 +1,196 @@
+"""The stored events of a run, in the order in which they happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.responses import Response
+
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.console.form_values import MAX_INT64, whole_number
+from strata.gateway.console.formats import seconds, tokens
+from strata.gateway.console.visits import ViewRoute, Visit
+from strata.shared.convert.enums import enum_name
+from strata.shared.turn_texts import ending_sentence, result_of, whole_arguments
+
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as a page shows it.
+
+    Attributes:
+        sequence: Position in the log of the run.
+        elapsed_ms: Milliseconds since the run was accepted.
+        title: What happened.
+        detail: More of it on one line.
+        texts: Texts that belong to it, by heading.
+        taint: Untrusted content that stood in it.
+        member: The member of a group that did it; empty outside groups.
+        failed: True for something that went wrong.
+    """
+
+    sequence: int
+    elapsed_ms: int
+    title: str
+    detail: str = ""
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    taint: list[message_pb2.Provenance.ValueType] = field(default_factory=list)
+    member: str = ""
+    failed: bool = False
+
+
+async def list_events(visit: Visit) -> Response:
+    """Shows a page of the stored events of a run."""
+    run_id = visit.argument("run_id")
+    after = whole_number(
+        visit.query("after"), "after", "The events cannot be shown.", most=MAX_INT64
+    )
+    run = (await visit.services.runs.GetRun(pb.GetRunRequest(run_id=run_id))).run
+    last = min(run.last_sequence, after + _PAGE)
+    entries = [
+        entry_of(event) for event in await stored_events(visit, run_id, after=after, last=last)
+    ]
+    return visit.page(
+        "runs/events.html",
+        run=run,
+        entries=entries,
+        after=after,
+        next_after=last if last < run.last_sequence else 0,
+    )
+
+
+async def stored_events(
+    visit: Visit, run_id: str, *, after: int, last: int
+) -> list[run_event_pb2.RunEvent]:
+    """Returns the stored events of a run after a sequence, up to another one.
+
+    Does not wait for events of a run under way.
+    """
+    if after >= last:
+        return []
+    request = pb.StreamRunRequest(
+        run_id=run_id, after_sequence=after, stream_tokens=False, send_message_as_text=False
+    )
+    events: list[run_event_pb2.RunEvent] = []
+    call = visit.services.runs.StreamRun(request)
+    try:
+        async for response in call:
+            if response.event.sequence:
+                events.append(response.event)
+            if response.event.sequence >= last:
+                break
+    finally:
+        call.cancel()
+    return events
+
+
+def entry_of(event: run_event_pb2.RunEvent) -> Entry:
+    """Returns a stored event as a page shows it."""
+    kind = event.WhichOneof("event") or ""
+    title, detail, texts, taint, failed = _described(event, kind)
+    return Entry(
+        sequence=event.sequence,
+        elapsed_ms=event.elapsed_ms,
+        title=title,
+        detail=detail,
+        texts=[(heading, text) for heading, text in texts if text],
+        taint=taint,
+        member=event.member.agent_name,
+        failed=failed,
+    )
+
+
+_Described = tuple[str, str, list[tuple[str, str]], list[message_pb2.Provenance.ValueType], bool]
+
+
+def _described(event: run_event_pb2.RunEvent, kind: str) -> _Described:
+    """Returns title, detail, texts, untrusted content, and whether something went wrong."""
+    match kind:
+        case "run_started":
+            return "Run started", f"attempt {event.run_started.attempt}", [], [], False
+        case "step_started":
+            step = event.step_started
+            return f"Step {step.step}: model called", step.model, [], list(step.taint), False
+        case "step_restarted":
+            again = event.step_restarted
+            title = "Step given up" if again.given_up else "Model called again"
+            return title, again.reason, [], [], True
+        case "tool_started":
+            tool = event.tool_started
+            texts = [("Arguments", whole_arguments(tool.arguments))]
+            return f"Tool {tool.name} started", "", texts, [], False
+        case "tool_finished":
+            return _tool_finished(event.tool_finished)
+        case "message_stored":
+            return _message_stored(event.message_stored.message)
+        case "approval_requested":
+            calls = event.approval_requested.approval.tool_calls
+            texts = [(call.name, whole_arguments(call.arguments)) for call in calls]
+            return "Approval requested", f"{len(calls)} calls", texts, [], False
+        case "window_compacted":
+            compacted = event.window_compacted
+            detail = f"{compacted.tokens_before:,} to {compacted.tokens_after:,} tokens"
+            return "Window compacted", detail, _parts_of(compacted.summary), [], False
+        case "run_finished":
+            return _ended("Run ended", event.run_finished)
+        case "turn_started":
+            detail = "picks the next speaker" if event.turn_started.manager else ""
+            return f"Turn {event.member.turn} started", detail, [], [], False
+        case "turn_finished":
+            return _ended(f"Turn {event.member.turn} ended", event.turn_finished)
+    return kind.replace("_", " "), "", [], [], False
+
+
+def _tool_finished(finished: run_event_pb2.ToolFinished) -> _Described:
+    returned = finished.tool_return
+    texts = [("Return", result_of(returned.content))]
+    texts += [("Printed", "\n".join(returned.stdout)), ("Errors", "\n".join(returned.stderr))]
+    texts += [(f"Edit of {edit.label}", edit.diff) for edit in finished.memory_edits]
+    status = enum_name(message_pb2.ToolStatus, returned.status)
+    taint = [returned.provenance, *returned.taint]
+    failed = returned.status != message_pb2.TOOL_STATUS_OK
+    detail = f"{status} after {seconds(finished.duration_ms)}"
+    return f"Tool {returned.name} ended", detail, texts, list(dict.fromkeys(taint)), failed
+
+
+def _message_stored(message: message_pb2.Message) -> _Described:
+    role = enum_name(message_pb2.Role, message.role)
+    return f"Message stored: {role}", tokens(message.usage), _parts_of(message), [], False
+
+
+def _parts_of(message: message_pb2.Message) -> list[tuple[str, str]]:
+    return [_part_text(part) for part in message.parts]
+
+
+def _part_text(part: message_pb2.Part) -> tuple[str, str]:
+    match part.WhichOneof("content"):
+        case "text":
+            return "Text", part.text.text
+        case "image":
+            return "Image", part.image.alt_text or part.image.media_type
+        case "reasoning":
+            return "Reasoning", part.reasoning.text
+        case "tool_call":
+            return f"Call of {part.tool_call.name}", whole_arguments(part.tool_call.arguments)
+        case "tool_return":
+            return f"Return of {part.tool_return.name}", result_of(part.tool_return.content)
+        case "summary":
+            return "Summary", part.summary.text
+        case _:
+            return "", ""
+
+
+def _ended(
+    title: str, ending: run_event_pb2.RunFinished | run_event_pb2.TurnFinished
+) -> _Described:
+    reason = enum_name(run_event_pb2.StopReason, ending.stop_reason)
+    failed = bool(ending.error.message or ending.error.reason)
+    detail = ", ".join(filter(None, (reason, tokens(ending.usage))))
+    texts = [("Why", ending_sentence(ending))] if failed else []
+    return title, detail, texts, list(ending.taint), failed
+
+
+VIEWS = (ViewRoute("/runs/{run_id}/events", list_events),)
