@@ -2,13 +2,15 @@
 
 Nothing in the product knows of it. Statements are seen by SQLAlchemy's events, which are
 listened to for every engine of the process; BEGIN and COMMIT go past SQLAlchemy, so those are
-seen by the driver's query log. The service is told by `application_name`; work that no call has
-asked for (the look for waiting runs, the indexer) is told by its empty request context.
+seen by the driver's query log. A statement outside of a transaction block commits itself. The
+service is told by `application_name`; work that no call has asked for (the look for waiting runs,
+the indexer) is told by its empty request context.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -41,6 +43,7 @@ INTERNAL_METHODS = frozenset(
 )
 """The internal calls of a turn; what tools call are the public services."""
 
+_WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM|UPDATE (?!OF|SKIP)\w+\.\w+)\b")
 _SETTLE_S = 30.0
 _LONG_S = 600.0
 
@@ -71,13 +74,15 @@ class Cost:
 
     Attributes:
         statements: (service's role, first line of the SQL), in order.
-        commits: Transactions that could write and ended in COMMIT, by service's role.
-        reads: Read-only transactions, by service's role.
+        control: BEGIN and COMMIT, by service's role.
+        commits: Transactions that could write and were committed, by service's role.
+        reads: Transactions that could not write, by service's role.
         background: Statements that no call asked for.
         rpcs: Calls served, by method.
     """
 
     statements: list[tuple[str, str]] = field(default_factory=list)
+    control: Counter[str] = field(default_factory=Counter)
     commits: Counter[str] = field(default_factory=Counter)
     reads: Counter[str] = field(default_factory=Counter)
     background: list[tuple[str, str]] = field(default_factory=list)
@@ -85,8 +90,8 @@ class Cost:
 
     @property
     def sql(self) -> int:
-        """Statements, without BEGIN, COMMIT and the tenant's setting."""
-        return len(self.statements)
+        """Statements, with BEGIN and COMMIT."""
+        return len(self.statements) + self.control.total()
 
     @property
     def lasting(self) -> list[tuple[str, str]]:
@@ -121,7 +126,8 @@ class Cost:
     def __repr__(self) -> str:
         # What a failed assertion shows.
         total = (
-            f"{self.sql} statements, {self.writes} commits {dict(self.commits)},"
+            f"{self.sql} statements, of which BEGIN and COMMIT {dict(self.control)},"
+            f" {self.writes} commits {dict(self.commits)},"
             f" {self.internal.total()} internal calls {dict(self.internal)},"
             f" {self.reads.total()} read-only transactions {dict(self.reads)},"
             f" {len(self.background)} background statements"
@@ -157,17 +163,26 @@ class SqlMeter:
         if self._cost is None:
             return
         service = _service(connection.connection.driver_connection)
-        kind = self._cost.statements if current().request_id else self._cost.background
+        is_of_call = bool(current().request_id)
+        kind = self._cost.statements if is_of_call else self._cost.background
         kind.append((service, " ".join(sql.split())[:100]))
+        if is_of_call and not connection.connection.driver_connection.is_in_transaction():
+            counted = self._cost.commits if _WRITES.search(sql) else self._cost.reads
+            counted[service] += 1
 
     def _connected(self, adapted: Any, _record: Any) -> None:
         driver: asyncpg.Connection[Any] = adapted.driver_connection
         service, begun = _service(driver), [""]
 
         def seen(logged: LoggedQuery) -> None:
-            if logged.query.startswith("BEGIN"):
+            is_begin = logged.query.startswith("BEGIN")
+            if is_begin:
                 begun[0] = logged.query
-            elif logged.query == "COMMIT" and self._cost is not None and current().request_id:
+            if self._cost is None or not current().request_id:
+                return
+            if is_begin or logged.query == "COMMIT":
+                self._cost.control[service] += 1
+            if logged.query == "COMMIT":
                 read_only = begun[0].startswith("BEGIN READ ONLY")
                 (self._cost.reads if read_only else self._cost.commits)[service] += 1
 

@@ -49,12 +49,12 @@ async def test_a_free_conversation_is_taken_at_once(gateways: Gateways) -> None:
     assert await gateways.first.get(PROJECT, new.id) == accepted.run
 
 
-async def test_accepting_a_run_is_one_statement_and_one_commit(gateways: Gateways) -> None:
+async def test_accepting_a_run_is_one_statement(gateways: Gateways) -> None:
     statistics = gateways.database.statistics
     await gateways.first.accept(new_run())
-    before = (statistics.statements, statistics.commits)
+    before = statistics.round_trips
     await gateways.first.accept(new_run("conversation-2"))
-    assert (statistics.statements - before[0], statistics.commits - before[1]) == (1, 1)
+    assert statistics.round_trips - before == 1
 
 
 async def test_one_run_is_active_and_the_rest_wait_in_order(
@@ -186,9 +186,9 @@ async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     used = Usage(1, 2, 4, 5, 6, True)
     ending = RunEnding(StopReason.LLM_API_ERROR, failure, used, 3, taint=("WEB", "MCP"))
     statistics = gateways.database.statistics
-    before = (statistics.statements, statistics.commits)
+    before = statistics.round_trips
     await gateways.first.finish(fence, ending, events(1, 2), take_next=True)
-    assert (statistics.statements - before[0], statistics.commits - before[1]) == (1, 1)
+    assert statistics.round_trips - before == 1
     run = await gateways.first.get(PROJECT, fence.run_id)
     assert run.state is RunState.FAILED
     assert run.failure == failure

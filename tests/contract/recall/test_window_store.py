@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from callers import as_project
 from strata.protocol.errors import AbortedError, NotFoundError, Reason
@@ -333,21 +335,69 @@ async def test_deleting_an_agent_leaves_the_others(
     assert len((await store.get(other.id)).messages) == 1
 
 
+class RacingDatabase:
+    """A database that another transaction changes before each query."""
+
+    def __init__(self, database: Database, race: Callable[[], Awaitable[object]]) -> None:
+        self._database = database
+        self._race = race
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def query(self, *arguments: Any, **values: Any) -> Any:
+        await self._race()
+        return await self._database.query(*arguments, **values)
+
+
+async def test_messages_that_are_deleted_as_a_turn_begins_are_not_in_its_window(
+    conversation: Conversation, database: Database
+) -> None:
+    run, store = new_id("run"), conversation.store
+    begun = await conversation.begin(run, "Hello")
+    await store.commit_step(conversation.step(run, 1, "Hi"))
+
+    async def delete() -> None:
+        await store.evict(conversation.id, conversation.agent, 2)
+        await database.execute(
+            text("DELETE FROM recall.messages WHERE project_id = :project AND id = :id"),
+            {"project": context.current_project(), "id": begun.inputs[0].id},
+        )
+
+    racing: Any = RacingDatabase(database, delete)
+    conversation.store = PostgresWindowStore(racing)
+    start = await conversation.begin(new_id("run"), "Still there?")
+
+    texts = [part["text"] for message in start.window.messages for part in message.parts]
+    assert texts == ["You remember.", "Still there?"]
+    assert [message.parts[0]["text"] for message in start.inputs] == ["Still there?"]
+    assert start.window == await store.get(conversation.id)
+
+
+async def test_agent_that_is_deleted_as_its_turn_begins_has_no_window(
+    conversation: Conversation, database: Database
+) -> None:
+    store = conversation.store
+    racing: Any = RacingDatabase(database, lambda: store.delete_agent(conversation.agent))
+    conversation.store = PostgresWindowStore(racing)
+    with pytest.raises(NotFoundError):
+        await conversation.begin(new_id("run"), "Hello")
+
+
 async def test_statements_of_a_turn_are_few_and_do_not_grow(
     conversation: Conversation, database: Database
 ) -> None:
-    async def cost() -> tuple[int, int]:
-        before = (database.statistics.statements, database.statistics.commits)
+    async def cost() -> int:
+        before = database.statistics.round_trips
         run = new_id("run")
         await conversation.begin(run, "Hello")
         await conversation.store.commit_step(conversation.step(run, 1, "Hi"))
-        after = (database.statistics.statements, database.statistics.commits)
-        return after[0] - before[0], after[1] - before[1]
+        return database.statistics.round_trips - before
 
     first = await cost()
     for _ in range(20):
         await cost()
-    assert await cost() == first == (3, 2)
+    assert await cost() == first == 3
 
 
 @settings(

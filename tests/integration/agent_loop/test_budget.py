@@ -88,7 +88,7 @@ async def cost_of(meter: Meter, agent: Any, *steps: Reply) -> Cost:
     finally:
         meter.sql.into(None)
     assert ran.finished.step_count == len(steps)
-    return Cost(meter.calls() - before, len(cost.lasting), cost.sql)
+    return Cost(meter.calls() - before, len(cost.lasting), len(cost.statements))
 
 
 async def test_plain_turn_keeps_within_the_budget_and_does_not_grow(meter: Meter) -> None:

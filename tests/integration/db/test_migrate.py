@@ -251,3 +251,19 @@ def test_the_head_is_the_newest_file(other_service: Path) -> None:
 def test_names_that_could_be_sql_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="plain name"):
         ServiceMigrations(name, "other_service", "other")
+
+
+async def test_service_needs_the_type_of_a_tenant_that_an_upgrade_creates(
+    databases: Databases, service: ServiceMigrations
+) -> None:
+    url = databases.url(await databases.create())
+    await service.upgrade(url, databases.passwords)
+    await service.check(url)
+    await execute_all(url, "DROP SCHEMA strata CASCADE")
+
+    with pytest.raises(FailedPreconditionError, match="older release") as outdated:
+        await service.check(url)
+    assert outdated.value.reason is Reason.SCHEMA_OUTDATED
+
+    await service.upgrade(url, databases.passwords)
+    await service.check(url)

@@ -94,11 +94,10 @@ async def test_a_plain_turn_costs_three_statements_and_three_commits(
     shown.clear()
     servicer: Any = gateway.service.services[0].servicer
     database = servicer._store._database
-    before = (database.statistics.statements, database.statistics.commits)
+    before = database.statistics.round_trips
     with database.statistics.record() as texts:
         await send()
-    after = (database.statistics.statements, database.statistics.commits)
-    assert (after[0] - before[0], after[1] - before[1]) == (3, 3), texts
+    assert database.statistics.round_trips - before == 3, texts
     assert services.agents.calls == ["GetAgent"]
 
 

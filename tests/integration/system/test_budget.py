@@ -19,8 +19,10 @@ from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SQL_PLAIN = 15
-SQL_PER_TOOL_STEP = 10
+SQL_PLAIN = 10
+"""With BEGIN and COMMIT: nine, and the API key, which is read twice a minute."""
+SQL_PER_TOOL_STEP = 18
+"""Without the writes of events, whose number depends on the moments in which calls end."""
 COMMITS_PER_STEP = 3
 COMMITS_OF_THE_RUN = 2
 """The gateway's own: the run and its lease; its first step, which is shown before the reply."""
@@ -128,7 +130,7 @@ async def test_turn_with_three_calls_in_one_reply_is_within_budget(system: Syste
 
     cost, _ = await tool_turn(system, agent, "sailing")
 
-    assert cost.sql <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
+    assert cost.sql - log_writes(cost) <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
     assert cost.internal.total() <= internal_calls(2, memory_changed=True), cost
     assert cost.internal["CommitStep"] == 2, cost
     assert cost.internal["ExecuteTools"] == 1, cost

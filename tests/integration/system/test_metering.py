@@ -16,6 +16,10 @@ from strata.shared.telemetry import Telemetry
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+_SELECT_ALONE = text("SELECT message_ids FROM recall.windows WHERE project_id = :project")
+_WRITE_ALONE = text("DELETE FROM recall.windows WHERE project_id = :project")
+
+
 async def _fail(database: Database) -> None:
     async with database.transaction(project_id="p") as connection:
         await connection.execute(text("SELECT 4"))
@@ -27,7 +31,7 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
     sql = SqlMeter()
     with sql.on():
         database = Database(urls.service_url, application_name="strata-example")
-        before = database.statistics.statements, database.statistics.commits
+        before = database.statistics.round_trips, database.statistics.rollbacks
         with use(RequestContext(request_id="request-1")):
             async with Meter(sql, Telemetry()).measure() as cost:
                 async with database.transaction(project_id="p") as connection:
@@ -35,18 +39,20 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
                     await connection.execute(text("SELECT 2"))
                 async with database.transaction(project_id="p", read_only=True) as connection:
                     await connection.execute(text("SELECT 3"))
+                await database.execute(_SELECT_ALONE, {"project": "p"}, project_id="p")
+                await database.execute(_WRITE_ALONE, {"project": "p"}, project_id="p")
                 with pytest.raises(ZeroDivisionError):
                     await _fail(database)
-        after = database.statistics.statements, database.statistics.commits
+        after = database.statistics.round_trips, database.statistics.rollbacks
         await database.close()
 
-    assert cost.statements == [("example", f"SELECT {n}") for n in (1, 2, 3, 4)]
-    assert dict(cost.commits) == {"example": 1}
-    assert dict(cost.reads) == {"example": 1}
-    assert (cost.sql, cost.writes + cost.reads.total()) == (
-        after[0] - before[0],
-        after[1] - before[1],
-    )
+    counted = [sql for _, sql in cost.statements]
+    assert [sql for sql in counted if "recall" not in sql] == [f"SELECT {n}" for n in (1, 2, 3, 4)]
+    assert len(counted) == 6
+    assert dict(cost.control) == {"example": 5}, "three BEGIN and two COMMIT"
+    assert dict(cost.commits) == {"example": 2}
+    assert dict(cost.reads) == {"example": 2}
+    assert cost.sql == after[0] - before[0] - (after[1] - before[1])
 
 
 async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None:

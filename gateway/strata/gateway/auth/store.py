@@ -131,18 +131,18 @@ class PostgresKeyLookup:
 
     async def find(self, key_id: str) -> KeyRecord | None:
         """See `KeyLookup.find`."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(_FIND_KEY, {"id": key_id})).mappings().one_or_none()
-        if row is None:
+        rows = await self._worker.system_query(_FIND_KEY, {"id": key_id})
+        if not rows:
             return None
+        row = rows[0]
         return KeyRecord(
-            project_id=row["project_id"],
-            id=row["id"],
-            organization_id=row["organization_id"],
-            scopes=frozenset(row["scopes"]),
-            secret_hash=bytes(row["secret_hash"]),
-            revoked=row["revoked"],
-            expire_time=row["expire_time"],
+            project_id=row.project_id,
+            id=row.id,
+            organization_id=row.organization_id,
+            scopes=frozenset(row.scopes),
+            secret_hash=bytes(row.secret_hash),
+            revoked=row.revoked,
+            expire_time=row.expire_time,
         )
 
 

@@ -110,8 +110,8 @@ class PostgresRetention:
             limit: Most projects.
         """
         values = {"after": after, "projects": limit}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            return (await connection.execute(_PROJECTS[what], values)).scalars().all()
+        rows = await self._worker.system_query(_PROJECTS[what], values)
+        return [row[0] for row in rows]
 
     async def delete(self, project_id: str, what: RetainedKind, *, days: float, limit: int) -> int:
         """Deletes a batch of rows older than `days`; returns their number.

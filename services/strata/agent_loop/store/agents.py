@@ -239,10 +239,10 @@ class PostgresAgentStore:
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         """Returns the active agent of a conversation, with its model keys."""
-        async with self._database.transaction(read_only=True) as connection:
-            row = await _one(connection, _LOAD, id=agent_id, conversation=conversation_id)
-        if row is None:
+        rows = await self._database.query(_LOAD, id=agent_id, conversation=conversation_id)
+        if not rows:
             raise agent_not_found(agent_id)
+        row = rows[0]._asdict()
         if row["conversation_id"] is None:
             raise _conversation_not_found(
                 f"Agent {agent_id} has no conversation {conversation_id}.", conversation_id

@@ -156,17 +156,14 @@ class PostgresJournal:
 
     async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
         """Marks that a dispatch without a caller is still finishing its step."""
-        async with self._database.transaction() as connection:
-            marked = await connection.execute(_FINISHING, {**_fence(key), "seconds": seconds})
-            if marked.one_or_none() is None:
-                raise _stale(key)
+        marked = await self._database.execute(_FINISHING, {**_fence(key), "seconds": seconds})
+        if marked.one_or_none() is None:
+            raise _stale(key)
 
     async def is_finishing(self, key: JournalKey) -> bool:
         """Says whether an earlier dispatch of the run is still finishing its step."""
-        values = {"project": current_project(), "run": key.run_id, "attempt": key.attempt}
-        async with self._database.transaction(read_only=True) as connection:
-            result = await connection.execute(_IS_FINISHING, values)
-            return bool(result.scalar_one_or_none())
+        rows = await self._database.query(_IS_FINISHING, run=key.run_id, attempt=key.attempt)
+        return bool(rows and rows[0][0])
 
     async def close(self, key: JournalKey) -> StepRecord | None:
         """Fences off a finished run permanently; returns its last step if it is journalled."""
@@ -240,10 +237,9 @@ class PostgresJournal:
             "calls": json.dumps(calls),
             "pending": CallState.PENDING.value,
         }
-        async with self._database.transaction() as connection:
-            with _existing_agent(key):
-                passed = (await connection.execute(_OPEN, parameters)).scalar_one()
-        if not passed:
+        with _existing_agent(key):
+            result = await self._database.execute(_OPEN, parameters)
+        if not result.scalar_one():
             raise _stale(key)
 
     async def nest(
@@ -263,9 +259,7 @@ class PostgresJournal:
             "parent": record.parent_id,
             "arguments": record.call.arguments,
         }
-        async with self._database.transaction() as connection:
-            passed = (await connection.execute(_NEST, parameters)).scalar_one()
-        if not passed:
+        if not (await self._database.execute(_NEST, parameters)).scalar_one():
             raise _stale(key)
 
     async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
@@ -280,9 +274,7 @@ class PostgresJournal:
             "states": [state_of(result).value for result in results],
             "results": [json.dumps(result_to_json(result)) for result in results],
         }
-        async with self._database.transaction() as connection:
-            passed = (await connection.execute(_RECORD, parameters)).scalar_one()
-        if not passed:
+        if not (await self._database.execute(_RECORD, parameters)).scalar_one():
             raise _stale(key)
 
 

@@ -261,17 +261,10 @@ class PostgresArchiveStore:
 
     async def stats(self, agent_id: str) -> AgentStats:
         """Returns counts of an agent's archives without reading passages."""
-        async with self._database.transaction(read_only=True) as connection:
-            result = await connection.execute(
-                _STATS,
-                {
-                    "project": current_project(),
-                    "agent": agent_id,
-                    "most": MOST_TAGS,
-                    "counted": MOST_TAGS + MOST_TAGS_COUNTED,
-                },
-            )
-            row = result.one()
+        rows = await self._database.query(
+            _STATS, agent=agent_id, most=MOST_TAGS, counted=MOST_TAGS + MOST_TAGS_COUNTED
+        )
+        row = rows[0]
         more = max(0, int(row.tag_count) - len(row.tags))
         return AgentStats(int(row.passages), tuple(row.tags), min(more, MOST_TAGS_COUNTED))
 

@@ -123,8 +123,7 @@ class Expiry:
 
     async def destroy_expired(self) -> int:
         """Destroys a batch of expired passages in some archives; returns their number."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            archives = (await connection.execute(_FIND, {"count": _ARCHIVE_BATCH})).all()
+        archives = await self._worker.system_query(_FIND, {"count": _ARCHIVE_BATCH})
         total = 0
         for row in archives:
             values = {"project": row.project_id, "archive": row.id, "count": self._batch}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Block, Version
@@ -74,8 +75,9 @@ class PostgresBlockStore:
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
-        async with self.snapshot() as snapshot:
-            return await snapshot.agent_memory(agent_id, known_fingerprint)
+        return _agent_memory(
+            await self._database.query(MEMORY, agent=agent_id, known=known_fingerprint)
+        )
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
         """Returns the agent's blocks as they were, without folders."""
@@ -156,15 +158,19 @@ class PostgresSnapshot:
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
         bound = {"project": current_project(), "agent": agent_id, "known": known_fingerprint}
-        rows = (await self._connection.execute(MEMORY, bound)).all()
-        block_rows = [row for row in rows if row.id is not None]
-        return AgentMemory(
-            fingerprint=rows[0].fingerprint,
-            blocks=[to_block(row) for row in block_rows],
-            sizes={row.label: row.char_count for row in block_rows},
-            has_folders=rows[0].has_folders,
-        )
+        return _agent_memory((await self._connection.execute(MEMORY, bound)).all())
 
     async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
         """Returns the ``<directories>`` element; empty if no folder is attached."""
         return (await show_directories(self._views, agent_id, labels, limits)).text
+
+
+def _agent_memory(rows: Sequence[Row[Any]]) -> AgentMemory:
+    """Returns the memory that the rows of `MEMORY` describe."""
+    block_rows = [row for row in rows if row.id is not None]
+    return AgentMemory(
+        fingerprint=rows[0].fingerprint,
+        blocks=[to_block(row) for row in block_rows],
+        sizes={row.label: row.char_count for row in block_rows},
+        has_folders=rows[0].has_folders,
+    )

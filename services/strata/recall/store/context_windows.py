@@ -3,7 +3,8 @@
 Each write is one statement whose first part is a guarded UPDATE of the window's row.
 That row is the lock and the fence: PostgreSQL checks the guard again after waiting
 for it, so of two writers exactly one passes. When none passes, a second query finds
-the reason: repeated, stale, or missing.
+the reason: repeated, stale, or missing. The statement is a transaction of its own,
+unless images are stored with it.
 
 `rewrite_revision` is the revision of the last change that was not an addition at the end
 or a new text of the system message: what a caller holds since then is still in the window.
@@ -15,7 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import (
@@ -288,21 +289,14 @@ class PostgresWindowStore:
             "run": run_id,
             "attempt": attempt,
         }
+        statement = _BEGIN_CLEARED if clear else _BEGIN
+        row = await self._write(statement, {**fence, **_new_rows(inputs)}, agent_id, inputs)
+        start = None if row is None else await self._started(row, inputs, held)
+        if start is not None:
+            return start
+        # The run began before, or messages of the window were deleted since it began.
         async with self._database.transaction() as connection:
-            statement = _BEGIN_CLEARED if clear else _BEGIN
-            begun = await connection.execute(statement, {**fence, **_new_rows(inputs)})
-            row = begun.one_or_none()
-            if row is None:
-                return await self._resume(connection, fence, held)
-            await store_images(connection, project, agent_id, inputs)
-            first = row.message_count - len(inputs)
-            stored = _placed(inputs, conversation_id, agent_id, first)
-            earlier_ids = row.message_ids[: -len(inputs) or None]
-            unchanged = _unchanged(row, earlier_ids, held)
-            earlier = await self._by_id(connection, project, _without(earlier_ids, unchanged))
-            return TurnStart(
-                window=_window(row, [*earlier, *stored]), inputs=stored, unchanged_count=unchanged
-            )
+            return await self._resume(connection, fence, held)
 
     async def commit_step(self, step: Step) -> CommittedStep:
         """Stores a step and adds it to the window."""
@@ -310,28 +304,24 @@ class PostgresWindowStore:
         system = None
         if step.system_text is not None:
             system = json.dumps([{"type": "text", "text": step.system_text}], ensure_ascii=False)
-        async with self._database.transaction() as connection:
-            done = await connection.execute(
-                _COMMIT,
-                {
-                    "project": project,
-                    "conversation": step.conversation_id,
-                    "agent": step.agent_id,
-                    "run": step.run_id,
-                    "attempt": step.attempt,
-                    "step": step.step,
-                    "stale": step.metadata_stale,
-                    "evicted": step.evict_count,
-                    "system": system,
-                    **_new_rows(step.messages),
-                },
-            )
-            row = done.one_or_none()
-            if row is None:
+        values = {
+            "project": project,
+            "conversation": step.conversation_id,
+            "agent": step.agent_id,
+            "run": step.run_id,
+            "attempt": step.attempt,
+            "step": step.step,
+            "stale": step.metadata_stale,
+            "evicted": step.evict_count,
+            "system": system,
+            **_new_rows(step.messages),
+        }
+        row = await self._write(_COMMIT, values, step.agent_id, step.messages)
+        if row is None:
+            async with self._database.transaction(read_only=True) as connection:
                 return await self._repeated_step(connection, project, step)
-            await store_images(connection, project, step.agent_id, step.messages)
-            stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
-            return CommittedStep(stored, row.revision, row.message_count)
+        stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
+        return CommittedStep(stored, row.revision, row.message_count)
 
     async def compact(self, compaction: Compaction) -> Window:
         """Stores a summary and replaces the window."""
@@ -377,6 +367,48 @@ class PostgresWindowStore:
             row = deleted.one()
             await delete_unused_images(connection, project, row.images)
             return int(row.message_count)
+
+    async def _write(
+        self,
+        statement: TextClause,
+        values: dict[str, Any],
+        agent_id: str,
+        messages: Sequence[Message],
+    ) -> Row[Any] | None:
+        """Writes new messages and their window, with the images of the messages.
+
+        Returns:
+            The row of the statement; None if its guard refused the write.
+        """
+        if not any(message.images for message in messages):
+            return (await self._database.execute(statement, values)).one_or_none()
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(statement, values)).one_or_none()
+            if row is not None:
+                await store_images(connection, values["project"], agent_id, messages)
+            return row
+
+    async def _started(
+        self, row: Row[Any], inputs: Sequence[Message], held: HeldWindow | None
+    ) -> TurnStart | None:
+        """Returns the turn that has begun; None if messages were deleted since.
+
+        The window is not locked meanwhile. Messages do not change while they are stored, and a
+        window that changes after this call could be no other for the caller.
+        """
+        first = row.message_count - len(inputs)
+        stored = _placed(inputs, row.conversation_id, row.agent_id, first)
+        earlier_ids = row.message_ids[: -len(inputs) or None]
+        unchanged = _unchanged(row, earlier_ids, held)
+        shown_ids = _without(earlier_ids, unchanged)
+        rows = await self._database.query(BY_ID, ids=list(shown_ids))
+        by_id = {message.id: to_message(message) for message in rows}
+        if not by_id.keys() >= set(shown_ids):
+            return None
+        earlier = [by_id[message_id] for message_id in shown_ids]
+        return TurnStart(
+            window=_window(row, [*earlier, *stored]), inputs=stored, unchanged_count=unchanged
+        )
 
     async def _resume(
         self, connection: AsyncConnection, fence: dict[str, Any], held: HeldWindow | None

@@ -5,6 +5,10 @@ first message does two things: it sends BEGIN and sets the tenant for row-level 
 simple query they take one round trip. The driver is in autocommit mode, so SQLAlchemy sends no
 BEGIN, COMMIT or ROLLBACK of its own.
 
+A statement that is alone in its transaction needs none of the three. `Database.execute` sends it
+as it is, and the type of its parameter sets the tenant (`policies.TENANT_TYPE`): one round trip
+instead of three, and half the CPU time of PostgreSQL.
+
 Medians on loopback, two cores, nothing to flush: an empty transaction 0.18 ms, with one SELECT
 0.42 ms, with five 1.07 ms. The three messages of an empty transaction over a bare asyncpg
 connection take 0.09 ms; asyncpg's pool and transaction with a separate statement for the tenant
@@ -24,10 +28,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import asyncpg
 import structlog
-from sqlalchemy import Executable, Row, event, text
+from sqlalchemy import CursorResult, Row, TextClause, TextualSelect, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
@@ -39,9 +44,11 @@ from strata.shared.db.errors import (
     as_strata_error,
     is_lost_connection,
     unavailable,
+    was_not_sent,
 )
-from strata.shared.db.policies import TENANT_SETTING
+from strata.shared.db.policies import SHARED_SCHEMA, TENANT_SETTING, TENANT_TYPE
 from strata.shared.db.statement_spans import statement_span
+from strata.shared.db.statements import with_tenant
 from strata.shared.db.statistics import Statistics
 from strata.shared.telemetry import Histogram
 
@@ -54,6 +61,7 @@ _RELEASE_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
 
 _PING = text("SELECT 1")
+_KNOWS_TENANT_TYPE = "strata knows the type of a tenant"
 
 _log = structlog.get_logger(__name__)
 
@@ -108,6 +116,12 @@ class Database:
     ) -> None:
         self._waits = waits or Histogram()
         self._hung_ms = int(hung_timeout * 1000)
+        # A pooler that keeps no prepared statements prepares and executes one for the same
+        # connection of the server only inside a transaction.
+        self._may_run_alone = prepared_statements > 0
+        self._with_tenant: WeakKeyDictionary[
+            TextClause | TextualSelect, TextClause | TextualSelect
+        ] = WeakKeyDictionary()
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
         self._engine = _engine(
@@ -204,7 +218,42 @@ class Database:
         async with self._run("BEGIN READ ONLY" if read_only else "BEGIN") as connection:
             yield connection
 
-    async def query(self, statement: Executable, **values: object) -> Sequence[Row[Any]]:
+    async def execute(
+        self,
+        statement: TextClause | TextualSelect,
+        values: Mapping[str, object],
+        *,
+        project_id: str | None = None,
+        read_only: bool = False,
+    ) -> CursorResult[Any]:
+        """Runs one statement of one project as a transaction of its own.
+
+        It takes effect as a whole or not at all, without BEGIN and COMMIT. A caller that is
+        cancelled, or whose connection breaks, does not know whether it took effect.
+
+        Args:
+            statement: The statement; its parameter ``project`` or ``project_id`` is the tenant.
+            values: Its parameters.
+            project_id: The tenant; by default that of the call being served.
+            read_only: It is a SELECT, which is repeated if its connection breaks.
+
+        Raises: as `transaction` does.
+        """
+        tenant = _tenant(project_id)
+        name = "project_id" if "project_id" in values else "project"
+        bound = {**values, name: tenant}
+        if not self._may_run_alone:
+            async with self.transaction(project_id=tenant, read_only=read_only) as connection:
+                return await connection.execute(statement, bound)
+        if statement not in self._with_tenant:
+            self._with_tenant[statement] = with_tenant(statement, name)
+        return await self._run_alone(
+            self._with_tenant[statement], bound, is_of_tenant=True, read_only=read_only
+        )
+
+    async def query(
+        self, statement: TextClause | TextualSelect, **values: object
+    ) -> Sequence[Row[Any]]:
         """Returns the rows of one SELECT of the calling project.
 
         Args:
@@ -214,31 +263,59 @@ class Database:
         Raises: as `transaction` does.
         """
         bound = {"project": context.current_project(), **values}
-        async with self.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()
+        return (await self.execute(statement, bound, read_only=True)).all()
+
+    async def system_execute(
+        self, statement: TextClause, values: Mapping[str, object] | None = None
+    ) -> CursorResult[Any]:
+        """Runs one statement without a tenant as a transaction of its own; see `execute`.
+
+        It sees what `system_transaction` sees. Raises as `transaction` does.
+        """
+        if not self._may_run_alone:
+            async with self.system_transaction() as connection:
+                return await connection.execute(statement, values)
+        return await self._run_alone(statement, values, read_only=False)
 
     async def system_query(
-        self, statement: Executable, values: Mapping[str, object] | None = None
+        self, statement: TextClause, values: Mapping[str, object] | None = None
     ) -> Sequence[Row[Any]]:
         """Returns the rows of one SELECT without a tenant, as `system_transaction` sees them.
 
         It runs outside of a transaction: one round trip instead of three. Use it for queries that
         are repeated often, such as polls. Raises as `transaction` does.
         """
+        if not self._may_run_alone:
+            async with self.system_transaction(read_only=True) as connection:
+                return (await connection.execute(statement, values)).all()
+        return (await self._run_alone(statement, values, read_only=True)).all()
+
+    async def _run_alone(
+        self,
+        statement: TextClause | TextualSelect,
+        values: Mapping[str, object] | None,
+        *,
+        read_only: bool,
+        is_of_tenant: bool = False,
+    ) -> CursorResult[Any]:
         for may_repeat in (True, False):
             session = await self._checkout()
             try:
-                rows = (await session.connection.execute(statement, values)).all()
+                if is_of_tenant:
+                    await _learn_tenant_type(session)
+                result = await session.connection.execute(statement, values)
             except BaseException as error:
                 await self._uninterrupted(self._release(session))
-                if may_repeat and is_lost_connection(error):
+                is_harmless = is_lost_connection if read_only else was_not_sent
+                if may_repeat and is_harmless(error):
                     continue
                 strata_error = as_strata_error(error)
                 if strata_error is None:
                     raise
                 raise strata_error from error
             await self._uninterrupted(self._release(session))
-            return rows
+            self.statistics.alone += 1
+            return result
         raise unavailable()
 
     async def ping(self) -> None:
@@ -391,6 +468,20 @@ class Database:
             for name in ("do_execute", "do_executemany", "do_execute_no_params"):
                 event.listen(dialect, name, partial(self._run_statement, getattr(dialect, name)))
         self.statistics.connections += 1
+
+
+async def _learn_tenant_type(session: _Session) -> None:
+    """Tells the driver that a tenant is sent as text, once for each connection.
+
+    Without that the driver would read the type from the catalogue, in three statements that take
+    much longer than this one.
+    """
+    pooled = session.connection.sync_connection
+    assert pooled is not None
+    if _KNOWS_TENANT_TYPE not in pooled.info:
+        name = TENANT_TYPE.removeprefix(f"{SHARED_SCHEMA}.")
+        await session.driver.set_builtin_type_codec(name, schema=SHARED_SCHEMA, codec_name="text")
+        pooled.info[_KNOWS_TENANT_TYPE] = True
 
 
 def _keep_when_cancelled(failure: ExceptionContext) -> None:

@@ -66,6 +66,16 @@ def is_lost_connection(error: BaseException) -> bool:
     return isinstance(cause, _LOST)
 
 
+def was_not_sent(error: BaseException) -> bool:
+    """Returns whether the connection failed before the server could begin the statement."""
+    cause = driver_error(error)
+    if isinstance(cause, asyncpg.InterfaceError):
+        # The driver's check before it sends.
+        return "connection is closed" in str(cause)
+    # Sent by the server to a session that waits for its next statement.
+    return isinstance(cause, asyncpg.IdleSessionTimeoutError)
+
+
 def unavailable() -> UnavailableError:
     """Returns the error of a database that cannot be reached."""
     return UnavailableError(

@@ -1,4 +1,4 @@
-"""SQL for migrations: row-level security policies and grants.
+"""SQL for migrations: row-level security policies, the type of a tenant, and grants.
 
 After a transaction that set the tenant, the setting is the empty string and not NULL. The policy
 therefore uses NULLIF, so that without a tenant no row is visible.
@@ -9,6 +9,15 @@ from __future__ import annotations
 import re
 
 TENANT_SETTING = "strata.project_id"
+SHARED_SCHEMA = "strata"
+"""The schema of what all services share; it has no tables."""
+TENANT_TYPE = f"{SHARED_SCHEMA}.tenant"
+"""The type of the parameter that binds a statement outside of a transaction block to its tenant.
+
+PostgreSQL converts the parameters of a statement before it runs it, and checks the constraint of a
+domain meanwhile. That of this one sets the tenant, until the end of the statement's own
+transaction. Without such a parameter there is no tenant, and no row is visible.
+"""
 _NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 
 
@@ -16,6 +25,14 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a plain, lower-case SQL name")
     return name
+
+
+def tenant_type_sql() -> str:
+    """Returns the statement that creates the type of a tenant, see `TENANT_TYPE`."""
+    return (
+        f'CREATE DOMAIN {TENANT_TYPE} AS text COLLATE "C"'
+        f" CHECK (set_config('{TENANT_SETTING}', VALUE, true) IS NOT NULL)"
+    )
 
 
 def tenant_policy_sql(table: str) -> str:

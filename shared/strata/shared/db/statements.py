@@ -1,8 +1,34 @@
-"""SQL texts whose result columns are known beforehand."""
+"""SQL texts whose result columns are known beforehand, and those of a single tenant."""
 
 from __future__ import annotations
 
-from sqlalchemy import TextualSelect, column, text
+from sqlalchemy import TextClause, TextualSelect, bindparam, column, text
+from sqlalchemy.types import UserDefinedType
+
+from strata.shared.db.policies import TENANT_TYPE
+
+
+class _Tenant(UserDefinedType[str]):
+    """The type `TENANT_TYPE`: its parameter is cast to it in the text of the statement."""
+
+    cache_ok = True
+    render_bind_cast = True
+
+    def get_col_spec(self, **_options: object) -> str:
+        return TENANT_TYPE
+
+
+def with_tenant(statement: TextClause | TextualSelect, name: str) -> TextClause | TextualSelect:
+    """Returns the statement such that one of its parameters binds it to a tenant.
+
+    Args:
+        statement: The statement.
+        name: Name of the parameter.
+
+    Raises:
+        sqlalchemy.exc.ArgumentError: The statement has no such parameter.
+    """
+    return statement.bindparams(bindparam(name, type_=_Tenant()))
 
 
 def text_with_columns(sql: str, columns: str) -> TextualSelect:

@@ -13,7 +13,8 @@ class Statistics:
 
     Attributes:
         transactions: Transactions begun; each sets its tenant in the same message.
-        statements: Statements executed inside them; an `executemany` counts once.
+        statements: Statements executed, inside them and alone; an `executemany` counts once.
+        alone: Statements executed as a transaction of their own.
         commits: Transactions that ended with COMMIT.
         rollbacks: Transactions that ended with ROLLBACK or with the loss of their connection.
         connections: Connections opened.
@@ -22,6 +23,7 @@ class Statistics:
 
     transactions: int = 0
     statements: int = 0
+    alone: int = 0
     commits: int = 0
     rollbacks: int = 0
     connections: int = 0

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.db.errors import driver_error
+from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE, tenant_type_sql
 from strata.shared.migrate.passwords import scram_verifier
 
 REQUIRED_EXTENSIONS = ("pg_trgm", "btree_gin", "unaccent")
@@ -150,6 +151,21 @@ async def ensure_extensions(admin: AsyncConnection) -> None:
     for name, installed in available.items():
         if not installed:
             await admin.execute(text(f"CREATE EXTENSION IF NOT EXISTS {name} WITH SCHEMA public"))
+
+
+async def ensure_tenant_type(admin: AsyncConnection) -> None:
+    """Creates the type that all services share, see `strata.shared.db.policies.TENANT_TYPE`."""
+    if await has_tenant_type(admin):
+        # Another administrator may own it.
+        return
+    await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SHARED_SCHEMA}"))
+    await admin.execute(text(f"GRANT USAGE ON SCHEMA {SHARED_SCHEMA} TO PUBLIC"))
+    await _plain(admin, tenant_type_sql())
+
+
+async def has_tenant_type(connection: AsyncConnection) -> bool:
+    """Returns whether the database has the type that all services share."""
+    return bool(await _scalar(connection, f"SELECT to_regtype('{TENANT_TYPE}') IS NOT NULL"))
 
 
 async def ensure_schema(admin: AsyncConnection, schema: str, roles: ServiceRoles) -> None:

@@ -29,6 +29,8 @@ from strata.shared.migrate.roles import (
     ensure_extensions,
     ensure_roles,
     ensure_schema,
+    ensure_tenant_type,
+    has_tenant_type,
 )
 from strata.shared.migrate.tenancy import check_tenancy
 
@@ -110,6 +112,7 @@ class ServiceMigrations:
             await admin.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
             await ensure_roles(admin, self.roles, passwords)
             await ensure_extensions(admin)
+            await ensure_tenant_type(admin)
             await ensure_schema(admin, self.schema, self.roles)
             present = await self._version(admin)
             if present is not None and present > self.head:
@@ -161,16 +164,24 @@ class ServiceMigrations:
             return await self._version(connection)
 
     async def check(self, url: str) -> None:
-        """Checks that the database is at `head`; one query, which any role of the service may run.
+        """Checks that the database is at `head`; any role of the service may do so.
 
         Raises:
             FailedPreconditionError: The database is behind or ahead (``SCHEMA_OUTDATED``); the
                 metadata names both revisions.
             UnavailableError: The database cannot be reached.
         """
-        present = await self.version(url)
-        if present != self.head:
-            raise self._outdated(present)
+        async with _connect(url) as connection:
+            present = await self._version(connection)
+            if present != self.head:
+                raise self._outdated(present)
+            if not await has_tenant_type(connection):
+                raise FailedPreconditionError(
+                    f"the database of {self.service} was migrated by an older release: "
+                    "run `strata migrate`",
+                    reason=Reason.SCHEMA_OUTDATED,
+                    metadata={"service": self.service, "found": present or "", "needed": self.head},
+                )
 
     async def _migrate(self, connection: AsyncConnection, steps: _Steps) -> None:
         script = self._script()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import CursorResult, TextClause, TextualSelect, text
 
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
@@ -71,11 +72,19 @@ class PostgresChains:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def _read(
+        self, statement: TextClause | TextualSelect, values: Mapping[str, Any]
+    ) -> CursorResult[Any]:
+        """Runs one SELECT of the project that `values` name."""
+        project_id: str = values["project_id"]
+        return await self._database.execute(
+            statement, values, project_id=project_id, read_only=True
+        )
+
     async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
         """See `ChainStore.chain`."""
         values = {"project_id": project_id, "run_id": run_id, "limit": limit}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(_CHAIN, values)).all()
+        rows = (await self._read(_CHAIN, values)).all()
         if not rows:
             raise run_not_found(run_id)
         return [
@@ -86,22 +95,19 @@ class PostgresChains:
     async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:
         """See `ChainStore.waits`."""
         values = {"project_id": project_id, "conversation_id": conversation_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(_WAITS, values)).all()
+        rows = await self._read(_WAITS, values)
         return [Wait(row.run_id, row.agent_id, row.conversation_id) for row in rows]
 
     async def asked(self, project_id: str, run_id: str) -> Sequence[AskedRun]:
         """See `ChainStore.asked`."""
         values = {"project_id": project_id, "run_id": run_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(_ASKED, values)).all()
+        rows = await self._read(_ASKED, values)
         return [AskedRun(row.run_id, row.agent_id, RunState(row.state)) for row in rows]
 
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
         """See `ChainStore.awaited`."""
         values = {"project_id": project_id, "run_id": run_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return (await connection.execute(_AWAITED, values)).scalars().all()
+        return (await self._read(_AWAITED, values)).scalars().all()
 
 
 def run_not_found(run_id: str) -> NotFoundError:

@@ -431,8 +431,7 @@ class PostgresMemoryRuns:
             "server_tokens": budget.server,
         }
         try:
-            async with self._worker.system_transaction() as connection:
-                rows = (await connection.execute(CLAIM_MEMORY_RUNS, values)).all()
+            rows = (await self._worker.system_execute(CLAIM_MEMORY_RUNS, values)).all()
         except IntegrityError:
             # A new run took a conversation at the same moment; the next poll continues.
             return []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from sqlalchemy import TextualSelect
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -109,8 +110,11 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         """See `RunStore.accept`."""
         principal = new.principal
         for _ in range(_ACCEPT_ATTEMPTS):
-            async with self._database.transaction(project_id=principal.project_id) as connection:
-                row = await self._offer(connection, new, may_start=may_start)
+            statement, values = self._offer(new, may_start=may_start)
+            result = await self._database.execute(
+                statement, values, project_id=principal.project_id
+            )
+            row = result.mappings().one()
             accepted = self._accepted(new, row)
             if accepted is not None:
                 return accepted
@@ -129,11 +133,11 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             None if another run of the conversation was committed at the same time: try again in
             another transaction.
         """
-        return self._accepted(new, await self._offer(connection, new, may_start=may_start))
+        result = await connection.execute(*self._offer(new, may_start=may_start))
+        return self._accepted(new, result.mappings().one())
 
-    async def _offer(
-        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
-    ) -> Mapping[Any, Any]:
+    def _offer(self, new: NewRun, *, may_start: bool) -> tuple[TextualSelect, dict[str, Any]]:
+        """Returns the statement that stores a run, and its values."""
         terms = self._terms
         principal = new.principal
         values: dict[str, Any] = {
@@ -167,7 +171,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         else:
             statement, quotas = sql.ACCEPT, terms.quotas
             values |= {"open_limit": quotas.open_runs, "delayed_limit": quotas.delayed_runs}
-        return (await connection.execute(statement, values)).mappings().one()
+        return statement, values
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
@@ -193,23 +197,21 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
 
     async def get(self, project_id: str, run_id: str) -> Run:
         """See `RunStore.get`."""
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return await _get(connection, project_id, run_id)
+        values = {"project_id": project_id, "run_id": run_id}
+        return _run_or_not_found(
+            (await self._read(sql.GET, values)).mappings().one_or_none(), run_id
+        )
 
     async def find_request(self, project_id: str, request_id: str) -> Run | None:
         """See `RunStore.find_request`."""
         values = {"project_id": project_id, "request_id": request_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            result = await connection.execute(sql.FIND_REQUEST, values)
-            row = result.mappings().one_or_none()
+        row = (await self._read(sql.FIND_REQUEST, values)).mappings().one_or_none()
         return None if row is None else _run(row)
 
     async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
         """See `RunStore.delayed_of_principal`."""
         values = {"project_id": project_id, "principal": principal}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            result = await connection.execute(sql.DELAYED_OF_PRINCIPAL, values)
-        return result.scalars().all()
+        return (await self._read(sql.DELAYED_OF_PRINCIPAL, values)).scalars().all()
 
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
@@ -223,9 +225,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         }
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            result = await connection.execute(sql.list_statement(filters), values)
-            return [_run(row) for row in result.mappings()]
+        result = await self._read(sql.list_statement(filters), values)
+        return [_run(row) for row in result.mappings()]
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """See `RunStore.events`."""
@@ -236,8 +237,8 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "limit": limit,
             "max_bytes": PAGE_BYTES,
         }
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(sql.EVENTS, values)).mappings().all()
+        result = await self._read(sql.EVENTS, values)
+        rows = result.mappings().all()
         if not rows:
             raise run_not_found(run_id)
         events = [
@@ -250,15 +251,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
         """See `RunStore.marks`."""
         values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            result = await connection.execute(sql.MARKS, values)
-            return [(row["project_id"], _mark(row["id"], row)) for row in result.mappings()]
+        rows = await self._worker.system_query(sql.MARKS, values)
+        return [(row.project_id, _mark(row.id, row._asdict())) for row in rows]
 
     async def load(self, project_id: str, run_id: str) -> Dispatch:
         """See `RunStore.load`."""
         values = {"project_id": project_id, "run_id": run_id, "owner": self._terms.owner}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = (await connection.execute(sql.LOAD, values)).mappings().one_or_none()
+        row = (await self._read(sql.LOAD, values)).mappings().one_or_none()
         if row is None:
             raise LeaseLostError(run_id)
         return _dispatch(row)
@@ -268,16 +267,15 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     ) -> None:
         """See `RunStore.append`."""
         values = {**_fence(fence), **_batch(events), "progressed": progressed}
-        async with self._database.transaction(project_id=fence.project_id) as connection:
-            held = (await connection.execute(sql.APPEND, values)).scalar_one()
-        if not held:
+        result = await self._database.execute(sql.APPEND, values, project_id=fence.project_id)
+        if not result.scalar_one():
             raise LeaseLostError(fence.run_id)
 
     async def redispatch(self, fence: Fence) -> Fence:
         """See `RunStore.redispatch`."""
         values = {**_fence(fence), "lease_s": self._terms.lease_s}
-        async with self._database.transaction(project_id=fence.project_id) as connection:
-            attempt = (await connection.execute(sql.REDISPATCH, values)).scalar_one_or_none()
+        result = await self._database.execute(sql.REDISPATCH, values, project_id=fence.project_id)
+        attempt = result.scalar_one_or_none()
         if attempt is None:
             raise LeaseLostError(fence.run_id)
         return Fence(fence.project_id, fence.run_id, attempt, fence.owner)
@@ -308,10 +306,12 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
         }
+        if ending.tended is None and not ending.reads_transcript:
+            result = await self._database.execute(sql.FINISH, values, project_id=fence.project_id)
+            return _following(fence, result.mappings().one())
         async with self._database.transaction(project_id=fence.project_id) as connection:
             row = (await connection.execute(sql.FINISH, values)).mappings().one()
-            if not row["held"]:
-                raise LeaseLostError(fence.run_id)
+            following = _following(fence, row)
             if ending.tended is not None:
                 ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]
                 await note_turn(connection, fence.project_id, ended, ending.tended)
@@ -320,26 +320,25 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
                 await note_end(
                     connection, fence.project_id, fence.run_id, ending.state, failed, ending.read
                 )
-        return _dispatch(row) if row["id"] is not None else None
+        return following
 
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
         """See `RunStore.cancel`."""
         values = {"project_id": project_id, "run_id": run_id, "finished": finished}
         async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(sql.CANCEL, values)
-            return await _get(connection, project_id, run_id)
+            result = await connection.execute(sql.GET, values)
+            return _run_or_not_found(result.mappings().one_or_none(), run_id)
 
     async def close_approvals(self, project_id: str, agent_id: str) -> None:
         """See `ApprovalStore.close_approvals`."""
         values = {"project_id": project_id, "agent_id": agent_id}
-        async with self._database.transaction(project_id=project_id) as connection:
-            await connection.execute(sql.CLOSE_APPROVALS, values)
+        await self._database.execute(sql.CLOSE_APPROVALS, values, project_id=project_id)
 
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """See `RunStore.approval`."""
         values = {"project_id": project_id, "id": approval_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = (await connection.execute(sql.APPROVAL, values)).mappings().one_or_none()
+        row = (await self._read(sql.APPROVAL, values)).mappings().one_or_none()
         if row is None:
             raise NotFoundError(
                 f"There is no approval {approval_id}.",
@@ -360,17 +359,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
         values.pop("pending", None)
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            result = await connection.execute(sql.approvals_statement(filters), values)
-            return [_approval(row) for row in result.mappings()]
+        result = await self._read(sql.approvals_statement(filters), values)
+        return [_approval(row) for row in result.mappings()]
 
     async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
         """See `RunStore.asked_by`."""
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            result = await connection.execute(
-                sql.ASKED_BY, {"project_id": project_id, "run_id": run_id}
-            )
-            row = result.mappings().one_or_none()
+        values = {"project_id": project_id, "run_id": run_id}
+        row = (await self._read(sql.ASKED_BY, values)).mappings().one_or_none()
         if row is None:
             raise run_not_found(run_id)
         return _principal(row), row["max_steps"]
@@ -390,18 +385,15 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     ) -> UsageSum:
         """See `RunStore.usage`."""
         values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = (await connection.execute(sql.USAGE, values)).mappings().one()
-        return _usage_sum(row)
+        return _usage_sum((await self._read(sql.USAGE, values)).mappings().one())
 
     async def usage_of_projects(
         self, project_ids: Sequence[str], start: datetime, end: datetime
     ) -> Mapping[str, UsageSum]:
         """See `RunStore.usage_of_projects`."""
         values = {"project_ids": list(project_ids), "start": start, "end": end}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            result = await connection.execute(sql.USAGE_OF_PROJECTS, values)
-            return {row["project_id"]: _usage_sum(row) for row in result.mappings()}
+        rows = await self._worker.system_query(sql.USAGE_OF_PROJECTS, values)
+        return {row.project_id: _usage_sum(row._asdict()) for row in rows}
 
     async def renew(self, run_ids: Sequence[str]) -> Sequence[RenewedLease]:
         """See `RunStore.renew`."""
@@ -411,12 +403,10 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "lease_s": terms.lease_s,
             "run_ids": list(run_ids),
         }
-        async with self._worker.system_transaction() as connection:
-            result = await connection.execute(sql.RENEW, values)
-            return [
-                RenewedLease(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
-                for row in result.mappings()
-            ]
+        return [
+            RenewedLease(row.id, row.attempt, row.state == RunState.CANCELLING)
+            for row in await self._worker.system_execute(sql.RENEW, values)
+        ]
 
     async def claim(
         self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
@@ -444,11 +434,11 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
                 "projects": _CLAIM_PROJECTS,
             }
             try:
-                async with self._worker.system_transaction() as connection:
-                    rows = (await connection.execute(sql.CLAIM, values)).mappings().all()
+                result = await self._worker.system_execute(sql.CLAIM, values)
             except IntegrityError:
                 # A new run of a conversation started at the same time; the next poll reads it.
                 return claimed
+            rows = result.mappings().all()
             taken = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
             claimed += taken
             counts.update(project_id for project_id, _ in taken)
@@ -459,15 +449,13 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
 
     async def release(self) -> int:
         """See `RunStore.release`."""
-        async with self._worker.system_transaction() as connection:
-            result = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
-            return len(result.all())
+        values = {"owner": self._terms.owner}
+        return len((await self._worker.system_execute(sql.RELEASE, values)).all())
 
     async def release_others(self) -> int:
         """See `RunStore.release_others`."""
-        async with self._worker.system_transaction() as connection:
-            result = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
-            return len(result.all())
+        values = {"owner": self._terms.owner}
+        return len((await self._worker.system_execute(sql.RELEASE_OTHERS, values)).all())
 
 
 def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
@@ -489,9 +477,18 @@ def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
     return RunMark(run_id, state, row["last_sequence"], row["owner_address"])
 
 
-async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:
-    result = await connection.execute(sql.GET, {"project_id": project_id, "run_id": run_id})
-    row = result.mappings().one_or_none()
+def _following(fence: Fence, row: Mapping[Any, Any]) -> Dispatch | None:
+    """Returns the run that `FINISH` has started.
+
+    Raises:
+        LeaseLostError: It has ended nothing, because another holder has the run.
+    """
+    if not row["held"]:
+        raise LeaseLostError(fence.run_id)
+    return _dispatch(row) if row["id"] is not None else None
+
+
+def _run_or_not_found(row: Mapping[Any, Any] | None, run_id: str) -> Run:
     if row is None:
         raise run_not_found(run_id)
     return _run(row)

@@ -131,6 +131,10 @@ class MemoryReader(Protocol):
         """Opens a snapshot: all its reads are in one transaction and see the same state."""
         ...
 
+    async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
+        """See `MemorySnapshot.agent_memory`."""
+        ...
+
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
         """Returns the agent's blocks as they were, without folders."""
         ...
@@ -161,10 +165,12 @@ async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[
     """Returns the blocks and the rendered folders from one snapshot."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
+    # One statement sees one state. Only folders need more, which must see the same one.
+    memory = await reader.agent_memory(query.agent_id, known)
+    if memory.fingerprint == known or not memory.has_folders:
+        return memory, ""
     async with reader.snapshot() as snapshot:
-        memory = await snapshot.agent_memory(query.agent_id, known)
-        if memory.fingerprint == known or not memory.has_folders:
-            return memory, ""
+        memory = await snapshot.agent_memory(query.agent_id, "")
         labels = [block.label for block in memory.blocks]
         return memory, await snapshot.directories(query.agent_id, labels, query.limits)
 

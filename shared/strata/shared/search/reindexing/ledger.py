@@ -40,15 +40,13 @@ class Ledger:
 
     async def serving(self, slot: str) -> Serving | None:
         """Returns the serving generation of a slot; None if it was never stored."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(self._sql.serving, {"slot": slot})).one_or_none()
-        return None if row is None else _serving(row)
+        rows = await self._worker.system_query(self._sql.serving, {"slot": slot})
+        return _serving(rows[0]) if rows else None
 
     async def slots(self, prefix: str) -> list[Serving]:
         """Returns the serving generations of all slots with the prefix."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(self._sql.slots, {"low": prefix, "high": prefix + "~"})
-            return [_serving(row) for row in rows]
+        values = {"low": prefix, "high": prefix + "~"}
+        return [_serving(row) for row in await self._worker.system_query(self._sql.slots, values)]
 
     async def written(self, slot: str) -> list[Serving]:
         """Returns the generations to write, the serving one first; empty if never stored."""
@@ -103,9 +101,8 @@ class Ledger:
     async def latest(self, slot: str, project_id: str = "", archive_id: str = "") -> Reindex | None:
         """Returns the newest rebuild of a collection or of an archive."""
         values = {"project": project_id, "slot": slot, "archive": archive_id}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(self._sql.latest, values)).one_or_none()
-        return None if row is None else _reindex(row)
+        rows = await self._worker.system_query(self._sql.latest, values)
+        return _reindex(rows[0]) if rows else None
 
     @asynccontextmanager
     async def claim(self, slots: Sequence[str], grace: float) -> AsyncIterator[Reindex | None]:

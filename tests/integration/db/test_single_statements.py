@@ -1,0 +1,229 @@
+"""Statements that are a transaction of their own: their tenant, atomicity, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from asyncpg.connection import LoggedQuery
+from sqlalchemy import event, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.pool import Pool
+
+from polling import eventually
+from sql_queries import fetch_value
+from strata.protocol.errors import DeadlineExceededError, UnavailableError
+from strata.shared.db import Database, MissingTenantError, text_with_columns
+from strata.shared.db.errors import driver_error
+
+if TYPE_CHECKING:
+    from conftest import ServiceDatabase
+
+P, Q = "project-a", "project-b"
+INSERT = text(
+    "INSERT INTO example.notes (project_id, note_id, body)"
+    " SELECT :project, note_id, '' FROM unnest(CAST(:ids AS text[])) AS new (note_id)"
+    " RETURNING note_id"
+)
+ALL_NOTES = text("SELECT note_id FROM example.notes ORDER BY note_id")
+NOTES = text_with_columns(
+    "SELECT note_id FROM example.notes WHERE CAST(:project AS text) <> '' ORDER BY note_id",
+    "note_id",
+)
+END_OWN_SESSION = text("SELECT pg_terminate_backend(pg_backend_pid()), :project")
+
+
+async def insert(database: Database, project: str, *ids: str) -> list[str]:
+    values = {"project": project, "ids": list(ids)}
+    return list((await database.execute(INSERT, values, project_id=project)).scalars())
+
+
+async def notes(database: Database, project: str) -> list[str]:
+    result = await database.execute(NOTES, {"project": project}, project_id=project)
+    return list(result.scalars())
+
+
+async def test_project_sees_its_own_rows_only_on_one_connection_in_turn(
+    urls: ServiceDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=1)
+    try:
+        assert await insert(database, P, "1", "2") == ["1", "2"]
+        assert await insert(database, Q, "3") == ["3"]
+        # More often than PostgreSQL plans a statement for its values before it keeps one plan.
+        for _ in range(12):
+            assert await notes(database, P) == ["1", "2"]
+            assert await notes(database, Q) == ["3"]
+    finally:
+        await database.close()
+
+
+async def test_concurrent_statements_see_their_own_projects(database: Database) -> None:
+    projects = [f"project-{number}" for number in range(20)]
+    await asyncio.gather(*(insert(database, project, project) for project in projects))
+
+    results = await asyncio.gather(*(notes(database, project) for project in projects))
+
+    assert results == [[project] for project in projects]
+
+
+async def test_the_project_does_not_outlive_its_statement(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1)
+    try:
+        await insert(database, P, "1")
+        assert await database.system_query(ALL_NOTES) == []
+        async with database.transaction(project_id=Q) as connection:
+            assert (await connection.execute(ALL_NOTES)).all() == []
+        with pytest.raises(DBAPIError):
+            await database.execute(
+                text("SELECT 1 / 0 WHERE :project <> ''"), {"project": P}, project_id=P
+            )
+        assert await database.system_query(ALL_NOTES) == []
+    finally:
+        await database.close()
+
+
+async def test_row_cannot_be_given_to_another_project(database: Database) -> None:
+    statement = text(
+        "INSERT INTO example.notes (project_id, note_id, body) SELECT 'project-b', :project, ''"
+    )
+    with pytest.raises(DBAPIError) as refused:
+        await database.execute(statement, {"project": P}, project_id=P)
+    assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
+
+
+async def test_the_tenant_is_the_project_whatever_the_values_say(database: Database) -> None:
+    await insert(database, P, "1")
+    result = await database.execute(NOTES, {"project": Q}, project_id=P)
+    assert list(result.scalars()) == ["1"]
+
+
+async def test_statement_without_a_project_is_refused(database: Database) -> None:
+    with pytest.raises(MissingTenantError):
+        await database.execute(NOTES, {"project": P})
+    with pytest.raises(MissingTenantError):
+        await database.execute(NOTES, {"project": "a'b"}, project_id="a'b")
+    with pytest.raises(ArgumentError):
+        await database.execute(ALL_NOTES, {"project": P}, project_id=P)
+    assert database.statistics.statements == 0
+
+
+async def test_statement_takes_effect_as_a_whole_or_not_at_all(database: Database) -> None:
+    await insert(database, P, "2")
+    with pytest.raises(IntegrityError):
+        await insert(database, P, "1", "2")
+    assert await notes(database, P) == ["2"]
+
+
+async def test_statement_is_one_message_to_the_server(urls: ServiceDatabase) -> None:
+    queries: list[str] = []
+
+    def log(adapted: Any, _record: Any) -> None:
+        adapted.driver_connection.add_query_logger(record)
+
+    def record(logged: LoggedQuery) -> None:
+        queries.append(logged.query)
+
+    event.listen(Pool, "connect", log)
+    database = Database(urls.service_url, pool_size=1)
+    try:
+        await notes(database, P)
+        await asyncio.sleep(0.01)  # the driver logs in a later step of the loop
+        queries.clear()
+        await notes(database, Q)
+        await asyncio.sleep(0.01)
+    finally:
+        event.remove(Pool, "connect", log)
+        await database.close()
+    # The driver logs everything but what is prepared, such as BEGIN and what it asks the catalogue.
+    assert queries == []
+    assert (database.statistics.round_trips, database.statistics.alone) == (2, 2)
+
+
+async def test_poolers_without_prepared_statements_get_a_transaction(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, prepared_statements=0)
+    try:
+        await insert(database, P, "1")
+        assert await notes(database, P) == ["1"]
+        assert await notes(database, Q) == []
+        assert (await database.system_query(text("SELECT 1 AS one")))[0].one == 1
+        statistics = database.statistics
+        assert (statistics.alone, statistics.commits) == (0, 4)
+    finally:
+        await database.close()
+
+
+async def test_statement_that_lost_its_connection_is_repeated_only_if_it_reads(
+    urls: ServiceDatabase,
+) -> None:
+    for read_only, connections in ((False, 1), (True, 2)):
+        database = Database(urls.service_url, pool_size=1)
+        try:
+            with pytest.raises(UnavailableError):
+                await database.execute(
+                    END_OWN_SESSION, {"project": P}, project_id=P, read_only=read_only
+                )
+            assert database.statistics.connections == connections
+            assert await insert(database, P, f"{read_only}") == [f"{read_only}"]
+        finally:
+            await database.close()
+
+
+async def test_connection_that_was_closed_in_the_pool_is_replaced(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, idle_timeout=0.1)
+    try:
+        for number in range(3):
+            await insert(database, P, str(number))
+            await eventually(lambda: _has_no_session(urls.admin_url))
+        assert await notes(database, P) == ["0", "1", "2"]
+    finally:
+        await database.close()
+
+
+async def _has_no_session(url: str) -> bool:
+    sessions = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE application_name = 'strata' AND datname = current_database()"
+    )
+    return bool(await fetch_value(url, sessions) == 0)
+
+
+async def test_cancelled_statement_is_ended_and_leaves_its_connection_usable(
+    urls: ServiceDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=1)
+    slow = text(
+        "INSERT INTO example.notes (project_id, note_id, body)"
+        " SELECT :project, '1', '' FROM pg_sleep(30)"
+    )
+    try:
+        statement = asyncio.create_task(database.execute(slow, {"project": P}, project_id=P))
+        await asyncio.sleep(0.2)
+        statement.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await statement
+        async with asyncio.timeout(10):
+            assert await notes(database, P) == []
+        assert database.statistics.connections == 1
+    finally:
+        await database.close()
+
+
+async def test_statement_that_takes_too_long_is_ended(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, statement_timeout=0.1)
+    try:
+        with pytest.raises(DeadlineExceededError):
+            await database.execute(
+                text("SELECT pg_sleep(30), :project"), {"project": P}, project_id=P
+            )
+        assert await notes(database, P) == []
+    finally:
+        await database.close()
+
+
+async def test_system_statement_has_no_tenant(database: Database) -> None:
+    await insert(database, P, "1")
+    changed = await database.system_execute(text("UPDATE example.notes SET body = 'x'"))
+    assert changed.rowcount == 0
