@@ -13,6 +13,7 @@ from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.run_tokens import RunTokenAuthenticator
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
+from strata.gateway.due_work import DueKind, DueWork
 from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
@@ -133,7 +134,6 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         owner=owner,
         terms=DispatchTerms(
             heartbeat_s=timing.HEARTBEAT_S,
-            poll_s=timing.POLL_S,
             max_attempts=timing.MAX_ATTEMPTS,
             max_runs=settings.runs_at_once,
             max_memory_runs=settings.memory_runs_at_once,
@@ -148,7 +148,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     )
     stack.push_async_callback(dispatcher.close)
     queue = RunQueue(worker, wiring.telemetry)
-    defaults = DefaultAnswers(store, dispatcher.accept, poll_s=timing.POLL_S)
+    defaults = DefaultAnswers(store, dispatcher.accept)
     limiter = RateLimiter(
         wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
     )
@@ -194,7 +194,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         cancel_run=runs.cancel_run_of,
     )
     schedules = ScheduleServicer(schedule_store, agents)
-    schedule_runner = ScheduleRunner(schedule_store, dispatcher.look, poll_s=timing.POLL_S)
+    schedule_runner = ScheduleRunner(schedule_store, dispatcher.look)
 
     resolver = SystemResolver()
     stack.callback(resolver.close)
@@ -214,8 +214,16 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     )
     webhook_secrets = WebhookSecrets(settings.envelope())
     webhooks = WebhookServicer(webhook_store, store, agents, webhook_secrets, guard)
-    webhook_sender = WebhookSender(
-        webhook_store, store, webhook_secrets, fetcher, SendTerms(poll_s=timing.POLL_S)
+    webhook_sender = WebhookSender(webhook_store, store, webhook_secrets, fetcher, SendTerms())
+    due_work = DueWork(
+        worker,
+        {
+            DueKind.RUNS: dispatcher.look,
+            DueKind.APPROVALS: defaults.wake,
+            DueKind.SCHEDULES: schedule_runner.wake,
+            DueKind.DELIVERIES: webhook_sender.wake,
+        },
+        poll_s=timing.POLL_S,
     )
 
     retention = RetentionWorker(
@@ -266,6 +274,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         background=(
             dispatcher.keep_leases,
             dispatcher.take_over,
+            due_work.keep_looking,
             defaults.keep_answering,
             schedule_runner.keep_starting,
             webhook_sender.keep_sending,

@@ -47,6 +47,25 @@ class IdlePause:
                 self.note(worked=True)
 
 
+async def keep_working(
+    work: Callable[[], Awaitable[object]], wake: asyncio.Event, problem: str
+) -> None:
+    """Calls a function each time that an event is set, until it is cancelled.
+
+    Args:
+        work: Does the work that waits.
+        wake: Says that there may be work; it is cleared before each call.
+        problem: What is logged if a call raises a `StrataError`, after which it waits again.
+    """
+    while True:
+        await wake.wait()
+        wake.clear()
+        try:
+            await work()
+        except StrataError as error:
+            _log.warning(problem, error=repr(error))
+
+
 async def keep_polling(poll: Callable[[], Awaitable[object]], every_s: float, problem: str) -> None:
     """Calls a function periodically until it is cancelled.
 

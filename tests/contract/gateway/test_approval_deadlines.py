@@ -56,7 +56,7 @@ def giving(store: PostgresRunStore) -> tuple[DefaultAnswers, list[Dispatch]]:
             started.append(accepted.dispatch)
         return accepted
 
-    return DefaultAnswers(store, accept, poll_s=1), started
+    return DefaultAnswers(store, accept), started
 
 
 async def test_before_its_deadline_nothing_is_approved(gateways: Gateways) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import TextClause, text
 
 from contract.gateway.stores import Gateways
 from gateway_records import WELL, events, fence_of, new_run
+from strata.gateway.due_work import ANY_DUE
 from strata.gateway.runs.store import statements
 
 
@@ -150,7 +151,13 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
 
 
 @pytest.mark.parametrize(
-    "look", [statements.ANY_TO_CLAIM, statements.ANY_MEMORY_RUN_TO_CLAIM], ids=["runs", "memory"]
+    "look",
+    [
+        statements.ANY_TO_CLAIM,
+        statements.ANY_MEMORY_RUN_TO_CLAIM,
+        text(f"SELECT {', '.join(ANY_DUE.values())}"),
+    ],
+    ids=["runs", "memory", "all"],
 )
 async def test_look_for_waiting_runs_reads_no_ended_runs(
     gateways: Gateways, look: TextClause

@@ -91,7 +91,7 @@ async def test_of_many_gateways_one_starts_the_run_of_a_tick(gateways: Gateways)
     schedule = await store_of(gateways).create(PROJECT, new_schedule())
     tick = await set_back(gateways, schedule, 5)
     runners = [
-        ScheduleRunner(store_of(gateways, runs), lambda: None, poll_s=1)
+        ScheduleRunner(store_of(gateways, runs), lambda: None)
         for runs in (gateways.first, gateways.second, gateways.short) * 3
     ]
     assert sum(await asyncio.gather(*(runner.start_due() for runner in runners))) == 1
@@ -293,9 +293,9 @@ async def test_a_project_with_too_many_open_runs_has_the_tick_when_there_is_spac
     await set_back(gateways, schedule, 5)
     with pytest.raises(ResourceExhaustedError):
         await store.fire(PROJECT, schedule.id)
-    assert await ScheduleRunner(store, lambda: None, poll_s=1).start_due() == 0
+    assert await ScheduleRunner(store, lambda: None).start_due() == 0
     await gateways.first.finish(fences[0], WELL, events(1), take_next=False)
-    assert await ScheduleRunner(store, lambda: None, poll_s=1).start_due() == 1
+    assert await ScheduleRunner(store, lambda: None).start_due() == 1
 
 
 async def test_a_schedule_for_one_time_is_finished_after_it(gateways: Gateways) -> None:
@@ -409,7 +409,7 @@ async def test_one_schedule_that_fails_holds_up_no_other(
         return due(self, since, now, most)
 
     monkeypatch.setattr(Timing, "due", failing)
-    assert await ScheduleRunner(store, lambda: None, poll_s=1).start_due() == 1
+    assert await ScheduleRunner(store, lambda: None).start_due() == 1
 
 
 async def test_new_times_are_checked_against_the_clock_of_the_database(gateways: Gateways) -> None:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from strata.gateway.runs.dispatch.attempts import DispatchTerms
 from strata.gateway.runs.dispatch.dispatcher import Dispatcher
 from strata.shared.clock import SystemClock
 
@@ -29,7 +28,6 @@ async def test_a_dispatcher_that_is_woken_while_it_is_cancelled_ends(steps: int)
         nothing,
         SystemClock(),
         owner="gateway-1",
-        terms=DispatchTerms(poll_s=600),
     )
     task = asyncio.create_task(dispatcher.take_over())
     await asyncio.sleep(0.01)

@@ -1,18 +1,19 @@
 """Starts the runs of due schedules.
 
-Every gateway polls for due schedules. One transaction locks a schedule, records its tick, queues
-the run and sets the next time. So exactly one gateway processes a tick, and if that gateway dies
-meanwhile the tick stays due.
+Every gateway polls for due schedules (`strata.gateway.due_work`). One transaction locks a schedule,
+records its tick, queues the run and sets the next time. So exactly one gateway processes a tick,
+and if that gateway dies meanwhile the tick stays due.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from strata.gateway.schedules.domain import DueSchedule, ScheduleStore
 from strata.protocol.errors import ResourceExhaustedError, StrataError
 from strata.shared.logs import get_logger
-from strata.shared.polling import keep_polling
+from strata.shared.polling import keep_working
 
 _BATCH = 50
 
@@ -25,19 +26,20 @@ class ScheduleRunner:
     Args:
         store: The schedules.
         on_started: Called after a run was queued, to look for runs that may start.
-        poll_s: Seconds between two polls.
     """
 
-    def __init__(
-        self, store: ScheduleStore, on_started: Callable[[], None], *, poll_s: float
-    ) -> None:
+    def __init__(self, store: ScheduleStore, on_started: Callable[[], None]) -> None:
         self._store = store
         self._on_started = on_started
-        self._poll_s = poll_s
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Says that schedules are due."""
+        self._wake.set()
 
     async def keep_starting(self) -> None:
-        """Starts due runs until it is cancelled."""
-        await keep_polling(self.start_due, self._poll_s, "schedules not polled")
+        """Starts due runs each time it is woken, until it is cancelled."""
+        await keep_working(self.start_due, self._wake, "due schedules not started")
 
     async def start_due(self) -> int:
         """Processes the schedules that are due now; returns how many runs were queued here."""

@@ -39,6 +39,7 @@ from strata.protocol.errors import (
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
+from strata.shared.waiting_work import any_row_sql
 
 MAX_MISSED = 100
 """Most missed ticks to record after an outage; the newest ones are recorded."""
@@ -116,9 +117,12 @@ SELECT tick_time, outcome, run_id, reason, create_time FROM gateway.schedule_tic
  ORDER BY tick_time DESC LIMIT :limit
 """)
 # By the worker, over all projects and few columns.
-_DUE = text("""
+_IS_DUE = "state = 'ACTIVE' AND next_time <= now()"
+ANY_SCHEDULE_DUE = any_row_sql("gateway.schedules", _IS_DUE, order="next_time")
+"""SQL expression: whether a schedule is due."""
+_DUE = text(f"""
 SELECT project_id, id, next_time FROM gateway.schedules
- WHERE state = 'ACTIVE' AND next_time <= now()
+ WHERE {_IS_DUE}
    AND (next_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
  ORDER BY next_time, id LIMIT :limit
 """)

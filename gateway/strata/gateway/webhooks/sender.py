@@ -11,14 +11,13 @@ from datetime import UTC
 
 from strata.gateway.runs.convert.runs import run_to_pb
 from strata.gateway.runs.domain.runs import NO_STOP_REASON, Run, RunStore
-from strata.gateway.runs.domain.timing import POLL_S
 from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import DataLossError, StrataError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
-from strata.shared.polling import keep_polling
+from strata.shared.polling import keep_working
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
 
@@ -34,13 +33,11 @@ class SendTerms:
     """Limits for sending deliveries.
 
     Attributes:
-        poll_s: Seconds between two polls.
         max_concurrent: Most concurrent deliveries of this gateway.
         max_concurrent_of_project: Most concurrent deliveries of one project, so that slow receivers
             do not block other projects.
     """
 
-    poll_s: float = POLL_S
     max_concurrent: int = 64
     max_concurrent_of_project: int = 8
 
@@ -71,13 +68,19 @@ class WebhookSender:
         self._terms = terms
         self._active: Counter[str] = Counter()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Says that deliveries are due."""
+        self._wake.set()
 
     async def keep_sending(self) -> None:
-        """Sends due deliveries until it is cancelled, which also cancels active deliveries."""
+        """Sends due deliveries each time it is woken, until it is cancelled.
+
+        A cancellation also cancels active deliveries.
+        """
         try:
-            await keep_polling(
-                self.send_due, self._terms.poll_s, "deliveries of webhooks not polled"
-            )
+            await keep_working(self.send_due, self._wake, "due deliveries of webhooks not sent")
         finally:
             for task in self._tasks.values():
                 task.cancel()

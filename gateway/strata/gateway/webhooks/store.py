@@ -27,9 +27,14 @@ from strata.protocol.errors import (
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.project_turns import PendingInTurn
+from strata.shared.waiting_work import any_row_sql
 
 # Seconds after which an attempt of a dead gateway is repeated; longer than any attempt takes.
 LEASE_S = 120.0
+
+_DUE = "state = 'PENDING' AND next_time <= now()"
+ANY_DELIVERY_DUE = any_row_sql("gateway.webhook_deliveries", _DUE)
+"""SQL expression: whether a delivery is due."""
 
 _WEBHOOK = "id, url, events, agent_id, run_id, enabled, create_time"
 _DELIVERY = """id, webhook_id, run_id, event, state, attempts, tries, next_time, last_status,
@@ -122,7 +127,7 @@ class PostgresWebhookStore:
         self._due = PendingInTurn(
             worker,
             "gateway.webhook_deliveries",
-            "state = 'PENDING' AND next_time <= now()",
+            _DUE,
             "next_time",
         )
 

@@ -16,8 +16,10 @@ from strata.archival.search.index import (
 from strata.archival.search.rebuilds import ArchiveRebuild, ChunkTexts, PassageTexts
 from strata.archival.settings import ArchivalSettings
 from strata.archival.store import ChunkQueue, PendingPassages
+from strata.archival.store.chunk_queue import ABANDONED_AFTER, ANY_WAITING_SET
 from strata.archival.store.contents import ChunkContents, PassageContents
 from strata.archival.store.embedding_assignment import SCHEMA, EmbeddingAssignments
+from strata.archival.store.pending_passages import ANY_PENDING_PASSAGE
 from strata.shared.db import Database
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.engines import open_models, open_vectors
@@ -37,6 +39,7 @@ from strata.shared.search.vectors import VectorIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
 from strata.shared.service import Wiring
 from strata.shared.telemetry import Telemetry
+from strata.shared.waiting_work import WaitingWork
 
 # Passages embedded and written in one step: bulk uploads need few steps.
 _INDEX_BATCH = 128
@@ -133,7 +136,21 @@ async def wire(
         ),
         "files": ManagedIndex(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
     }
-    upkeep = index_upkeep(settings, ledger, models, backlogs, rebuilds, offered, reindex=reindex)
+    work = WaitingWork(
+        worker,
+        {"passages": ANY_PENDING_PASSAGE, "files": ANY_WAITING_SET},
+        {"abandoned": ABANDONED_AFTER},
+    )
+    upkeep = index_upkeep(
+        settings,
+        ledger,
+        models,
+        backlogs,
+        rebuilds,
+        offered,
+        find_work=work.find,
+        reindex=reindex,
+    )
     embedder = await models.get(models.default.id)
     return Indexes(
         embedder,

@@ -13,6 +13,7 @@ from strata.archival.store.rows import chunk_columns, to_chunk
 from strata.shared.db import Database
 from strata.shared.project_turns import Turns, projects_in_turn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
+from strata.shared.waiting_work import any_row_sql
 
 # In each project the longest waiting set first. A claim holds an advisory lock until its
 # transaction ends, at the latest with its process; other replicas skip the set. Candidates are
@@ -21,6 +22,10 @@ _WAITING = (
     "(state <> 'serving' OR indexed_count < chunk_count)"
     " AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))"
 )
+ABANDONED_AFTER = timedelta(hours=1)
+"""Age without a new chunk after which an upload is dropped."""
+ANY_WAITING_SET = any_row_sql("archival.chunk_sets", _WAITING)
+"""SQL expression: whether a set waits for the indexer; with the parameter ``abandoned``."""
 _CLAIM = text(
     f"""
     WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _WAITING)},
@@ -95,7 +100,7 @@ class ChunkQueue:
         self,
         database: Database,
         worker: Database,
-        abandoned_after: timedelta = timedelta(hours=1),
+        abandoned_after: timedelta = ABANDONED_AFTER,
     ) -> None:
         self._database = database
         self._worker = worker
@@ -166,8 +171,7 @@ class ChunkQueue:
     async def lag(self) -> IndexLag:
         """Returns the lag of the index: chunks, and seconds since the oldest file's last step."""
         bound = {"after": "", "projects": MOST_COUNTED, "most": MOST_COUNTED}
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(_LAG, bound)).one()
+        row = (await self._worker.system_query(_LAG, bound))[0]
         return IndexLag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
 
     async def index_all_again(self) -> int:

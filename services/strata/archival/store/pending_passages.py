@@ -13,7 +13,11 @@ from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
 from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
+from strata.shared.waiting_work import any_row_sql
 
+_PENDING = "indexed_revision < revision"
+ANY_PENDING_PASSAGE = any_row_sql("archival.passages", _PENDING)
+"""SQL expression: whether a passage waits for the indexer."""
 _LOAD = text(
     f"""
     SELECT {PASSAGE_COLUMNS}, v.model, v.vector FROM archival.passages p
@@ -50,9 +54,7 @@ class PendingPassages:
     def __init__(self, database: Database, worker: Database) -> None:
         self._database = database
         self._worker = worker
-        self._in_turn = PendingInTurn(
-            worker, "archival.passages", "indexed_revision < revision", "update_time"
-        )
+        self._in_turn = PendingInTurn(worker, "archival.passages", _PENDING, "update_time")
 
     async def find(self, limit: int) -> PendingBatch:
         """Returns pending passages; projects take turns."""
@@ -60,21 +62,18 @@ class PendingPassages:
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:
         """Returns passages of a project, including deleted ones, with supplied vectors."""
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = await connection.execute(_LOAD, {"project": project_id, "ids": list(ids)})
-            return [_to_passage(row) for row in rows]
+        values = {"project": project_id, "ids": list(ids)}
+        rows = await self._database.execute(_LOAD, values, project_id=project_id, read_only=True)
+        return [_to_passage(row) for row in rows]
 
     async def done(self, project_id: str, passages: Sequence[Passage]) -> None:
         """Records that these revisions are indexed; deletes the rows of purged passages."""
-        async with self._database.transaction(project_id=project_id) as connection:
-            await connection.execute(
-                _DONE,
-                {
-                    "project": project_id,
-                    "ids": [passage.id for passage in passages],
-                    "revisions": [passage.revision for passage in passages],
-                },
-            )
+        values = {
+            "project": project_id,
+            "ids": [passage.id for passage in passages],
+            "revisions": [passage.revision for passage in passages],
+        }
+        await self._database.execute(_DONE, values, project_id=project_id)
 
     async def lag(self) -> IndexLag:
         """Returns the lag of the index."""

@@ -1,7 +1,7 @@
 """The worker that processes files: converts uploads to text, indexes them, removes deleted ones.
 
-An upload in this process wakes it. It also polls for work of other replicas, and for work
-that a crash left unfinished.
+An upload in this process wakes it. It also polls, with one statement for all kinds of work, for
+what other replicas or a crash left unfinished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import BinaryIO
 from strata.core_memory.files.index_sync import FileIndexSync
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
-from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
+from strata.core_memory.files.store.queue import ClaimedContent, FileQueue, FileWork
 from strata.core_memory.files.text_extraction.formats import Format
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
@@ -177,7 +177,7 @@ class Ingest:
     Args:
         reader: Converts files to text.
         index_sync: Sends files to the index.
-        queue: Removes abandoned uploads.
+        queue: Finds work, and removes abandoned uploads.
         options: See `IngestOptions`.
     """
 
@@ -196,6 +196,7 @@ class Ingest:
         self._read = asyncio.Event()
         self._sent = asyncio.Event()
         self._deleted = asyncio.Event()
+        self._busy = asyncio.Event()
 
     def wake(self) -> None:
         """Wakes the worker after an upload or a deletion."""
@@ -211,6 +212,7 @@ class Ingest:
             group.create_task(self._keep(self._send_next, self._read))
             group.create_task(self._keep(self._follow, self._sent))
             group.create_task(self._keep(self._index_sync.drop_next, self._deleted))
+            group.create_task(self._keep_looking())
             group.create_task(
                 keep_polling(
                     self._delete_abandoned_uploads,
@@ -250,17 +252,16 @@ class Ingest:
         Args:
             work: Returns True if there may be more, False if there was nothing, and None if there
                 is something to look at after the poll interval.
-            wake: Ends the pause after a call, which is longer while there is nothing.
+            wake: Ends the pause after a call. While there is nothing, only this does.
         """
         pause = poll = self._options.poll
-        idle_pause = IdlePause(poll)
         while True:
             wake.clear()
             try:
                 worked = await work()
-                idle_pause.note(worked=worked is not False)
                 if worked:
                     pause = poll
+                    self._busy.set()
                     continue
             except StrataError as error:
                 _log.warning(
@@ -271,8 +272,34 @@ class Ingest:
                 )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
+                self._busy.set()
                 continue
-            await idle_pause.wait(wake)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(poll if worked is None else None):
+                    await wake.wait()
+
+    async def _keep_looking(self) -> None:
+        """Wakes the tasks that have work, less often while there is none."""
+        wakes = {
+            FileWork.READ: self._uploaded,
+            FileWork.SEND: self._read,
+            FileWork.FOLLOW: self._sent,
+            FileWork.DROP: self._deleted,
+        }
+        poll = self._options.poll
+        idle_pause = IdlePause(poll)
+        while True:
+            await idle_pause.wait(self._busy)
+            if self._busy.is_set():
+                # What was put off by the work that has just been done is due soon.
+                self._busy.clear()
+                await asyncio.sleep(poll)
+            try:
+                for kind in await self._queue.find_work():
+                    wakes[kind].set()
+            except StrataError as error:
+                _log.warning("files are not looked for", error=repr(error))
+            idle_pause.note(worked=False)
 
 
 def _spool(file_format: Format, size: int) -> BinaryIO:

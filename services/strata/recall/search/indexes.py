@@ -16,6 +16,7 @@ from strata.recall.search.rebuilds import MessageTexts
 from strata.recall.settings import RecallSettings
 from strata.recall.store import DeletedMessages, PendingMessages
 from strata.recall.store.contents import MessageContents
+from strata.recall.store.pending_messages import index_work
 from strata.shared.db import Database
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.engines import open_models, open_vectors
@@ -105,6 +106,7 @@ def wire(
         [backlog],
         {slot_of(MESSAGES): whole},
         {"messages": ManagedIndex(routes, whole, texts.count, pending.lag)},
+        find_work=index_work(worker).find,
         polled=deleted,
         reindex=reindex,
     )

@@ -13,7 +13,9 @@ from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
 from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
+from strata.shared.waiting_work import WaitingWork, any_row_sql
 
+_PENDING = "index_state = 'pending'"
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
     " FROM unnest(CAST(:ids AS text[])) AS indexed (indexed_id)"
@@ -24,12 +26,11 @@ _ALL_AGAIN = text(
 )
 # Another replica may still write messages that it read before the agent was deleted. So the
 # agent is removed again when no such write can be running any more.
+_SWEEPABLE = "(NOT swept OR delete_time < now() - CAST(:settled AS interval))"
 _FORGOTTEN = text(
-    """
+    f"""
     SELECT project_id, agent_id, delete_time < now() - CAST(:settled AS interval) AS settled
-    FROM recall.forgotten_agents
-    WHERE NOT swept OR delete_time < now() - CAST(:settled AS interval)
-    LIMIT 100
+    FROM recall.forgotten_agents WHERE {_SWEEPABLE} LIMIT 100
     """
 )
 _SWEPT = text(
@@ -40,6 +41,19 @@ _SETTLED = text(
     "DELETE FROM recall.forgotten_agents WHERE project_id = :project AND agent_id = :agent"
     " AND delete_time < now() - CAST(:settled AS interval)"
 )
+
+SETTLED_AFTER = timedelta(minutes=10)
+"""Maximum duration of a write to the index."""
+
+
+def index_work(worker: Database) -> WaitingWork[str]:
+    """Returns what finds messages to index, and deleted messages and agents to remove."""
+    kinds = {
+        "messages": any_row_sql("recall.messages", _PENDING),
+        "deleted messages": any_row_sql("recall.forgotten_messages", _SWEEPABLE),
+        "deleted agents": any_row_sql("recall.forgotten_agents", _SWEEPABLE),
+    }
+    return WaitingWork(worker, kinds, {"settled": SETTLED_AFTER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +78,11 @@ class PendingMessages:
         self,
         database: Database,
         worker: Database,
-        settled_after: timedelta = timedelta(minutes=10),
+        settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
         self._database = database
         self._worker = worker
-        self._in_turn = PendingInTurn(
-            worker, "recall.messages", "index_state = 'pending'", "create_time"
-        )
+        self._in_turn = PendingInTurn(worker, "recall.messages", _PENDING, "create_time")
         self._settled = settled_after
 
     async def find(self, limit: int) -> PendingBatch:
@@ -79,15 +91,15 @@ class PendingMessages:
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Message]:
         """Returns messages of a project."""
-        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = await connection.execute(BY_ID, {"project": project_id, "ids": list(ids)})
-            return [to_message(row) for row in rows]
+        values = {"project": project_id, "ids": list(ids)}
+        rows = await self._database.execute(BY_ID, values, project_id=project_id, read_only=True)
+        return [to_message(row) for row in rows]
 
     async def done(self, project_id: str, ids: Sequence[str]) -> list[str]:
         """Records that messages are indexed; returns those that were deleted meanwhile."""
-        async with self._database.transaction(project_id=project_id) as connection:
-            rows = await connection.execute(_DONE, {"project": project_id, "ids": list(ids)})
-            there = {row.id for row in rows}
+        values = {"project": project_id, "ids": list(ids)}
+        rows = await self._database.execute(_DONE, values, project_id=project_id)
+        there = {row.id for row in rows}
         return [id_ for id_ in ids if id_ not in there]
 
     async def index_all_again(self) -> int:

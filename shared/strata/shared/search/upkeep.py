@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.shared.search.embedding import EmbeddingModels
@@ -42,6 +42,7 @@ def index_upkeep(
     rebuilds: Mapping[str, Rebuildable],
     indexes: Mapping[str, ManagedIndex],
     *,
+    find_work: Callable[[], Awaitable[object]],
     polled: Sequence[Backlog] = (),
     reindex: ReindexConfig | None = None,
 ) -> IndexUpkeep:
@@ -54,14 +55,17 @@ def index_upkeep(
         backlogs: The texts to index, in the order of processing.
         rebuilds: What can be rebuilt, by slot.
         indexes: What operators see and rebuild, by its name on the wire.
+        find_work: See `Indexer`.
         polled: See `Indexer`.
         reindex: Configuration of rebuilds; by default with the grace period of the settings.
     """
-    indexer = Indexer(backlogs, poll=INDEX_POLL_S, polled=polled, rarely_when_idle=True)
+    indexer = Indexer(
+        backlogs, poll=INDEX_POLL_S, polled=polled, rarely_when_idle=True, find_work=find_work
+    )
     reindex = reindex or ReindexConfig(settings.reindex_grace_s)
     driver = Reindexer(ledger, rebuilds, reindex, indexer.quiet)
     upgrade = SupersededModel(ledger, models, indexes)
-    reindexer = Indexer([upgrade, driver], poll=INDEX_POLL_S * POLL_FACTOR)
+    reindexer = Indexer([upgrade, driver], poll=INDEX_POLL_S * POLL_FACTOR, rarely_when_idle=True)
     admin = IndexAdmin(
         ledger, models, indexes, allowed=settings.reindex_by_key, wake=reindexer.wake
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest_asyncio
 
 from strata.core_memory.files.ingest import Ingest, IngestOptions
+from strata.core_memory.files.store.queue import FileWork
 from unit.loop_time import put_forward
 
 POLL_S = 60.0
@@ -20,8 +21,13 @@ class CountedWork:
 
     def __init__(self) -> None:
         self.looks: Counter[str] = Counter()
+        self.waiting: frozenset[FileWork] = frozenset()
         self.files_wait = False
         self.has_file = False
+
+    async def find_work(self) -> frozenset[FileWork]:
+        self.looks["all"] += 1
+        return self.waiting
 
     async def read_next(self) -> bool:
         self.looks["read"] += 1
@@ -70,10 +76,27 @@ async def ingest(work: CountedWork) -> AsyncIterator[Ingest]:
 async def test_worker_without_files_looks_less_often(ingest: Ingest, work: CountedWork) -> None:
     await work.after(0)
     kinds = ("read", "send", "follow", "drop")
-    assert await work.after(POLL_S + 1) == Counter(dict.fromkeys(kinds, 1))
-    assert await work.after(POLL_S + 1) == Counter()
+    assert work.looks == Counter(dict.fromkeys(kinds, 1))
+    work.looks.clear()
+    assert await work.after(*[POLL_S + 1] * 7) == Counter(all=3), "after 1, 2 and 4 pauses"
     ingest.wake()
     assert await work.after(0) == Counter(read=1, send=1, drop=1)
+
+
+async def test_one_look_finds_what_another_replica_has_left(
+    ingest: Ingest, work: CountedWork
+) -> None:
+    await work.after(0)
+    work.waiting = frozenset({FileWork.READ, FileWork.DROP})
+    assert await work.after(POLL_S + 1) == Counter(all=1, read=1, drop=1)
+
+
+async def test_after_work_the_next_look_is_soon(ingest: Ingest, work: CountedWork) -> None:
+    await work.after(*[8 * POLL_S + 1] * 4)
+    work.has_file = True
+    ingest.wake()
+    assert (await work.after(0))["all"] == 0
+    assert (await work.after(POLL_S + 1))["all"] == 1
 
 
 async def test_indexing_of_a_file_is_followed_at_every_poll(

@@ -86,3 +86,30 @@ async def test_backlogs_without_texts_are_looked_at_less_often_until_a_commit() 
         assert [await looks_after(seconds) for seconds in (0, 61)] == [5, 6]
     finally:
         running.cancel()
+
+
+async def test_one_question_at_a_poll_takes_the_place_of_a_look_at_each_backlog() -> None:
+    backlogs, questions, waits = [CountedBacklog(), CountedBacklog()], 0, False
+
+    async def find_work() -> bool:
+        nonlocal questions
+        questions += 1
+        return waits
+
+    indexer = Indexer(backlogs, poll=60, find_work=find_work)
+    running = asyncio.create_task(indexer.run())
+
+    async def looks_after(seconds: float) -> list[int]:
+        put_forward(seconds)
+        await asyncio.sleep(0.01)
+        return [questions, *(backlog.looks for backlog in backlogs)]
+
+    try:
+        assert await looks_after(0) == [0, 1, 1], "at the start without a question"
+        assert await looks_after(61) == [1, 1, 1]
+        waits = True
+        assert await looks_after(61) == [2, 2, 2]
+        indexer.wake()
+        assert await looks_after(0) == [2, 3, 3], "a commit needs no question"
+    finally:
+        running.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
-from strata.gateway.runs.domain.timing import HEARTBEAT_S, MAX_ATTEMPTS, POLL_S
+from strata.gateway.runs.domain.timing import HEARTBEAT_S, MAX_ATTEMPTS
 from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
 
 # Failures that count as failed attempts; transient ones are retried without counting.
@@ -20,7 +20,6 @@ class DispatchTerms:
 
     Attributes:
         heartbeat_s: See `HEARTBEAT_S`.
-        poll_s: See `POLL_S`.
         max_attempts: See `MAX_ATTEMPTS`.
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
@@ -35,7 +34,6 @@ class DispatchTerms:
     """
 
     heartbeat_s: float = HEARTBEAT_S
-    poll_s: float = POLL_S
     max_attempts: int = MAX_ATTEMPTS
     first_pause_s: float = 0.2
     longest_pause_s: float = 5.0

@@ -1,12 +1,13 @@
 """Answers requests for approval that their deadline approves.
 
-Every gateway polls for open requests with a passed deadline. The statement that accepts the
-answering run closes the request, so only one gateway answers it. If that gateway dies afterwards,
-another one takes over the run, as with any other.
+Every gateway polls for open requests with a passed deadline (`strata.gateway.due_work`). The
+statement that accepts the answering run closes the request, so only one gateway answers it. If that
+gateway dies afterwards, another one takes over the run, as with any other.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from strata.gateway.runs.convert.approvals import default_run
@@ -14,7 +15,7 @@ from strata.gateway.runs.domain.approvals import DueApproval
 from strata.gateway.runs.domain.runs import Accepted, NewRun, RunStore
 from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
-from strata.shared.polling import keep_polling
+from strata.shared.polling import keep_working
 
 _BATCH = 50
 
@@ -27,19 +28,20 @@ class DefaultAnswers:
     Args:
         store: Requests and runs.
         accept: Stores and starts a run, see `Dispatcher.accept`.
-        poll_s: Seconds between two look-ups.
     """
 
-    def __init__(
-        self, store: RunStore, accept: Callable[[NewRun], Awaitable[Accepted]], *, poll_s: float
-    ) -> None:
+    def __init__(self, store: RunStore, accept: Callable[[NewRun], Awaitable[Accepted]]) -> None:
         self._store = store
         self._accept = accept
-        self._poll_s = poll_s
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Says that requests are due."""
+        self._wake.set()
 
     async def keep_answering(self) -> None:
-        """Answers due requests until it is cancelled."""
-        await keep_polling(self.answer_due, self._poll_s, "deadlines of approvals not checked")
+        """Answers due requests each time it is woken, until it is cancelled."""
+        await keep_working(self.answer_due, self._wake, "deadlines of approvals not checked")
 
     async def answer_due(self) -> int:
         """Answers requests that are due now; returns how many this gateway has answered."""

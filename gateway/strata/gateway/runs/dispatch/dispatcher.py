@@ -195,19 +195,17 @@ class Dispatcher:
                 _log.warning("leases not renewed", error=repr(error))
 
     async def take_over(self) -> None:
-        """Claims queued and orphaned runs until it is cancelled."""
+        """Claims queued and orphaned runs, at first and each time it is woken, until cancelled."""
         while True:
             self._wake.clear()
             try:
                 await self._claim()
             except StrataError as error:
                 _log.warning("waiting runs not claimed", error=repr(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._terms.poll_s * _random_factor(0.2)):
-                    await self._wake.wait()
+            await self._wake.wait()
 
     def look(self) -> None:
-        """Looks for runs that may start at once, instead of at the next poll."""
+        """Looks for runs that may start."""
         self._wake.set()
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunSta
 from strata.shared.db import text_with_columns
 from strata.shared.project_turns import projects_in_turn
 from strata.shared.usage import COUNTS, FIELDS
+from strata.shared.waiting_work import any_row_sql
 
 
 def _states(states: Iterable[RunState]) -> str:
@@ -434,20 +435,18 @@ RETURNING id, attempt, state
 
 
 def _any(condition: str) -> str:
-    """Returns an SQL expression that says whether a run meets a condition.
-
-    The order has a partial index read for it. With EXISTS, PostgreSQL would read the whole table
-    where its statistics are from a moment in which many runs met the condition.
-    """
-    first = f"SELECT true FROM gateway.runs WHERE {condition} ORDER BY project_id LIMIT 1"
-    return f"coalesce(({first}), false)"
+    return any_row_sql("gateway.runs", condition)
 
 
-# Whether `CLAIM` may find a run, so that an idle gateway begins no transaction for it.
-ANY_TO_CLAIM = text(f"""
-SELECT {_any("state = 'QUEUED' AND kind <> 'SLEEPTIME'")}
-    OR {_any(f"state IN ({_ACTIVE}) AND lease_until < now()")}
-""")
+_RUN_TO_CLAIM = f"""{_any("state = 'QUEUED' AND kind <> 'SLEEPTIME'")}
+    OR {_any(f"state IN ({_ACTIVE}) AND lease_until < now()")}"""
+_MEMORY_RUN_TO_CLAIM = _any("state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
+
+ANY_RUN_DUE = f"{_RUN_TO_CLAIM} OR {_MEMORY_RUN_TO_CLAIM}"
+"""SQL expression: whether a run waits for a gateway that claims it."""
+
+# Whether `CLAIM` may find a run. It is cheaper, and most claims find none.
+ANY_TO_CLAIM = text(f"SELECT {_RUN_TO_CLAIM}")
 
 # Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
 # follow: the first of each project, then the second of each, and so on. Locked rows are skipped
@@ -517,9 +516,7 @@ SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, c
 """)
 
 # Whether `CLAIM_MEMORY_RUNS` may find a run.
-ANY_MEMORY_RUN_TO_CLAIM = text(f"""
-SELECT {_any("state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")}
-""")
+ANY_MEMORY_RUN_TO_CLAIM = text(f"SELECT {_MEMORY_RUN_TO_CLAIM}")
 
 # In the same order as other runs: the first of each project, then the second, and so on. Projects
 # whose memory agents used their tokens per hour wait; if the tokens per hour of the server are
@@ -604,9 +601,12 @@ UPDATE gateway.runs SET lease_until = now() - interval '1 second'
 RETURNING id
 """)
 
-DUE = text("""
+_APPROVAL_DUE = "default_approve AND decide_time IS NULL AND expire_time <= now()"
+ANY_APPROVAL_DUE = any_row_sql("gateway.approvals", _APPROVAL_DUE, order="expire_time")
+"""SQL expression: whether a deadline has passed that approves."""
+DUE = text(f"""
 SELECT project_id, id, expire_time FROM gateway.approvals
- WHERE default_approve AND decide_time IS NULL AND expire_time <= now()
+ WHERE {_APPROVAL_DUE}
    AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
  ORDER BY expire_time, id LIMIT :limit
 """)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -16,10 +17,15 @@ from sqlalchemy import TextClause, text
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.shared.db import Database
 from strata.shared.project_turns import Turns, projects_in_turn
+from strata.shared.waiting_work import WaitingWork, any_row_sql
 
 # Number of candidates per claim: rows that other replicas have locked are skipped.
 _TRIES = 8
 
+_UNREAD = "state = 'stored'"
+_UNSENT = "state = 'indexing' AND chunk_count = 0"
+_UNINDEXED = "state = 'indexing' AND chunk_count > 0"
+_DUE = "due_time <= clock_timestamp()"
 _FREE = "(lease_until IS NULL OR lease_until < clock_timestamp())"
 
 
@@ -56,7 +62,7 @@ def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> 
 _CLAIM_CONTENT = _claim_of(
     "core_memory.contents",
     "content_hash",
-    "state = 'stored'",
+    _UNREAD,
     "create_time",
     "project_id content_hash attempts",
 )
@@ -88,7 +94,7 @@ _NAME = text(
 _CLAIM_FILE = _claim_of(
     "core_memory.files",
     "id",
-    "state = 'indexing' AND chunk_count = 0",
+    _UNSENT,
     "update_time",
     "project_id id folder_id content_hash attempts",
 )
@@ -128,9 +134,9 @@ _POSTPONE = text(
     """
 )
 _WAITING = text(
-    """
+    f"""
     SELECT project_id, id, content_hash FROM core_memory.files
-    WHERE state = 'indexing' AND chunk_count > 0
+    WHERE {_UNINDEXED}
       AND (project_id, id) > (CAST(:project AS text), CAST(:id AS text))
     ORDER BY project_id, id LIMIT :count
     """
@@ -147,9 +153,7 @@ _PROGRESS = text(
       AND (f.chunk_count <> d.chunks OR f.indexed_count <> d.indexed OR d.indexed >= d.chunks)
     """
 )
-_UNINDEXABLE = text(
-    "SELECT DISTINCT project_id FROM core_memory.files WHERE state = 'indexing' AND chunk_count = 0"
-)
+_UNINDEXABLE = text(f"SELECT DISTINCT project_id FROM core_memory.files WHERE {_UNSENT}")
 _EXPLAIN = text(
     """
     UPDATE core_memory.files SET error = :error
@@ -158,11 +162,11 @@ _EXPLAIN = text(
 )
 # Dropped once when due, and again when no worker can still be sending chunks.
 _CLAIM_DROPPED = text(
-    """
+    f"""
     UPDATE core_memory.dropped_files d
     SET due_time = clock_timestamp() + make_interval(secs => :lease)
     FROM (
-        SELECT project_id, id FROM core_memory.dropped_files WHERE due_time <= clock_timestamp()
+        SELECT project_id, id FROM core_memory.dropped_files WHERE {_DUE}
         ORDER BY due_time LIMIT :count FOR UPDATE SKIP LOCKED
     ) due
     WHERE d.project_id = due.project_id AND d.id = due.id
@@ -189,6 +193,15 @@ _ABANDONED = text(
       AND create_time < clock_timestamp() - make_interval(secs => :age)
     """
 )
+
+
+class FileWork(StrEnum):
+    """A kind of work: read a content, send chunks, follow their indexing, drop a deleted file."""
+
+    READ = "read"
+    SEND = "send"
+    FOLLOW = "follow"
+    DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +260,19 @@ class FileQueue:
         self._database = database
         self._worker = worker
         self._contents, self._files = Turns(), Turns()
+        self._waiting_work = WaitingWork(
+            worker,
+            {
+                FileWork.READ: any_row_sql("core_memory.contents", f"{_UNREAD} AND {_FREE}"),
+                FileWork.SEND: any_row_sql("core_memory.files", f"{_UNSENT} AND {_FREE}"),
+                FileWork.FOLLOW: any_row_sql("core_memory.files", _UNINDEXED),
+                FileWork.DROP: any_row_sql("core_memory.dropped_files", _DUE, order="due_time"),
+            },
+        )
+
+    async def find_work(self) -> frozenset[FileWork]:
+        """Returns the kinds of work that may wait."""
+        return await self._waiting_work.find()
 
     async def claim_content(self, lease: float) -> ClaimedContent | None:
         """Claims, for `lease` seconds, the longest waiting content of the project in turn."""
@@ -333,8 +359,7 @@ class FileQueue:
 
     async def explain(self, error: str) -> int:
         """Stores an error with every file that waits to be sent; returns the number of files."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            projects = [row.project_id for row in await connection.execute(_UNINDEXABLE)]
+        projects = [row.project_id for row in await self._worker.system_query(_UNINDEXABLE)]
         count = 0
         for project in projects:
             async with self._database.transaction(project_id=project) as connection:
@@ -344,9 +369,9 @@ class FileQueue:
 
     async def claim_dropped(self, lease: float, count: int) -> list[DroppedFile]:
         """Claims deleted files and folders to remove from the index."""
-        async with self._worker.system_transaction() as connection:
-            rows = await connection.execute(_CLAIM_DROPPED, {"lease": lease, "count": count})
-            return [DroppedFile(row.project_id, row.id, row.is_last) for row in rows]
+        values = {"lease": lease, "count": count}
+        rows = await self._worker.system_execute(_CLAIM_DROPPED, values)
+        return [DroppedFile(row.project_id, row.id, row.is_last) for row in rows]
 
     async def dropped(self, files: Sequence[DroppedFile]) -> None:
         """Records that files were removed from the index."""
@@ -366,8 +391,7 @@ class FileQueue:
     async def _claim(self, statement: TextClause, turns: Turns, lease: float) -> Any:
         async def look(after: str) -> tuple[Any, str]:
             bound = {"lease": lease, "after": after, "projects": _TRIES, "tries": _TRIES}
-            async with self._worker.system_transaction() as connection:
-                row = (await connection.execute(statement, bound)).first()
+            row = (await self._worker.system_execute(statement, bound)).first()
             return row, row.project_id if row else ""
 
         return await turns.take(look)

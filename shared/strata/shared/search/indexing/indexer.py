@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -140,6 +140,8 @@ class Indexer:
         polled: Backlogs that are processed at polls only, not after each commit, because rows wait
             in them rarely.
         rarely_when_idle: Poll less often while no texts wait, see `IdlePause`.
+        find_work: Says whether any backlog may have texts. It is asked at a poll, so that one
+            query takes the place of one for each backlog; None looks at each.
         check_interval_s: Seconds between checks that the collections still exist.
     """
 
@@ -150,12 +152,14 @@ class Indexer:
         poll: float,
         polled: Sequence[Backlog] = (),
         rarely_when_idle: bool = False,
-        check_interval_s: float = 15.0,
+        find_work: Callable[[], Awaitable[object]] | None = None,
+        check_interval_s: float = 30.0,
     ) -> None:
         self._backlogs = backlogs
         self._polled = polled
         self._poll = poll
         self._rarely_when_idle = rarely_when_idle
+        self._find_work = find_work
         self._check_interval_s = check_interval_s
         self._wake = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -171,6 +175,7 @@ class Indexer:
         idle_pause = IdlePause(self._poll)
         checked = -self._check_interval_s
         polled = -self._poll
+        is_poll = False
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -178,10 +183,13 @@ class Indexer:
                     for backlog in (*self._backlogs, *self._polled):
                         await backlog.ensure()
                     checked = loop.time()
-                has_more = await self._advance(self._backlogs)
-                if loop.time() - polled >= self._poll:
-                    polled = loop.time()
-                    has_more |= await self._advance(self._polled)
+                has_more = False
+                if not is_poll or self._find_work is None or await self._find_work():
+                    has_more = await self._advance(self._backlogs)
+                    if loop.time() - polled >= self._poll:
+                        polled = loop.time()
+                        has_more |= await self._advance(self._polled)
+                is_poll = False
                 pause = self._poll
                 idle_pause.note(worked=has_more or not self._rarely_when_idle)
                 if has_more:
@@ -195,6 +203,7 @@ class Indexer:
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 continue
             await idle_pause.wait(self._wake)
+            is_poll = not self._wake.is_set()
             self._wake.clear()
 
     async def index_pending(self) -> bool:

@@ -1,0 +1,65 @@
+"""Finds work of all projects that is due at a time, or that another gateway has left.
+
+No process is woken for it. Each gateway polls for all kinds with one statement, and wakes the parts
+that have work; they claim it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from strata.gateway.runs.store.statements import ANY_APPROVAL_DUE, ANY_RUN_DUE
+from strata.gateway.schedules.store import ANY_SCHEDULE_DUE
+from strata.gateway.webhooks.store import ANY_DELIVERY_DUE
+from strata.shared.db import Database
+from strata.shared.polling import keep_polling
+from strata.shared.waiting_work import WaitingWork
+
+
+class DueKind(StrEnum):
+    """A kind of work: runs to claim, approvals by default, ticks of schedules, deliveries."""
+
+    RUNS = "runs"
+    APPROVALS = "approvals"
+    SCHEDULES = "schedules"
+    DELIVERIES = "deliveries"
+
+
+ANY_DUE: Mapping[DueKind, str] = {
+    DueKind.RUNS: ANY_RUN_DUE,
+    DueKind.APPROVALS: ANY_APPROVAL_DUE,
+    DueKind.SCHEDULES: ANY_SCHEDULE_DUE,
+    DueKind.DELIVERIES: ANY_DELIVERY_DUE,
+}
+"""For each kind the SQL expression that says whether there is some."""
+
+
+class DueWork:
+    """Wakes the parts of this gateway that have work.
+
+    Args:
+        worker: Connects with the worker role, which sees the queues of all projects.
+        wakes: For each kind, what wakes its part.
+        poll_s: Mean seconds between two polls.
+    """
+
+    def __init__(
+        self, worker: Database, wakes: Mapping[DueKind, Callable[[], None]], *, poll_s: float
+    ) -> None:
+        self._waiting = WaitingWork(worker, ANY_DUE)
+        self._wakes = wakes
+        self._poll_s = poll_s
+
+    async def keep_looking(self) -> None:
+        """Polls until it is cancelled."""
+        await keep_polling(self.look, self._poll_s, "due work not polled")
+
+    async def look(self) -> None:
+        """Polls once.
+
+        Raises:
+            UnavailableError: The database cannot be reached.
+        """
+        for kind in await self._waiting.find():
+            self._wakes[kind]()

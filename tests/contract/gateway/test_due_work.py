@@ -1,0 +1,87 @@
+"""The one statement with which a gateway finds work of every kind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from contract.gateway.stores import Gateways
+from gateway_records import PROJECT, WELL, events, new_run, taken
+from strata.gateway.due_work import DueKind, DueWork
+
+_SCHEDULE = """
+    INSERT INTO gateway.schedules (project_id, id, name, request_hash, organization_id, principal,
+        scopes, agent_id, conversation_id, payload, payload_hash, max_steps, on_approval,
+        on_overlap, cron, time_zone, state, next_time)
+    VALUES ($1, 'schedule-1', '', '', 'organization-1', 'key-1', '{}', 'agent-1',
+        'conversation-1', '', '', 0, '', '', '* * * * *', 'UTC', 'ACTIVE', $2)
+"""
+_APPROVAL = """
+    INSERT INTO gateway.approvals (project_id, id, agent_id, conversation_id, run_id, request,
+        expire_time, default_approve)
+    VALUES ($1, 'approval-1', 'agent-1', 'conversation-1', 'run-1', '', $2, true)
+"""
+_WEBHOOK = """
+    INSERT INTO gateway.webhooks (project_id, id, request_hash, url, events, agent_id, run_id,
+        sealed_secret)
+    VALUES ($1, 'webhook-1', '', 'https://hook.example', '{}', '', '', '')
+"""
+_DELIVERY = """
+    INSERT INTO gateway.webhook_deliveries (project_id, id, webhook_id, run_id, event, next_time)
+    VALUES ($1, 'delivery-1', 'webhook-1', 'run-1', 'run.completed', $2)
+"""
+
+
+async def woken(gateways: Gateways) -> list[DueKind]:
+    """Polls once; returns the kinds whose part was woken."""
+    kinds: list[DueKind] = []
+    wakes = {kind: lambda kind=kind: kinds.append(kind) for kind in DueKind}
+    await DueWork(gateways.worker, wakes, poll_s=1).look()
+    return kinds
+
+
+async def test_gateway_without_work_wakes_no_part_with_one_statement(gateways: Gateways) -> None:
+    before = gateways.worker.statistics.round_trips
+    assert await woken(gateways) == []
+    assert gateways.worker.statistics.round_trips - before == 1
+
+
+async def test_queued_run_and_run_of_a_dead_gateway_wake_the_dispatcher(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.short, "gateway-3")
+    # Its lease ends after 0.05 s; another gateway's lasts for ten seconds.
+    while await woken(gateways) != [DueKind.RUNS]:
+        pass
+    assert [run for _, run in await gateways.first.claim(5)] == [fence.run_id]
+    assert await woken(gateways) == []
+    await gateways.first.accept(new_run())
+    assert await woken(gateways) == [DueKind.RUNS]
+
+
+async def test_what_is_due_at_a_time_wakes_its_part_from_then_on(gateways: Gateways) -> None:
+    now = datetime.now(UTC)
+    connection = await asyncpg.connect(gateways.urls.admin_url)
+    try:
+        await connection.execute(_WEBHOOK, PROJECT)
+        for statement in (_SCHEDULE, _APPROVAL, _DELIVERY):
+            await connection.execute(statement, PROJECT, now + timedelta(hours=1))
+        assert await woken(gateways) == []
+        for table, column, kind in (
+            ("schedules", "next_time", DueKind.SCHEDULES),
+            ("approvals", "expire_time", DueKind.APPROVALS),
+            ("webhook_deliveries", "next_time", DueKind.DELIVERIES),
+        ):
+            update = f"UPDATE gateway.{table} SET {column} = $1"
+            await connection.execute(update, now - timedelta(seconds=1))
+            assert await woken(gateways) == [kind]
+            await connection.execute(update, now + timedelta(hours=1))
+    finally:
+        await connection.close()
+
+
+async def test_end_of_a_run_leaves_nothing_due(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert await woken(gateways) == []
