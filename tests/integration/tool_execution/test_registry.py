@@ -208,6 +208,42 @@ async def test_a_failed_tool_returns_its_error_to_the_model(registry: Any, tools
     assert "SystemExit" in value
 
 
+PRINTING = """
+import os
+import sys
+
+def report(fails: bool) -> int:
+    '''Prints what it does.'''
+    print("first\\nsecond", os.environ["API_KEY"], "\\0")
+    print("careful", file=sys.stderr)
+    print("x" * 10_000, file=sys.stderr)
+    return 1 // (not fails)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
+async def test_printed_lines_are_returned_beside_what_the_model_sees(
+    registry: Any, tools: Tools, fails: bool
+) -> None:
+    await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
+    tool = await upsert(registry, PRINTING, secret_names=["API_KEY"])
+    request = pb.RunToolRequest(tool_id=tool.id, arguments_json=json.dumps({"fails": fails}))
+    for response in (
+        await registry.RunTool(request),
+        await run(tools, "report", fails=fails),
+    ):
+        assert result_of(response)[0] is not fails
+        returned = response.tool_return
+        assert returned.stdout[0] == "first"
+        assert returned.stdout[1].startswith("second ")
+        assert "sk-one-two" not in returned.stdout[1]
+        assert "\0" not in returned.stdout[1]
+        assert returned.stderr[0] == "careful"
+        assert "characters left out" in "".join(returned.stderr)
+        assert sum(map(len, returned.stderr)) < 5_000
+        assert "second" not in returned.content
+
+
 async def test_a_run_that_meets_a_limit_is_data_and_names_it(registry: Any) -> None:
     async def dry(source: str, **options: Any) -> pb.RunToolResponse:
         answer: pb.RunToolResponse = await registry.RunTool(

@@ -19,6 +19,7 @@ from strata.shared.sandbox import (
 )
 from strata.shared.tool_schemas import parameters, text
 from strata.tool_execution.builtin.schemas import builtin
+from strata.tool_execution.domain.printed import shortened
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
 
 OUTPUT_CHARS = 16_000
@@ -162,7 +163,7 @@ def output_of(result: RunResult, name: str, extra: Mapping[str, Any] | None = No
     printed: dict[str, Any] = dict(extra or {})
     for stream, printed_text in (("stdout", result.stdout), ("stderr", result.stderr)):
         if printed_text:
-            printed[stream] = _ends(printed_text)
+            printed[stream] = shortened(printed_text, OUTPUT_CHARS)
     if result.status is not RunStatus.OK:
         error_output = {"error": _stopped(result), **printed}
         raise ToolError(error_output["error"]["message"], error_output)
@@ -209,12 +210,3 @@ def _error_of(error: object) -> dict[str, str]:
         if isinstance(reported.get(name), str):
             cleaned[name] = reported[name][: 2 * VALUE_CHARS]
     return cleaned
-
-
-def _ends(text: str) -> str:
-    """Returns an output; a long one is reduced to its beginning and its end."""
-    if len(text) <= OUTPUT_CHARS:
-        return text
-    half = OUTPUT_CHARS // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n... [{left_out:,} characters left out] ...\n{text[-half:]}"

@@ -164,6 +164,8 @@ def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.F
             provenance=_provenance(outcome, tools),
             taint=labels_to_proto(outcome.output.taint),
             images=[image_to_proto(image) for image in outcome.output.images],
+            stdout=outcome.output.printed.stdout,
+            stderr=outcome.output.printed.stderr,
         ),
         duration_ms=round(outcome.duration * 1000),
         memory_edits=edits_to_proto(outcome.output.memory_edits),

@@ -33,6 +33,7 @@ from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
+from strata.tool_execution.domain.printed import PrintedLines
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.tools import (
     Call,
@@ -341,14 +342,15 @@ def _with_entry_point(source: str, function: str, stateful: bool) -> str:
 
 def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
     failed = f"Error executing function {tool.name}:"
+    printed = PrintedLines.of(redactor.text(result.stdout), redactor.text(result.stderr))
     if result.status is RunStatus.OK:
         try:
             value = parse_json(result.value_json or "null", max_depth=PACKED_JSON_DEPTH)
         except JsonTextError:
             raise ToolError(
-                f"{failed} its return value is not JSON.", end=RunStatus.BAD_RESULT
+                f"{failed} its return value is not JSON.", end=RunStatus.BAD_RESULT, printed=printed
             ) from None
-        return Output(redactor.value(value))
+        return Output(redactor.value(value), printed=printed)
     failure = result.failure
     if result.status is RunStatus.TOOL_ERROR and failure is not None:
         # The tool wrote this text; it is redacted here and shortened below.
@@ -357,7 +359,7 @@ def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
         words = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
     text = f"{failed} {words[:_MAX_MESSAGE]}"
     if result.status not in _STOPPED:
-        raise ToolError(text, end=result.status)
+        raise ToolError(text, end=result.status, printed=printed)
     # A tool without network access cannot change anything outside of its sandbox.
     acts = tool.own is not None and tool.own.allowed_hosts and tool.effect is not Effect.READ_ONLY
     also = (
@@ -366,7 +368,7 @@ def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
         if acts
         else "It ran until then, and changed nothing outside of its sandbox."
     )
-    raise ToolError(f"{text} {also}", unknown=bool(acts), end=result.status)
+    raise ToolError(f"{text} {also}", unknown=bool(acts), end=result.status, printed=printed)
 
 
 _ENDS = {

@@ -18,6 +18,7 @@ from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
+from strata.tool_execution.domain.printed import PrintedLines
 
 _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 
@@ -267,6 +268,7 @@ class Output:
         taint: Labels of untrusted content in the memory that it read, or under which that memory
             was written.
         images: Images that the model sees after the value.
+        printed: What it printed.
     """
 
     value: Any
@@ -275,6 +277,7 @@ class Output:
     files_changed: bool = False
     taint: tuple[str, ...] = ()
     images: tuple[Image, ...] = ()
+    printed: PrintedLines = field(default_factory=PrintedLines)
 
 
 class ToolError(Exception):
@@ -286,6 +289,7 @@ class ToolError(Exception):
         memory_edits: Edits of memory before the failure.
         unknown: Whether it is unknown if the call had its effect.
         end: How the run in the sandbox ended, if there was one.
+        printed: What it printed.
     """
 
     def __init__(
@@ -296,12 +300,14 @@ class ToolError(Exception):
         *,
         unknown: bool = False,
         end: RunStatus | None = None,
+        printed: PrintedLines | None = None,
     ) -> None:
         super().__init__(message)
         self.value: Any = message if value is None else value
         self.memory_edits = tuple(memory_edits)
         self.status = ToolStatus.UNKNOWN if unknown else ToolStatus.FAILED
         self.end = end
+        self.printed = printed or PrintedLines()
 
 
 @dataclass(frozen=True, slots=True)

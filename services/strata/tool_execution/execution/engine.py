@@ -197,7 +197,7 @@ class Engine:
             status, value = ToolStatus.OK, output.value
         except ToolError as error:
             status, value = error.status, error.value
-            output = Output(None, memory_edits=error.memory_edits)
+            output = Output(None, memory_edits=error.memory_edits, printed=error.printed)
         now = self._clock.now().astimezone(zone_of(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT

@@ -171,7 +171,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             # tools that agents have.
             require_scope("write")
         began = self._clock.monotonic()
-        output = Output(None)
         try:
             arguments = parse_arguments(tool, request.arguments_json)
             state = None
@@ -186,6 +185,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             end: RunStatus | None = RunStatus.OK
         except ToolError as error:
             status, value, blocks, end = error.status, str(error), {}, error.end
+            output = Output(None, printed=error.printed)
         content, _ = pack(status, value, self._clock.now(), tool.return_char_limit)
         return pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
@@ -194,6 +194,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 content=content,
                 provenance=convert.returns_from(tool) or common.PROVENANCE_TOOL,
                 images=[convert.image_to_proto(image) for image in output.images],
+                stdout=output.printed.stdout,
+                stderr=output.printed.stderr,
             ),
             duration_ms=round((self._clock.monotonic() - began) * 1000),
             isolation="" if of_server else self._runner.isolation,
