@@ -109,6 +109,9 @@ def read_manifest(folder: Path) -> Manifest:
             reason=Reason.SCHEMA_OUTDATED,
         )
     files = {path: FileEntry(**entry) for path, entry in content.pop("files").items()}
+    for path in files:
+        if not _is_of_backup(path):
+            raise DataLossError(f"{folder / MANIFEST} is damaged: it names the file {path!r}.")
     return Manifest(files=files, **content)
 
 
@@ -132,6 +135,12 @@ def verify_files(folder: Path) -> Manifest:
                 else f"{folder} is damaged: the hash of {name} does not match."
             )
     return manifest
+
+
+def _is_of_backup(path: str) -> bool:
+    """Returns whether a path is one that a backup has, and so leads out of no folder."""
+    folder, _, name = path.partition("/")
+    return path == DUMP or (folder in FOLDERS and "/" not in name and name not in {"", ".", ".."})
 
 
 def _digest(content: Mapping[str, object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,4 +91,16 @@ def test_another_folder_is_no_backup(tmp_path: Path) -> None:
 def test_a_backup_of_a_newer_form_is_refused(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "FORMAT", 0)
     with pytest.raises(StrataError, match=r"release 0\.1\.0, whose backups"):
+        read_manifest(backup)
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside", "secrets/../../outside", "/outside", "secrets/..", "secrets/", "logs/x"]
+)
+def test_files_outside_of_the_folders_of_a_backup_are_refused(backup: Path, path: str) -> None:
+    manifest = read_manifest(backup)
+    files = {**manifest.files, path: manifest.files["secrets/key"]}
+    replace(manifest, files=files).write(backup)
+
+    with pytest.raises(DataLossError, match="it names the file"):
         read_manifest(backup)
