@@ -110,13 +110,6 @@ class LiveStrata:
         await asyncio.to_thread(psutil.wait_procs, doomed, STOP_S)
         return doomed
 
-    async def kill_main(self) -> list[psutil.Process]:
-        """Kills only the main process with SIGKILL; returns the children that it had."""
-        _, *children = self.tree()
-        os.kill(self.pid, signal.SIGKILL)
-        await self._reap()
-        return children
-
     async def stop(self) -> int:
         """Asks it to end, and returns its exit code."""
         os.kill(self.pid, signal.SIGTERM)

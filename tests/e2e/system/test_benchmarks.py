@@ -21,7 +21,12 @@ SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        pytest.param(TURNS, ("Compile, 20 blocks, 5 files", "custom tool, 8 at once"), id="turns"),
+        pytest.param(
+            TURNS,
+            ("Compile, 20 blocks, 5 files", "custom tool, 8 at once"),
+            id="turns",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             MEMORY,
             ("turn beside 50 memory agents at work",),

@@ -18,8 +18,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 SENDABLE = {name: text for name, text in HOSTILE_ARGUMENTS.items() if "\ud83d" not in text}
 
 
-@pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
-@pytest.mark.parametrize("tool", ["memory_insert", "send_message", "no_such_tool"])
+@pytest.mark.parametrize(
+    ("tool", "handle"),
+    [
+        ("memory_insert", "test/test-model"),
+        ("send_message", "claude/test-model"),
+        ("no_such_tool", "test/test-model"),
+        pytest.param("memory_insert", "claude/test-model", marks=pytest.mark.slow),
+        pytest.param("send_message", "test/test-model", marks=pytest.mark.slow),
+        pytest.param("no_such_tool", "claude/test-model", marks=pytest.mark.slow),
+    ],
+)
 async def test_hostile_arguments_are_tool_errors_and_the_conversation_continues(
     services: InnerServices, handle: str, tool: str
 ) -> None:

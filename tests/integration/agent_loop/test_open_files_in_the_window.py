@@ -129,15 +129,15 @@ async def talk(services: InnerServices, agent: pb.Agent, turns: int) -> None:
         assert f"Message number {number}," in shown
 
 
-TEXTS = {
-    "english": ENGLISH,
-    "chinese": CHINESE,
-    "emoji": EMOJI,
-    "mixed": ENGLISH + CHINESE + EMOJI,
-}
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(ENGLISH, id="english", marks=pytest.mark.slow),
+        pytest.param(CHINESE, id="chinese", marks=pytest.mark.slow),
+        pytest.param(EMOJI, id="emoji"),
+        pytest.param(ENGLISH + CHINESE + EMOJI, id="mixed"),
+    ],
+)
 async def test_five_big_files_leave_the_default_agent_its_conversation(
     services: InnerServices, text: str
 ) -> None:

@@ -205,7 +205,10 @@ class DyingSink(Sink):
 
 
 @pytest.mark.parametrize("where", ["in the call", "after the call", "before the next step"])
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
+)
 async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
     services: InnerServices, mortal: Mortal, step: int, where: str
 ) -> None:
