@@ -4,13 +4,18 @@
 
 ``create`` and not ``apply``: a second run makes other passwords and another pepper, and the
 pepper is what the hashes of the API keys depend on.
+
+With ``--folder`` it writes them as files instead, one folder per container, for Docker Compose.
+There a second run changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
+import shlex
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +25,9 @@ from strata.shared.migrate import ServiceRoles
 from strata.shared.secrets import generate_master_key
 
 _SERVICES = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
+# The services that search in Qdrant.
+_SEARCHING = ("recall", "archival")
+_ENVIRONMENT = "environment"
 
 
 def secret_objects(
@@ -94,12 +102,93 @@ def _secret(name: str, namespace: str, values: dict[str, str]) -> dict[str, obje
     }
 
 
+def secret_files(objects: list[dict[str, object]]) -> dict[str, dict[str, str]]:
+    """Returns the same Secrets as texts of files, by container and name of the file.
+
+    What a container takes from its environment is in the file ``environment``, as assignments for
+    a shell.
+
+    Args:
+        objects: What `secret_objects` returned.
+    """
+    values = {_name_of(secret): _values_of(secret) for secret in objects}
+    qdrant_api_key = values["strata-qdrant"]["api-key"]
+    public_keys = values["strata-token-keys"]
+    files = {"tool-runner": dict(public_keys)}
+    databases: dict[str, str] = {}
+    for service in _SERVICES:
+        app, prefix = service.replace("_", "-"), f"STRATA_{service.upper()}"
+        urls = values[f"strata-{app}-database"]
+        environment = {
+            f"{prefix}_DATABASE_URL": urls["url"],
+            f"{prefix}_WORKER_DATABASE_URL": urls["worker-url"],
+        }
+        databases |= environment
+        if service in _SEARCHING:
+            environment[f"{prefix}_QDRANT_API_KEY"] = qdrant_api_key
+        keys = values.get(f"strata-{app}-keys", public_keys)
+        files[app] = {**keys, _ENVIRONMENT: _assignments(environment)}
+    admin_url = {"STRATA_DATABASE_ADMIN_URL": values["strata-migrate"]["admin-url"]}
+    others = {
+        "migrate": {**admin_url, **databases},
+        "postgres": {"POSTGRES_PASSWORD": values["strata-postgres"]["password"]},
+        "qdrant": {"QDRANT__SERVICE__API_KEY": qdrant_api_key},
+    }
+    for name, environment in others.items():
+        files[name] = {_ENVIRONMENT: _assignments(environment)}
+    return files
+
+
+def write_files(folder: Path, files: dict[str, dict[str, str]]) -> bool:
+    """Writes the files of each container into a folder of its name, readable by user and group.
+
+    Args:
+        folder: Where the folders of the containers are.
+        files: What `secret_files` returned.
+
+    Returns:
+        False if all of them were there, and nothing was written.
+
+    Raises:
+        FileExistsError: Some of them were there. New values would not fit to them.
+    """
+    texts = {folder / name / file: text for name in files for file, text in files[name].items()}
+    missing = [path for path in texts if not path.exists()]
+    if not missing:
+        return False
+    if len(missing) < len(texts):
+        names = ", ".join(str(path) for path in missing)
+        raise FileExistsError(f"Other secrets are there, but these files are missing: {names}")
+    for path, text in texts.items():
+        path.parent.mkdir(exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o440)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    return True
+
+
+def _assignments(environment: dict[str, str]) -> str:
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
+
+
+def _name_of(secret: dict[str, object]) -> str:
+    metadata = secret["metadata"]
+    assert isinstance(metadata, dict)
+    return str(metadata["name"])
+
+
+def _values_of(secret: dict[str, object]) -> dict[str, str]:
+    values = secret["stringData"]
+    assert isinstance(values, dict)
+    return values
+
+
 def _content(file: Path | None) -> str:
     return file.read_text(encoding="utf-8").strip() if file is not None else ""
 
 
 def main() -> None:
-    """Writes one List object as JSON, which kubectl takes like YAML."""
+    """Writes one List object as JSON, which kubectl takes like YAML, or files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--namespace", default="strata")
     parser.add_argument("--postgres", default="postgres:5432", metavar="HOST:PORT")
@@ -108,6 +197,9 @@ def main() -> None:
     existing = "file with that of a server that is there already"
     parser.add_argument("--admin-password-file", type=Path, metavar="FILE", help=existing)
     parser.add_argument("--qdrant-api-key-file", type=Path, metavar="FILE", help=existing)
+    parser.add_argument(
+        "--folder", type=Path, help="write files into a folder per container, unless they are there"
+    )
     arguments = parser.parse_args()
     objects = secret_objects(
         namespace=arguments.namespace,
@@ -117,6 +209,13 @@ def main() -> None:
         admin_password=_content(arguments.admin_password_file),
         qdrant_api_key=_content(arguments.qdrant_api_key_file),
     )
+    if arguments.folder is not None:
+        try:
+            written = write_files(arguments.folder, secret_files(objects))
+        except FileExistsError as error:
+            parser.exit(1, f"{error}\n")
+        sys.stdout.write("Secrets written.\n" if written else "The secrets are there.\n")
+        return
     json.dump({"apiVersion": "v1", "kind": "List", "items": objects}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from pathlib import Path
 from typing import Any
 
 from unit.k8s.manifests import K8S
@@ -14,3 +15,15 @@ def secret_objects(**options: str) -> list[dict[str, Any]]:
     """See the script."""
     made: list[dict[str, Any]] = _SCRIPT["secret_objects"](**options)
     return made
+
+
+def secret_files(objects: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """See the script."""
+    made: dict[str, dict[str, str]] = _SCRIPT["secret_files"](objects)
+    return made
+
+
+def write_files(folder: Path, files: dict[str, dict[str, str]]) -> bool:
+    """See the script."""
+    written: bool = _SCRIPT["write_files"](folder, files)
+    return written
