@@ -25,7 +25,13 @@ K8S = REPOSITORY / "k8s"
 BASE = K8S / "base"
 OVERLAYS = (K8S / "overlays" / "dev",)
 TRACES = K8S / "components" / "traces"
-COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-engines", TRACES)
+POD_MONITOR = K8S / "components" / "pod-monitor"
+COMPONENTS = (
+    K8S / "components" / "engines",
+    K8S / "components" / "external-engines",
+    TRACES,
+    POD_MONITOR,
+)
 # Components that bring no objects of their own, and only change those of the base.
 CHANGES = (K8S / "components" / "gvisor",)
 

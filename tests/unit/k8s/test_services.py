@@ -121,7 +121,8 @@ def test_prometheus_is_told_where_the_metrics_are(
     exposed = of_kind(OBJECTS, "Service")[service.app]["spec"]["ports"]
     assert port not in [one["port"] for one in exposed]
     (rule,) = of_kind(OBJECTS, "NetworkPolicy")["metrics"]["spec"]["ingress"]
-    assert [allowed["port"] for allowed in rule["ports"]] == [port]
+    runner_port = runner_settings(monkeypatch).metrics_port
+    assert [allowed["port"] for allowed in rule["ports"]] == [port, runner_port]
     assert all("namespaceSelector" in peer for peer in rule["from"])
 
 
@@ -205,9 +206,11 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     assert project["scripts"][command] == "strata.tool_runner.main:main"
     for kind in ("startupProbe", "livenessProbe"):
         assert runner()[kind]["exec"]["command"] == [command, "check"]
-    # No database, no cluster, no other port: the socket is all there is.
+    # No database and no cluster: beside the socket there are only the metrics.
     assert settings.database_url == settings.worker_database_url == ""
-    assert "ports" not in runner()
+    assert settings.metrics_host == "0.0.0.0"
+    (port,) = runner()["ports"]
+    assert port["containerPort"] == settings.metrics_port != service.metrics_port
     assert not any("secretKeyRef" in str(variable) for variable in runner().get("env", ()))
     volumes = {
         volume["name"]: volume for volume in pod_of(DEPLOYMENTS["tool-execution"])["volumes"]
