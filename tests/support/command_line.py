@@ -43,3 +43,22 @@ async def run_command(
         catch_exceptions=False,
     )
     return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def completion_variables(line: str) -> dict[str, str]:
+    """Returns the environment in which bash has a line completed; its last word is being typed."""
+    position = str(len(line.split(" ")) - 1)
+    return {"_STRATA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": position}
+
+
+def completions(line: str, **environment: str) -> list[str]:
+    """Returns what a shell offers for the last word of a line, without a message or an error.
+
+    Args:
+        line: The words so far, with ``strata``; it ends with a blank if the next word is not begun.
+        environment: Variables beside those of the process.
+    """
+    variables = {**completion_variables(line), **environment}
+    result = CliRunner().invoke(app, env=variables, prog_name="strata", catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout.split()

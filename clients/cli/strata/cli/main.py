@@ -88,8 +88,11 @@ class LazyGroup(TyperGroup):
         return name, _load(name) if command is not None and name else command, rest
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Prints the help if there are no arguments, and exits with 0."""
-        if not args:
+        """Prints the help if there are no arguments, and exits with 0.
+
+        A shell that completes the first word gives no arguments either, and wants no help.
+        """
+        if not args and not ctx.resilient_parsing:
             _print_help(ctx)
             ctx.exit(0)
         return super().parse_args(ctx, args)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from strata.cli.agent_names import complete_agent
 from strata.cli.arguments import folder_of_option, named
 from strata.cli.client import Client, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
@@ -26,7 +27,13 @@ GroupT = TypeVar("GroupT", bound="DataclassInstance")
 _PANEL = "Connection"
 
 AgentArgument = Annotated[
-    str, typer.Argument(metavar="AGENT", help="Name or id of the agent.", callback=named)
+    str,
+    typer.Argument(
+        metavar="AGENT",
+        help="Name or id of the agent.",
+        callback=named,
+        autocompletion=complete_agent,
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.turn_view import compact_arguments, untrusted_sources_line
@@ -38,7 +39,9 @@ EventsOption = Annotated[
 @online
 def list_approvals(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only of this agent.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", autocompletion=complete_agent, help="Only of this agent.")
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include decided requests.")] = False,
     limit: LimitOption = 20,
     as_json: JsonOption = False,

@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.cli.archival.references import archive_id
 from strata.cli.client import Client, new_request_id
@@ -36,7 +37,12 @@ def import_passages(
     ],
     agent: Annotated[
         str,
-        typer.Option("--agent", help="Store into this agent's own archive, or", metavar="AGENT"),
+        typer.Option(
+            "--agent",
+            autocompletion=complete_agent,
+            help="Store into this agent's own archive, or",
+            metavar="AGENT",
+        ),
     ] = "",
     archive: Annotated[
         str, typer.Option("--archive", help="into this archive, by name or id.", metavar="ARCHIVE")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
@@ -28,7 +29,10 @@ _DAY_S = int(timedelta(days=1).total_seconds())
 @online
 def list_archives(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only those of this agent.")] = "",
+    agent: Annotated[
+        str,
+        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+    ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,7 +97,13 @@ def create_archive(
         typer.Option("--days", min=0, help="Destroy passages of this age.", show_default="never"),
     ] = 0,
     agent: Annotated[
-        str, typer.Option("--agent", help="Attach it to this agent.", metavar="AGENT")
+        str,
+        typer.Option(
+            "--agent",
+            autocompletion=complete_agent,
+            help="Attach it to this agent.",
+            metavar="AGENT",
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import file_access
 from strata.cli.confirmation import YesOption, confirm
@@ -119,7 +120,12 @@ def list_files(
         typer.Argument(metavar="FOLDER", help="Name or id of a folder.", show_default=False),
     ] = "",
     agent: Annotated[
-        str, typer.Option("--agent", help="Files of all folders of this agent, and which are open.")
+        str,
+        typer.Option(
+            "--agent",
+            autocompletion=complete_agent,
+            help="Files of all folders of this agent, and which are open.",
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,

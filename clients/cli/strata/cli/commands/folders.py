@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.files.references import FolderArgument, folder_named
@@ -51,7 +52,10 @@ def create_folder(
 @online
 def list_folders(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only those of this agent.")] = "",
+    agent: Annotated[
+        str,
+        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+    ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
@@ -56,6 +57,7 @@ MembersArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="AGENT...",
+        autocompletion=complete_agent,
         help="Names or ids of the members, in order. None for sleeptime and voice_sleeptime.",
         show_default=False,
     ),
@@ -65,7 +67,10 @@ KindOption = Annotated[
     typer.Option("--type", help="How the next speaker is chosen: see the guide on groups."),
 ]
 ManagerOption = Annotated[
-    str | None, typer.Option("--manager", help="Name or id of the manager agent.")
+    str | None,
+    typer.Option(
+        "--manager", autocompletion=complete_agent, help="Name or id of the manager agent."
+    ),
 ]
 MaxTurnsOption = Annotated[
     int | None,
@@ -86,7 +91,12 @@ DescriptionOption = Annotated[str | None, typer.Option("--description", help="Wh
 def list_groups(
     connection: Connection,
     agent: Annotated[
-        str, typer.Option("--agent", help="Only groups with this agent, by name or id.")
+        str,
+        typer.Option(
+            "--agent",
+            autocompletion=complete_agent,
+            help="Only groups with this agent, by name or id.",
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,

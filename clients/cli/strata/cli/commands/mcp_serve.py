@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from strata.cli.agent_names import complete_agent
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, online
 from strata.cli.output import note
@@ -22,7 +23,13 @@ _HTTP = "HTTP"
 def serve(
     connection: Connection,
     agent: Annotated[
-        str, typer.Option("--agent", metavar="AGENT", help="Name or id of the agent.")
+        str,
+        typer.Option(
+            "--agent",
+            autocompletion=complete_agent,
+            metavar="AGENT",
+            help="Name or id of the agent.",
+        ),
     ],
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Offer only tools that read the memory.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.memory_edit import text_of_options
 from strata.cli.commands.memory_history import LabelArgument
@@ -21,7 +22,10 @@ _TEXT_CHARS = 80
 @online
 def list_blocks(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only those of this agent.")] = "",
+    agent: Annotated[
+        str,
+        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+    ] = "",
     label: Annotated[str, typer.Option("--label", help="Only those of this label.")] = "",
     deleted: Annotated[
         bool, typer.Option("--deleted", help="Deleted blocks, too; not with --agent.")
@@ -121,7 +125,13 @@ def attach(
         typer.Argument(metavar="BLOCK", help="Id of the block; with --from, its label there."),
     ],
     source: Annotated[
-        str, typer.Option("--from", metavar="AGENT", help="An agent that has the block.")
+        str,
+        typer.Option(
+            "--from",
+            autocompletion=complete_agent,
+            metavar="AGENT",
+            help="An agent that has the block.",
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
@@ -27,7 +28,12 @@ ProviderArgument = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")
 ]
 AgentOption = Annotated[
-    str, typer.Option("--agent", help="Name or id of the agent that uses it; else for all agents.")
+    str,
+    typer.Option(
+        "--agent",
+        autocompletion=complete_agent,
+        help="Name or id of the agent that uses it; else for all agents.",
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ import typer
 
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.runs_replay import record_run, replay_file
 from strata.cli.options import (
@@ -48,7 +49,9 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run."
 @online
 def list_runs(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only runs of this agent.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", autocompletion=complete_agent, help="Only runs of this agent.")
+    ] = "",
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import (
@@ -103,7 +104,9 @@ def create_schedule(
 @online
 def list_schedules(
     connection: Connection,
-    agent: Annotated[str, typer.Option("--agent", help="Only of this agent.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", autocompletion=complete_agent, help="Only of this agent.")
+    ] = "",
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
@@ -227,7 +228,9 @@ def run(
     agent: Annotated[
         str,
         typer.Option(
-            "--agent", help="Agent whose memory a tool with agent_state reads; it is not changed."
+            "--agent",
+            autocompletion=complete_agent,
+            help="Agent whose memory a tool with agent_state reads; it is not changed.",
         ),
     ] = "",
     as_json: JsonOption = False,

@@ -8,6 +8,7 @@ import typer
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.administration import ProjectOption, project_id
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
@@ -25,7 +26,9 @@ def usage(
     every: Annotated[
         bool, typer.Option("--all", help="All projects, with the organisation key.")
     ] = False,
-    agent: Annotated[str, typer.Option("--agent", help="Name or id of an agent.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", autocompletion=complete_agent, help="Name or id of an agent.")
+    ] = "",
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help='"2026-07-01", or "7d" for days ago.')
     ] = "30d",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
+from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
@@ -32,7 +33,9 @@ def create_webhook(
             "--event", help="run.completed, run.failed or run.cancelled; repeatable; else all."
         ),
     ] = None,
-    agent: Annotated[str, typer.Option("--agent", help="Only runs of this agent.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", autocompletion=complete_agent, help="Only runs of this agent.")
+    ] = "",
     run: Annotated[str, typer.Option("--run", metavar="RUN", help="Only this run.")] = "",
     secret: Annotated[
         str,
