@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -115,15 +116,26 @@ async def test_groups_are_shown_with_members_and_runs(system: System, ann: Conso
     assert agents[1].name in events
 
 
+async def memory_agents(ann: ConsoleClient) -> str:
+    """Returns all pages of the memory agents."""
+    pages, path = "", "/memory-agents"
+    while path:
+        page = (await ann.get(path)).text
+        pages += page
+        following = re.search(r'href="/console([^"]+)">Next page', page)
+        path = html.unescape(following.group(1)) if following else ""
+    return pages
+
+
 async def test_memory_agents_at_work_are_shown_and_started(
     system: System, ann: ConsoleClient
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=50)
-    assert agent.name in (await ann.get("/memory-agents")).text
+    assert agent.name in await memory_agents(ann)
     system.model.respond(lambda _: say("Nothing to keep."))
     await system.send(agent, "Hello.")
     await system.send(agent, "I like tea.")
-    page = (await ann.get("/memory-agents")).text
+    page = await memory_agents(ann)
     section = page[page.index(f"of-{agent.id}") :]
     assert "last run" in section
     assert re.search(r"\d+ messages", section)

@@ -155,7 +155,8 @@ async def test_message_is_a_run_and_its_task_can_be_read_again(
 async def test_stream_gives_the_task_its_text_and_its_end(system: System, version: str) -> None:
     system.model.script(
         Reply(text="Let me look.", calls=(Call("conversation_search", {"query": "x"}),)),
-        say("There is nothing to be found."),
+        # Pieces that arrive together are sent as one.
+        say("There is nothing to be found.", pause=0.02),
     )
     agent = await system.make_agent()
     async with client_of(system, agent, version=version) as client:

@@ -93,7 +93,8 @@ async def test_completion_is_the_reply(system: System, sdk: openai.AsyncOpenAI, 
 async def test_stream_gives_the_text_piece_by_piece(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:
-    system.model.script(say("A reply of several pieces."))
+    # Pieces that arrive together are sent as one.
+    system.model.script(say("A reply of several pieces.", pause=0.02))
     agent = await system.make_agent()
     stream = await sdk.chat.completions.create(
         model=agent.name, messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -101,7 +102,7 @@ async def test_stream_gives_the_text_piece_by_piece(
     chunks = [chunk async for chunk in stream]
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(texts) == "A reply of several pieces."
-    assert len([text for text in texts if text]) > 2
+    assert len([text for text in texts if text]) > 1
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
     assert chunks[-1].usage is not None
     assert len({chunk.id for chunk in chunks if chunk.choices}) <= 2

@@ -171,7 +171,8 @@ async def test_the_events_of_a_stream_come_in_order(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     text = "A reply of several pieces."
-    system.model.script(say(text))
+    # Pieces that arrive together are sent as one.
+    system.model.script(say(text, pause=0.02))
     events = await streamed(
         await client.responses.create(model=ann.id, input="Tell me.", stream=True)
     )

@@ -238,7 +238,7 @@ async def test_compile_is_one_statement_that_reads_by_index(
         async with database.transaction(read_only=True) as connection:
             # Few rows make a scan cheap; what matters is whether it can be avoided.
             await connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-            explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", statement)
+            explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", statement)
             plan = "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
     finally:
         await database.close()
