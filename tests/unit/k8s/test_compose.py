@@ -69,7 +69,8 @@ def environment_of_container(name: str) -> dict[str, str]:
             environment |= env_file((FOLDER / file).resolve())
         else:
             assert file["required"] is False
-    return environment | SERVICES[name].get("environment", {})
+    own: dict[str, str] = SERVICES[name].get("environment", {})
+    return environment | own
 
 
 def secrets_of(name: str, files: dict[str, dict[str, str]]) -> dict[str, str]:
