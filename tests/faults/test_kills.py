@@ -117,6 +117,7 @@ async def test_a_fault_of_every_process_leaves_no_deviation(
     await through(len(PROCESSES), split, [split.runtime.address], persona, marks)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", [30.0], indirect=True, ids=["clock 30 s ahead"])
 async def test_three_faults_of_two_replicas_leave_no_deviation(

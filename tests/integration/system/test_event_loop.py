@@ -47,6 +47,7 @@ async def small_world(databases: Any, vectors: Any) -> Any:
         yield system
 
 
+@pytest.mark.slow
 async def test_large_batches_of_passages_hold_nothing_up(small_world: System) -> None:
     system = small_world
     draw = random.Random(1)
