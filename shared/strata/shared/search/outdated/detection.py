@@ -32,7 +32,7 @@ class DatedText(NamedTuple):
         id: Its id.
         text: The text.
         speaker: Who says it; statements of different speakers are not compared.
-        time: When it was said, in seconds since 1970.
+        time: Time of the text, in seconds since 1970.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Outdated(NamedTuple):
 
     Attributes:
         newer_id: The text with the newer statement.
-        newer_time: When that was said, in seconds since 1970.
+        newer_time: Its time, in seconds since 1970.
         statement: The older sentence.
         newer_statement: The newer sentence.
     """
