@@ -27,6 +27,9 @@ def accepted(**changes: Any) -> NewRun:
     return new_run(payload=REQUEST.SerializeToString(), **changes)
 
 
+ACCEPTED = datetime(2026, 5, 4, 3, 2, 1, 123456, UTC)
+
+
 def dispatch(run: NewRun, attempt: int = 1) -> Any:
     stored = SimpleNamespace(
         id=run.id,
@@ -35,12 +38,14 @@ def dispatch(run: NewRun, attempt: int = 1) -> Any:
         project_id=run.principal.project_id,
         kind=run.kind,
         attempt=attempt,
+        create_time=ACCEPTED,
+        run_at=run.run_at,
     )
     return SimpleNamespace(run=stored, payload=run.payload)
 
 
 def context_of(traces: RunTraces, run: NewRun, attempt: int = 1) -> RequestContext:
-    return traces.context(dispatch(run, attempt), RequestContext(request_id=run.id), 0.0)
+    return traces.context(dispatch(run, attempt), RequestContext(request_id=run.id))
 
 
 def span_of(traces: RunTraces, run: NewRun, attempt: int = 1) -> Span:
@@ -59,6 +64,18 @@ def test_a_run_is_under_the_call_that_starts_it_in_every_gateway() -> None:
     for span in (begun, taken_over):
         assert (span.trace_id, span.parent_id) == (call.trace_id, call.span_id)
     assert taken_over.attributes["strata.run.attempt"] == 2
+
+
+@pytest.mark.parametrize("delay_s", [None, -5, 0, 60])
+def test_the_span_of_a_run_starts_when_the_run_was_due_in_all_attempts(
+    delay_s: int | None,
+) -> None:
+    traces = RunTraces(Tracer(SpanRecorder()))
+    run_at = None if delay_s is None else ACCEPTED + timedelta(seconds=delay_s)
+    run = accepted(run_at=run_at)
+    starts = {span_of(traces, run, attempt).start_ns for attempt in (1, 2)}
+    due = ACCEPTED + timedelta(seconds=max(delay_s or 0, 0))
+    assert starts == {int(due.timestamp()) * 10**9 + 123456 * 1000}
 
 
 def test_the_agent_loop_is_not_sent_what_is_stored_of_the_trace() -> None:

@@ -75,18 +75,19 @@ class Span:
         span_id: str,
         parent_id: str,
         attributes: Attributes | None,
-        elapsed_s: float = 0.0,
+        start_ns: int = 0,
     ) -> None:
-        elapsed_ns = round(elapsed_s * 1e9)
+        now_ns = time.time_ns()
         self._sink = sink
-        self._began_ns = time.perf_counter_ns() - elapsed_ns
         self.service = service
         self.name = name
         self.kind = kind
         self.trace_id = trace_id
         self.span_id = span_id
         self.parent_id = parent_id
-        self.start_ns = time.time_ns() - elapsed_ns
+        self.start_ns = start_ns or now_ns
+        # Clocks of two machines differ: work that began elsewhere did not begin after now.
+        self._began_ns = time.perf_counter_ns() - max(now_ns - self.start_ns, 0)
         self.end_ns = 0
         self.attributes: dict[str, AttributeValue] = dict(attributes or {})
         self.error_type = ""
@@ -164,7 +165,7 @@ class Tracer:
         *,
         attributes: Attributes | None = None,
         span_id: str = "",
-        elapsed_s: float = 0.0,
+        start_ns: int = 0,
     ) -> Span | None:
         """Begins a span; returns None if its trace is not exported.
 
@@ -175,7 +176,7 @@ class Tracer:
             parent: See `join`.
             attributes: What is known of the work.
             span_id: Id of the span; empty for a random one.
-            elapsed_s: How long ago the work began, in seconds.
+            start_ns: When the work began, Unix time in nanoseconds; 0 for now.
         """
         if not parent.sampled:
             return None
@@ -188,7 +189,7 @@ class Tracer:
             span_id or new_span_id(),
             parent.span_id,
             attributes,
-            elapsed_s,
+            start_ns,
         )
 
 

@@ -15,9 +15,9 @@ from strata.shared.tracing.spans import Span, SpanKind, Tracer, error_type
 from strata.shared.tracing.trace_context import TraceContext, new_trace_id, parse_traceparent
 
 
-def begun(recorder: SpanRecorder, elapsed_s: float = 0.0) -> Span:
+def begun(recorder: SpanRecorder, start_ns: int = 0) -> Span:
     tracer = Tracer(recorder)
-    span = tracer.begin("recall", "read", SpanKind.SERVER, tracer.join(None), elapsed_s=elapsed_s)
+    span = tracer.begin("recall", "read", SpanKind.SERVER, tracer.join(None), start_ns=start_ns)
     assert span is not None
     return span
 
@@ -63,10 +63,17 @@ def test_a_child_is_in_the_trace_and_the_service_of_its_parent() -> None:
 def test_a_span_begins_when_its_work_began() -> None:
     recorder = SpanRecorder()
     before = time.time_ns()
-    span = begun(recorder, elapsed_s=60.0)
+    span = begun(recorder, start_ns=before - 60 * 10**9)
     span.end()
-    assert span.start_ns <= before - 59 * 10**9
+    assert span.start_ns == before - 60 * 10**9
     assert span.end_ns >= before - 10**9
+
+
+def test_a_span_ends_after_its_start_where_the_clock_of_its_start_is_ahead() -> None:
+    ahead = time.time_ns() + 60 * 10**9
+    span = begun(SpanRecorder(), start_ns=ahead)
+    span.end()
+    assert ahead <= span.end_ns < ahead + 59 * 10**9
 
 
 def test_a_span_is_exported_once() -> None:

@@ -14,7 +14,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.dispatch.active_run import ActiveRun, StopKind
 from strata.gateway.runs.dispatch.attempts import AttemptFailures, DispatchTerms
-from strata.gateway.runs.dispatch.run_metrics import RunMetrics, since_due
+from strata.gateway.runs.dispatch.run_metrics import RunMetrics
 from strata.gateway.runs.dispatch.run_traces import RunTraces, end_run_span
 from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
 from strata.gateway.runs.dispatch.slots import RunSlots
@@ -541,7 +541,7 @@ class Dispatcher:
             token,
         )
         context = RequestContext(caller=caller, request_id=run.id)
-        return self._traces.context(dispatch, context, since_due(run, dispatch.age_s))
+        return self._traces.context(dispatch, context)
 
 
 def _holders_lost(count: int) -> StrataError:

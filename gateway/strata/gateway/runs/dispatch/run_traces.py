@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import runs as convert
-from strata.gateway.runs.domain.runs import Dispatch, NewRun, is_group
+from strata.gateway.runs.domain.runs import Dispatch, NewRun, Run, is_group
 from strata.shared.context import RequestContext, current
 from strata.shared.tracing.spans import Span, SpanKind, Tracer
 from strata.shared.tracing.trace_context import make_traceparent, new_trace_id, parse_traceparent
 
 _SERVICE = "gateway"
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _DIGITS = re.compile(r"[0-9a-f]{32}")
 
 
@@ -44,15 +46,12 @@ class RunTraces:
         traceparent = make_traceparent(context.trace_id, span_id, sampled=context.sampled)
         return replace(new, payload=convert.traced(new.payload, traceparent))
 
-    def context(
-        self, dispatch: Dispatch, context: RequestContext, waited_s: float
-    ) -> RequestContext:
+    def context(self, dispatch: Dispatch, context: RequestContext) -> RequestContext:
         """Returns the context of a run with its trace and span.
 
         Args:
             dispatch: The run.
             context: Its context without them.
-            waited_s: Seconds since the run could start at the earliest.
         """
         tracer, run = self._tracer, dispatch.run
         if tracer is None:
@@ -67,7 +66,7 @@ class RunTraces:
             SpanKind.INTERNAL,
             trace,
             span_id=digits[16:],
-            elapsed_s=waited_s,
+            start_ns=_start_ns(run),
             attributes={
                 "gen_ai.operation.name": "invoke_workflow" if of_group else "invoke_agent",
                 "strata.group.id" if of_group else "gen_ai.agent.id": run.agent_id,
@@ -92,6 +91,15 @@ def end_run_span(span: Span | None, finished: run_event_pb2.RunFinished) -> None
     if failure is not None:
         span.fail(failure.reason)
     span.end()
+
+
+def _start_ns(run: Run) -> int:
+    """Returns when a run could start at the earliest, Unix time in nanoseconds.
+
+    It is the stored time, so that all attempts give the span of the run the same start.
+    """
+    start = run.create_time if run.run_at is None else max(run.create_time, run.run_at)
+    return (start - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _digits(run_id: str) -> str:
