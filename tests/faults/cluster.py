@@ -80,8 +80,8 @@ class Cluster(Live):
         super().__init__(folder, model_url, split=True)
         self._skew_s = skew_s
         tests = Path(__file__).parents[1]
-        self._environment["PYTHONPATH"] = os.pathsep.join(
-            [self._environment["PYTHONPATH"], str(tests), str(tests / "support")]
+        self.environment["PYTHONPATH"] = os.pathsep.join(
+            [self.environment["PYTHONPATH"], str(tests), str(tests / "support")]
         )
 
     @property
@@ -89,7 +89,7 @@ class Cluster(Live):
         """The gateways."""
         return self.runtime.address.split(",")
 
-    def _command(self) -> Sequence[str]:
+    def _command(self) -> list[str]:
         return [
             *(sys.executable, "-m", "faults.cluster"),
             *(str(self.folder.path), str(self._skew_s)),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from faults.live import Live, ModelThread, gone
+from faults.live import Live, ModelThread
+from live import still_running
 from prepared_folder import copy_prepared_folder
 
 
@@ -27,9 +28,9 @@ async def live(
     copy_prepared_folder(prepared_folder, open_folder / "data")
     strata = Live(open_folder / "data", model.url, split=request.param)
     await strata.start()
-    family = strata.family()
+    family = strata.tree()
     yield strata
     if strata.process.poll() is None:
-        family = strata.family()
+        family = strata.tree()
         await strata.stop()
-    assert await gone(family, 10.0) == []
+    assert await still_running(family, 10.0) == []

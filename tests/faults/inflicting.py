@@ -15,8 +15,9 @@ import asyncpg
 import psutil
 
 from faults.comparison import ENGINES, Fault
-from faults.live import Live, alive
+from faults.live import Live
 from faults.turns import MOMENTS, Load
+from live import alive
 
 # Part of the command line of each.
 PROCESSES = {
@@ -79,7 +80,7 @@ async def prepare_full_disk(live: Live) -> None:
 def replicas_of(live: Live, service: str) -> list[psutil.Process]:
     """The processes of a service, or of an engine, that run at the moment."""
     matching = []
-    for process in alive(live.family()[1:]):
+    for process in alive(live.tree()[1:]):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             parent = process.parent()
             mark = PROCESSES[service]

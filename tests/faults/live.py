@@ -1,44 +1,29 @@
-"""A whole Strata in processes of its own, and a client that talks to it as any client would."""
+"""A live Strata with a client of its public API, and its scripted model."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
-import psutil
 
-import strata
 from doubles import memory_persona
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Responder, Step, say
+from live import LiveStrata
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2_grpc, file_service_pb2_grpc
 from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2, run_service_pb2_grpc
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
-from strata.client.data_folder import Runtime
-from strata.standalone.data_folder import DataFolder
 
-# Eight processes start at once; how long that takes says more of the machine than of them.
-START_SECONDS = 180.0
-_UP = (
-    "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; "
-    "sys.exit(run_up(Path(sys.argv[1]), port=0, split=sys.argv[2] == 'split'))"
-)
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -114,145 +99,14 @@ def _paced(text: str, seconds: float) -> Reply:
     return say(answer, piece=2, pause=seconds / (len(answer) / 2))
 
 
-class Live:
-    """One ``strata up`` on a data folder.
-
-    Args:
-        folder: The data folder.
-        model_url: The chat model.
-        split: One process per service.
-    """
-
-    def __init__(self, folder: Path, model_url: str, *, split: bool = False) -> None:
-        self.folder = DataFolder(folder)
-        self._split = split
-        self._log = folder.with_name(f"{folder.name}.log")
-        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
-        self._environment = {
-            "HOME": str(folder.parent),
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "PYTHONPATH": roots,
-            "PYTHONUNBUFFERED": "1",
-            "OPENAI_BASE_URL": model_url,
-            "OPENAI_API_KEY": "any",
-            "STRATA_LOCAL_DEMO": "off",
-            # How fast one key may call is tested elsewhere.
-            "STRATA_GATEWAY_CALLS_PER_SECOND": "0",
-        }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The main process."""
-        assert self._process is not None
-        return self._process
-
-    @property
-    def runtime(self) -> Runtime:
-        """What the running Strata says of itself."""
-        runtime = self.folder.running()
-        assert runtime is not None, self.output()
-        return runtime
-
-    @property
-    def key(self) -> str:
-        """The API key that the first start made."""
-        return (self.folder.secrets / "api-key").read_text()
-
-    @property
-    def organization_key(self) -> str:
-        """The organisation key that the first start made."""
-        return (self.folder.secrets / "organization-key").read_text()
-
-    @property
-    def admin_url(self) -> str:
-        """The database, as the superuser."""
-        password = (self.folder.postgres / "superuser.password").read_text().strip()
-        port = int((self.folder.postgres / "port").read_text())
-        return f"postgresql://postgres:{password}@127.0.0.1:{port}/strata"
-
-    def output(self) -> str:
-        """What it printed."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def incidents(self) -> str:
-        """What its services have logged of errors that nobody expected."""
-        incidents_ = []
-        for log in sorted((self.folder.path / "logs").rglob("*.log")):
-            _, mark, after = log.read_text(errors="replace").partition("incident-")
-            incidents_ += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
-        return "\n".join(incidents_)
-
-    def launch(self) -> subprocess.Popen[bytes]:
-        """Starts another ``strata up`` on the folder and does not wait; its output is piped."""
-        return subprocess.Popen(
-            self._command(), env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-
-    async def start(self) -> None:
-        """Starts it and returns when it takes calls."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(),
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        until = time.monotonic() + START_SECONDS
-        while self.folder.running() is None:
-            assert self._process.poll() is None, self.output()
-            assert time.monotonic() < until, self.output()
-            await asyncio.sleep(0.02)
-
-    async def stop(self, how: signal.Signals = signal.SIGTERM, patience: float = 30.0) -> int:
-        """Ends it and returns its exit code; kills it when it does not end in time."""
-        process = self.process
-        if process.poll() is None:
-            process.send_signal(how)
-        try:
-            return await asyncio.to_thread(process.wait, patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AssertionError(f"did not end in {patience} s: {self.output()}") from None
-
-    def family(self) -> list[psutil.Process]:
-        """The main process and all that came of it."""
-        main = psutil.Process(self.process.pid)
-        return [main, *main.children(recursive=True)]
+class Live(LiveStrata):
+    """A `LiveStrata` with the client of the fault tests."""
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A client with the first key."""
+        """A client with the keys of the first start."""
         async with Client(self.runtime.address, self.key, self.organization_key) as client:
             yield client
-
-    def _command(self) -> Sequence[str]:
-        shape = "split" if self._split else "single"
-        return [sys.executable, "-c", _UP, str(self.folder.path), shape]
-
-
-def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; a zombie does not."""
-    living = []
-    for process in processes:
-        try:
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                living.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return living
-
-
-async def gone(processes: Iterable[psutil.Process], within: float) -> list[psutil.Process]:
-    """Waits until none of the processes runs; returns those that do after `within` seconds."""
-    until = time.monotonic() + within
-    left = alive(processes)
-    while left and time.monotonic() < until:
-        await asyncio.sleep(0.05)
-        left = alive(left)
-    return left
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pytest_asyncio
 from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Step, call
-from live import LiveStrata
+from live import LiveSystem
 from prepared_folder import copy_prepared_folder
 from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -45,10 +45,10 @@ class Watched:
 
 
 @pytest_asyncio.fixture(name="strata")
-async def _strata(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveStrata]:
+async def _strata(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSystem]:
     copy_prepared_folder(prepared_folder, open_folder / "data")
     async with ModelServer() as model:
-        strata = LiveStrata(open_folder / "data", model, split=False)
+        strata = LiveSystem(open_folder / "data", model, split=False)
         try:
             yield strata
         finally:
@@ -119,10 +119,10 @@ async def watch(world: System, runs: list[Watched], count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, seed: int) -> None:
+async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveSystem, seed: int) -> None:
     chance = random.Random(seed)
     strata.model.respond(speaking)
-    world = await strata.start()
+    world = await strata.start_system()
     in_turn = await members(world, *NAMES)
     manager, *asked = await members(world, "Max", "Dee", "Eve")
     swarm = await members(world, "Flo", "Gus")
@@ -142,7 +142,7 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveStrata, se
         await strata.kill()
         deaths += 1
         await world.channel.close()
-        world = await strata.start()
+        world = await strata.start_system()
     assert deaths >= 2
     await check_in_turn(world, in_turn, await world.follow(runs[0].run_id))
     await check_asked(world, manager, asked, await world.follow(runs[1].run_id))

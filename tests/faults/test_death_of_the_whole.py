@@ -11,8 +11,9 @@ import grpc
 import psutil
 import pytest
 
-from faults.live import Live, ModelThread, Turn, dialogue, gone, slowly
+from faults.live import Live, ModelThread, Turn, dialogue, slowly
 from faults.load import talking
+from live import still_running
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
@@ -58,12 +59,12 @@ async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
     async with live.client() as client:
         agent = await client.new_agent()
         call = await client.begin(model, agent.id, GENTLE)
-        family = live.family()
+        family = live.tree()
         assert await live.stop(how, patience=25) == 0
-        assert await gone(family, 2) == []
+        assert await still_running(family, 2) == []
         assert (await call).reply == f"You said: {GENTLE}"
     assert live.folder.running() is None
-    assert "Traceback" not in live.output(), live.output()
+    assert "Traceback" not in live.log, live.log
     await live.start()
     async with live.client() as client:
         assert (await client.send(agent.id, "after")).ended_well
@@ -80,16 +81,16 @@ async def test_a_hurried_stop_hands_the_turn_to_the_next_start(
         assert (await client.send(agent.id, "before")).ended_well
         text = slowly()
         call = await client.begin(model, agent.id, text, request_id="slow")
-        family = live.family()
+        family = live.tree()
         live.process.send_signal(signal.SIGINT)
         # Two signals that come at once are one.
         await client.shut_out()
         assert await live.stop(signal.SIGINT, patience=8) in {0, 130}
-        assert await gone(family, 5) == []
+        assert await still_running(family, 5) == []
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await call
     assert broken.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert "Traceback" not in live.output(), live.output()
+    assert "Traceback" not in live.log, live.log
     await live.start()
     await _ends_well(live, agent, text)
 
@@ -103,9 +104,9 @@ async def test_nothing_outlives_the_main_process_and_its_turn_goes_on_at_the_nex
         assert (await client.send(agent.id, "before")).ended_well
         text = slowly()
         call = await client.begin(model, agent.id, text, request_id="slow")
-        family = live.family()
+        family = live.tree()
         await live.stop(signal.SIGKILL)
-        assert await gone(family, 5) == []
+        assert await still_running(family, 5) == []
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await call
     assert broken.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -120,13 +121,13 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
         assert (await client.send(agent.id, "my cat is called Mira")).ended_well
         assert (await client.send(agent.id, "remember my dog is called Odo")).ended_well
         assert (await client.send(agent.id, "archive my horse is called Xan")).ended_well
-    family = live.family()
+    family = live.tree()
     for process in family:
         # The first deaths are the end of others before we come to them.
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     live.process.wait()
-    assert await gone(family, 5) == []
+    assert await still_running(family, 5) == []
     key = live.key
     await live.start()
     assert live.key == key
@@ -168,16 +169,16 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
         output, _ = await asyncio.to_thread(process.communicate, timeout=25)
         assert b"Traceback" not in output, output.decode()
         assert process.returncode in {0, 1, -how}, output.decode()
-        assert await gone(family, 5) == []
+        assert await still_running(family, 5) == []
     await strata.start()
     try:
         async with strata.client() as client:
             agent = await client.new_agent()
             assert (await client.send(agent.id, "well?")).ended_well
     finally:
-        family = strata.family()
+        family = strata.tree()
         await strata.stop()
-    assert await gone(family, 2) == []
+    assert await still_running(family, 2) == []
 
 
 async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from faults.live import Client, Live, ModelThread, gone
+from faults.live import Client, Live, ModelThread
+from live import still_running
 from other_models import NOISE, WORDS, endpoints, serve
 from passage_uploads import new_passages, upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -38,17 +39,17 @@ async def live(open_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
     endpoint = await serve()
     strata = Live(open_folder / "data", model.url)
     known = json.dumps(endpoints(endpoint.base_url))
-    strata._environment |= {
+    strata.environment |= {
         "STRATA_ARCHIVAL_EMBEDDING_MODELS": known,
         "STRATA_RECALL_EMBEDDING_MODELS": known,
     }
     await strata.start()
-    family = strata.family()
+    family = strata.tree()
     yield strata
     if strata.process.poll() is None:
-        family = strata.family()
+        family = strata.tree()
         await strata.stop()
-    assert await gone(family, 10.0) == []
+    assert await still_running(family, 10.0) == []
     await endpoint.stop()
 
 
@@ -110,7 +111,7 @@ async def filled(client: Client) -> str:
 
 async def strata(live: Live, *arguments: str) -> tuple[int, Any]:
     """Runs a command; returns its exit code and what it says as JSON."""
-    environment = {**live._environment, "STRATA_API_KEY": live.key}
+    environment = {**live.environment, "STRATA_API_KEY": live.key}
     environment["STRATA_ORGANIZATION_KEY"] = live.organization_key
     environment["STRATA_ADDRESS"] = live.runtime.address
     process = await asyncio.create_subprocess_exec(
@@ -148,9 +149,9 @@ async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) 
     code, begun = await strata(live, "reindex", "passages", "--model", WORDS, "--no-wait")
     assert (code, begun["phase"]) == (0, "REINDEX_PHASE_BUILDING")
     # In its midst: the main process holds every service.
-    before = live.family()
+    before = live.tree()
     os.kill(live.process.pid, signal.SIGKILL)
-    assert await gone(before, 30) == []
+    assert await still_running(before, 30) == []
     live.process.wait()
     await live.start()
 

@@ -39,8 +39,9 @@ import pytest_asyncio
 
 from faults.cluster import Cluster
 from faults.inflicting import PROCESSES, inflict, prepare_full_disk
-from faults.live import Live, ModelThread, gone
+from faults.live import Live, ModelThread
 from faults.turns import Persona, working
+from live import still_running
 from prepared_folder import copy_prepared_folder
 
 
@@ -64,9 +65,9 @@ async def split(open_folder: Path, prepared_folder: Path, model_url: str) -> Asy
     live = Live(open_folder / "data", model_url, split=True)
     await live.start()
     yield live
-    family = live.family()
+    family = live.tree()
     await live.stop()
-    assert await gone(family, 10.0) == []
+    assert await still_running(family, 10.0) == []
 
 
 @pytest.fixture
@@ -87,9 +88,9 @@ async def cluster(
     live = Cluster(open_folder / "data", model_url, skew_s=request.param)
     await live.start()
     yield live
-    family = live.family()
+    family = live.tree()
     await live.stop(patience=60)
-    assert await gone(family, 10.0) == []
+    assert await still_running(family, 10.0) == []
 
 
 async def through(

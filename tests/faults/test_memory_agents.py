@@ -24,8 +24,9 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Call, ModelCall, Reply, Step, say
-from faults.live import Client, Live, ModelThread, gone
+from faults.live import Client, Live, ModelThread
 from faults.victims import process_of
+from live import still_running
 from prepared_folder import copy_prepared_folder
 from strata.api.agent_loop.v1 import agent_service_pb2
 
@@ -87,9 +88,9 @@ async def split(open_folder: Path, prepared_folder: Path, memory_model: ModelThr
     live = Live(open_folder / "data", memory_model.url, split=True)
     await live.start()
     yield live
-    family = live.family()
+    family = live.tree()
     await live.stop()
-    assert await gone(family, 10.0) == []
+    assert await still_running(family, 10.0) == []
 
 
 async def say_all(client: Client, agent_id: str, texts: list[str]) -> None:

@@ -6,7 +6,8 @@ import contextlib
 
 import psutil
 
-from faults.live import Live, alive
+from faults.live import Live
+from live import alive
 
 # A word of the command line of each.
 VICTIMS = {
@@ -20,7 +21,7 @@ VICTIMS = {
 
 def process_of(live: Live, victim: str) -> psutil.Process | None:
     """Returns the process of a service or of an engine; None while it does not run."""
-    for process in alive(live.family()[1:]):
+    for process in alive(live.tree()[1:]):
         with contextlib.suppress(psutil.NoSuchProcess):
             words = process.cmdline()
             # Workers of PostgreSQL are children of its own first process.

@@ -7,19 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 import strata
 from doubles.model_server import ModelServer
+from strata.client.data_folder import Runtime
 from strata.shared.logs import LogFormat, LogLevel
 from strata.standalone.compose.local import DEFAULT_LOG_FORMAT, DEFAULT_LOG_LEVEL
 from strata.standalone.data_folder import DataFolder
 from whole_system import Shape, System
 
-START_S = 90.0
+# Up to eight processes start at once, on a machine that other tests use as well.
+START_S = 180.0
 STOP_S = 30.0
 
 _UP = """\
@@ -33,15 +37,166 @@ sys.exit(run_up(Path(sys.argv[1]), port=0, split=split, log_level=level, log_for
 
 
 class LiveStrata:
-    """Strata on a data folder, started and stopped as often as a test likes.
+    """`strata up` on a data folder, started and stopped as often as a test needs.
 
     Args:
-        data: The data folder; others must be able to pass through its parents.
-        model: Answers for the endpoint "openai".
+        data: The data folder; other users must be able to pass through its parents.
+        model_url: Base URL of the endpoint "openai".
         split: One process per service.
         environment: Further variables.
         log_level: Lowest level that is logged.
         log_format: Form of the logs.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        model_url: str,
+        *,
+        split: bool = False,
+        environment: Mapping[str, str] | None = None,
+        log_level: LogLevel = DEFAULT_LOG_LEVEL,
+        log_format: LogFormat = DEFAULT_LOG_FORMAT,
+    ) -> None:
+        self.data = data
+        self.folder = DataFolder(data)
+        self.split = split
+        self._options = ["split" if split else "single", log_level, log_format]
+        self._log = data.with_name(f"{data.name}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": str(data.parent),
+            "PYTHONPATH": os.pathsep.join(str(Path(part).parent) for part in strata.__path__),
+            "PYTHONUNBUFFERED": "1",
+            "STRATA_LOCAL_DEMO": "off",
+            "OPENAI_BASE_URL": model_url,
+            "OPENAI_API_KEY": "key",
+            "STRATA_AGENT_LOOP_DEFAULT_MODEL": "openai/test-model",
+            # The tests of this limit set it themselves.
+            "STRATA_GATEWAY_CALLS_PER_SECOND": "0",
+            **(environment or {}),
+        }
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The main process."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Id of the main process."""
+        return self.process.pid
+
+    @property
+    def runtime(self) -> Runtime:
+        """The address and the processes, as the running Strata has written them."""
+        runtime = self.folder.running()
+        assert runtime is not None, self.log
+        return runtime
+
+    @property
+    def key(self) -> str:
+        """The API key that the first start made."""
+        return (self.folder.secrets / "api-key").read_text()
+
+    @property
+    def organization_key(self) -> str:
+        """The organization key that the first start made."""
+        return (self.folder.secrets / "organization-key").read_text()
+
+    @property
+    def admin_url(self) -> str:
+        """URL of the database, as the superuser."""
+        password = (self.folder.postgres / "superuser.password").read_text().strip()
+        port = int((self.folder.postgres / "port").read_text())
+        return f"postgresql://postgres:{password}@127.0.0.1:{port}/strata"
+
+    @property
+    def log(self) -> str:
+        """What the main process has printed since the first start."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def incidents(self) -> str:
+        """Returns the unexpected errors that the services have logged."""
+        texts = []
+        for log in sorted((self.data / "logs").rglob("*.log")):
+            _, mark, after = log.read_text(errors="replace").partition("incident-")
+            texts += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
+        return "\n".join(texts)
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Starts another `strata up` on the folder and does not wait; its output is piped."""
+        return subprocess.Popen(
+            self._command(), env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    async def start(self) -> None:
+        """Starts the process, and returns when it accepts calls."""
+        assert self._process is None or self._process.poll() is not None, "started already"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        async with asyncio.timeout(START_S):
+            while self.folder.running() is None:
+                assert self._process.poll() is None, f"strata up ended:\n{self.log}"
+                await asyncio.sleep(0.02)
+
+    def tree(self) -> list[psutil.Process]:
+        """Returns the main process and all processes below it."""
+        main = psutil.Process(self.pid)
+        return [main, *main.children(recursive=True)]
+
+    async def kill(self) -> list[psutil.Process]:
+        """Kills the whole tree with SIGKILL; returns the processes that were killed."""
+        killed = self.tree()
+        for process in killed:
+            _kill(process)
+        await asyncio.to_thread(self.process.wait, STOP_S)
+        await asyncio.to_thread(psutil.wait_procs, killed, STOP_S)
+        return killed
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM, patience: float = STOP_S) -> int:
+        """Sends a signal and returns the exit code.
+
+        Raises:
+            AssertionError: The process does not end within `patience` seconds; it is killed.
+        """
+        process = self.process
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            return await asyncio.to_thread(process.wait, patience)
+        except subprocess.TimeoutExpired:
+            await self.kill()
+            raise AssertionError(f"did not end in {patience} s: {self.log}") from None
+
+    async def close(self) -> None:
+        """Kills what still runs."""
+        if self._process is not None and self._process.poll() is None:
+            await self.kill()
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", _UP, str(self.data), *self._options]
+
+
+class LiveSystem(LiveStrata):
+    """A `LiveStrata` with the client of tests that know the whole system.
+
+    Args:
+        data: See `LiveStrata`.
+        model: Answers for the endpoint "openai".
+        split: See `LiveStrata`.
+        environment: See `LiveStrata`.
+        log_level: See `LiveStrata`.
+        log_format: See `LiveStrata`.
     """
 
     def __init__(
@@ -54,112 +209,50 @@ class LiveStrata:
         log_level: LogLevel = DEFAULT_LOG_LEVEL,
         log_format: LogFormat = DEFAULT_LOG_FORMAT,
     ) -> None:
-        self.data = data
+        super().__init__(
+            data,
+            model.openai_url,
+            split=split,
+            environment=environment,
+            log_level=log_level,
+            log_format=log_format,
+        )
         self.model = model
-        self._options = ["split" if split else "single", log_level, log_format]
-        self._split = split
-        self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = data.parent / f"{data.name}.log"
 
-    @property
-    def log(self) -> str:
-        """What the process has printed."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    @property
-    def pid(self) -> int:
-        """The main process."""
-        assert self._process is not None, "not started"
-        return self._process.pid
-
-    async def start(self) -> System:
-        """Starts it, waits until it is ready and returns a client; close its channel."""
-        assert self._process is None, "started already"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _UP, str(self.data), *self._options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._variables(),
-                start_new_session=True,
-            )
-        async with asyncio.timeout(START_S):
-            while "READY" not in self.log.split():
-                if self._process.poll() is not None:
-                    raise AssertionError(f"strata up ended:\n{self.log}")
-                await asyncio.sleep(0.05)
-        runtime = DataFolder(self.data).running()
-        assert runtime is not None, self.log
-        key = (self.data / "secrets" / "api-key").read_text()
-        shape = Shape.SOCKETS if self._split else Shape.IN_PROCESS
-        return System(shape, runtime.address, key, "", self.model)
-
-    def tree(self) -> list[psutil.Process]:
-        """The main process and everything below it."""
-        main = psutil.Process(self.pid)
-        return [main, *main.children(recursive=True)]
-
-    async def kill(self) -> list[psutil.Process]:
-        """Kills the whole tree with SIGKILL, and returns what was killed."""
-        doomed = self.tree()
-        for process in doomed:
-            _kill(process)
-        await self._reap()
-        await asyncio.to_thread(psutil.wait_procs, doomed, STOP_S)
-        return doomed
-
-    async def stop(self) -> int:
-        """Asks it to end, and returns its exit code."""
-        os.kill(self.pid, signal.SIGTERM)
-        return await self._reap()
-
-    async def close(self) -> None:
-        """Ends what is left of it."""
-        if self._process is not None and self._process.poll() is None:
-            await self.kill()
-
-    async def _reap(self) -> int:
-        assert self._process is not None
-        code = await asyncio.to_thread(self._process.wait, STOP_S)
-        self._process = None
-        return code
-
-    def _variables(self) -> dict[str, str]:
-        environment = os.environ
-        kept = {name: environment[name] for name in ("PATH", "HOME") if name in environment}
-        roots = [str(Path(part).parent) for part in strata.__path__]
-        return {
-            **kept,
-            "PYTHONPATH": os.pathsep.join(roots),
-            "PYTHONUNBUFFERED": "1",
-            "STRATA_LOCAL_DEMO": "off",
-            "OPENAI_BASE_URL": self.model.openai_url,
-            "OPENAI_API_KEY": "key",
-            "STRATA_AGENT_LOOP_DEFAULT_MODEL": "openai/test-model",
-            **self._environment,
-        }
+    async def start_system(self) -> System:
+        """Starts it as `start` does, and returns a client; close its channel."""
+        await self.start()
+        shape = Shape.SOCKETS if self.split else Shape.IN_PROCESS
+        return System(shape, self.runtime.address, self.key, "", self.model)
 
 
 def _kill(process: psutil.Process) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.kill()
-    except psutil.NoSuchProcess:
-        return
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; a zombie of another process does not count."""
-    return [
-        process
-        for process in processes
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    ]
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Returns the processes that still run; a zombie does not."""
+    running = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                running.append(process)
+    return running
+
+
+async def still_running(processes: list[psutil.Process], within: float) -> list[psutil.Process]:
+    """Waits until all processes have ended; returns those that run after `within` seconds."""
+    until = time.monotonic() + within
+    running = alive(processes)
+    while running and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+        running = alive(running)
+    return running
 
 
 def using(folder: Path) -> list[psutil.Process]:
-    """Processes that were started on something inside a folder."""
+    """Returns the processes whose command line names a folder."""
     pids = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or ()

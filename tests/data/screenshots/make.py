@@ -21,7 +21,7 @@ from playwright.async_api import Page, expect
 from browser import open_browser, open_window
 from doubles.model_server import ModelServer
 from doubles.script import Call, Reply, say
-from live import LiveStrata
+from live import LiveSystem
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1.passage_service_pb2 import InsertPassageRequest, NewPassage
 from strata.api.common.v1 import message_pb2
@@ -49,8 +49,8 @@ async def make() -> None:
     folder = _new_folder()
     try:
         async with ModelServer() as model:
-            live = LiveStrata(folder / "data", model, environment={"STRATA_HTTP_PORT": "0"})
-            system = await live.start()
+            live = LiveSystem(folder / "data", model, environment={"STRATA_HTTP_PORT": "0"})
+            system = await live.start_system()
             try:
                 agent = await seed(system)
                 await take(live, agent)
@@ -134,7 +134,7 @@ async def _manual(folder_id: str) -> AsyncIterator[file_pb.UploadFileRequest]:
     yield file_pb.UploadFileRequest(chunk=b"# Citrus\n\n" + b"Water it when it is dry.\n" * 40)
 
 
-async def take(live: LiveStrata, agent: agent_pb.Agent) -> None:
+async def take(live: LiveSystem, agent: agent_pb.Agent) -> None:
     """Takes the pictures."""
     data = DataFolder(live.data)
     runtime = data.running()

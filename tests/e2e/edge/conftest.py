@@ -72,7 +72,7 @@ async def live(
     yield strata
     await strata.stop()
     # Whatever it was given, nothing in it may have been taken by surprise.
-    assert "Traceback" not in strata.output(), strata.output()
+    assert "Traceback" not in strata.log, strata.log
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

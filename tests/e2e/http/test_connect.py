@@ -224,6 +224,8 @@ async def test_no_method_answers_without_a_key(
         ("application/json", b"[" * 100_000, 400),
         ("application/json", b'{"agentId": 7}', 400),
         ("application/json", b'{"nobody": 7}', 400),
+        ("application/json", rb'{"\ud800": 7}', 400),
+        ("application/json", rb'{"agentId": "\ud800"}', 400),
         ("application/proto", b"\xff\xff\xff", 400),
         ("application/grpc", b"", 415),
         ("application/grpc+proto", b"", 415),

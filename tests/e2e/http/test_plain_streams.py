@@ -58,6 +58,7 @@ async def test_turn_streams_as_server_sent_events(system: System, http: httpx2.A
         (b"", 400, "invalid_argument"),
         (b"nothing", 400, "invalid_argument"),
         (b'{"agent": 1}', 400, "invalid_argument"),
+        (rb'{"messages": "\ud800"}', 400, "invalid_argument"),
         (
             body_of("agent-00000000-0000-7000-8000-000000000000"),
             404,

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from doubles.model_server import ModelServer
-from live import LiveStrata
+from live import LiveSystem
 from prepared_folder import copy_prepared_folder
 from whole_system import Shape, System, open_system
 
@@ -23,10 +23,10 @@ async def running_system(
         yield system
 
 
-async def _live(folder: Path, prepared: Path, *, split: bool) -> AsyncIterator[LiveStrata]:
+async def _live(folder: Path, prepared: Path, *, split: bool) -> AsyncIterator[LiveSystem]:
     copy_prepared_folder(prepared, folder / "data")
     async with ModelServer() as model:
-        strata = LiveStrata(folder / "data", model, split=split)
+        strata = LiveSystem(folder / "data", model, split=split)
         try:
             yield strata
         finally:
@@ -35,7 +35,7 @@ async def _live(folder: Path, prepared: Path, *, split: bool) -> AsyncIterator[L
 
 
 @pytest_asyncio.fixture
-async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveStrata]:
+async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSystem]:
     """`strata up` on a folder without agents, not started yet, with a model of its own."""
     async for strata in _live(open_folder, prepared_folder, split=False):
         yield strata
@@ -45,7 +45,7 @@ async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSt
 @pytest_asyncio.fixture(params=["single", pytest.param("split", marks=pytest.mark.slow)])
 async def either_live(
     request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path
-) -> AsyncIterator[LiveStrata]:
+) -> AsyncIterator[LiveSystem]:
     """The same, as one process and as one per service."""
     async for strata in _live(open_folder, prepared_folder, split=request.param == "split"):
         yield strata

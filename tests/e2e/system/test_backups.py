@@ -9,7 +9,7 @@ import pytest
 from chat_messages import text_of
 from doubles.model_server import ModelServer
 from doubles.script import Call, Reply, say
-from live import LiveStrata
+from live import LiveSystem
 from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
@@ -75,10 +75,10 @@ def folder(engine_folder: Path) -> Path:
 async def test_a_backup_of_a_running_strata_becomes_another_one(folder: Path) -> None:
     backup, restored = folder / "backup", folder / "restored"
     async with ModelServer() as model:
-        first = LiveStrata(folder / "data", model)
-        second = LiveStrata(restored, model)
+        first = LiveSystem(folder / "data", model)
+        second = LiveSystem(restored, model)
         try:
-            system = await first.start()
+            system = await first.start_system()
             agent = await store_something(system)
             written = await write_backup(DataFolder(first.data), backup)
             model.script(say("Yes."))
@@ -88,7 +88,7 @@ async def test_a_backup_of_a_running_strata_becomes_another_one(folder: Path) ->
 
             assert await restore_backup(backup, restored) == written
             key = (first.data / "secrets" / "api-key").read_text()
-            system = await second.start()
+            system = await second.start_system()
             assert system.key == key
             await check_restored(system, agent)
             await system.channel.close()

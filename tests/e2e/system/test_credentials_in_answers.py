@@ -14,7 +14,7 @@ import pytest
 from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
-from live import LiveStrata
+from live import LiveSystem
 from passage_uploads import new_passages, upload_passages
 from polling import eventually
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -230,9 +230,9 @@ async def test_no_form_of_a_credential_is_shown_logged_or_stored(
     vectors, mcp = Vectors(), HttpServer(mcp_answer)
     async with ModelServer(api_keys=[]) as model, vectors.server, mcp:
         environment = {"OPENAI_API_KEY": MODEL_KEY, **vectors.environment()}
-        strata = LiveStrata(open_folder / "data", model, split=split, environment=environment)
+        strata = LiveSystem(open_folder / "data", model, split=split, environment=environment)
         try:
-            system = await strata.start()
+            system = await strata.start_system()
             shown = await use_models(system)
             shown += await use_mcp(system, mcp.url)
             shown += await use_vectors(system, vectors)

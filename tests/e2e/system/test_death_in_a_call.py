@@ -14,7 +14,7 @@ import pytest
 
 from chat_messages import roles
 from doubles.script import Call, Reply, call, say
-from live import LiveStrata
+from live import LiveSystem
 from mcp_support import open_folder, program_command, tool
 from polling import eventually
 from run_events import RunEvents, RunStream
@@ -56,7 +56,7 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def service(strata: LiveStrata, name: str = "tool_execution") -> int:
+def service(strata: LiveSystem, name: str = "tool_execution") -> int:
     """The process of a service, by default of the one that runs tools."""
     (process,) = [
         child.pid
@@ -66,7 +66,7 @@ def service(strata: LiveStrata, name: str = "tool_execution") -> int:
     return process
 
 
-def workers(strata: LiveStrata) -> set[int]:
+def workers(strata: LiveSystem) -> set[int]:
     """The processes below the tool runner, each for one call; none while it is restarted."""
     try:
         runner = psutil.Process(service(strata, "tool_runner"))
@@ -93,9 +93,9 @@ def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolRetu
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
-    either_live: LiveStrata, folder: Path
+    either_live: LiveSystem, folder: Path
 ) -> None:
-    system = await either_live.start()
+    system = await either_live.start_system()
     await add_program(system, folder)
     await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
     agent = await system.make_agent(
@@ -202,9 +202,9 @@ memory_insert("human", "After.")
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_gateway_death_cancels_no_tool_and_requests_no_reply_twice(
-    either_live: LiveStrata,
+    either_live: LiveSystem,
 ) -> None:
-    system = await either_live.start()
+    system = await either_live.start_system()
     await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
     agent = await system.make_agent(tools=["short_nap", "memory_insert"])
 
@@ -236,7 +236,7 @@ async def test_gateway_death_cancels_no_tool_and_requests_no_reply_twice(
     await system.channel.close()
 
 
-async def killed(strata: LiveStrata, name: str) -> None:
+async def killed(strata: LiveSystem, name: str) -> None:
     """Kills the process of a service and waits until there is another one."""
     before = service(strata, name)
     os.kill(before, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from doubles.model_server import ModelServer
 from doubles.script import Call, Reply, say
 from image_samples import png
-from live import LiveStrata
+from live import LiveSystem
 from mcp_support import program_command, tool
 from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -71,9 +71,9 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
 ) -> None:
     async with ModelServer() as model:
         anthropic = {"ANTHROPIC_BASE_URL": model.anthropic_url, "ANTHROPIC_API_KEY": "key"}
-        strata = LiveStrata(open_folder / "data", model, environment=anthropic)
+        strata = LiveSystem(open_folder / "data", model, environment=anthropic)
         try:
-            system = await strata.start()
+            system = await strata.start_system()
             await add_painter(system, open_folder)
             agents = [
                 await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
@@ -84,7 +84,7 @@ async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
             await system.channel.close()
 
             await strata.kill()
-            system = await strata.start()
+            system = await strata.start_system()
             for agent in agents:
                 model.script(say("The same two."))
                 again = await system.send(agent, "What do you see?")

@@ -16,7 +16,7 @@ from command_line import Outcome, run_command
 from doubles.model_server import ModelServer
 from doubles.otlp_collector import CollectedSpan, OtlpCollector, Trace
 from doubles.script import Call, Reply, say
-from live import LiveStrata
+from live import LiveSystem
 from scraping import Scrape, scrape
 from strata.shared.metric_names import DATABASE_POOL_SIZE, MODEL_CALLS, RPC_REQUESTS, TRACE_SPANS
 from strata.standalone.compose.services import ALL_SERVICES, SERVICES
@@ -35,7 +35,7 @@ CALLS = (
 )
 
 
-async def turn_over_http(strata: LiveStrata, system: System, agent: str, **headers: str) -> str:
+async def turn_over_http(strata: LiveSystem, system: System, agent: str, **headers: str) -> str:
     """Has a turn at the announced port; returns the reply."""
     runtime = DataFolder(strata.data).running()
     assert runtime is not None
@@ -48,7 +48,7 @@ async def turn_over_http(strata: LiveStrata, system: System, agent: str, **heade
     return str(response.json()["choices"][0]["message"]["content"])
 
 
-async def scrapes(strata: LiveStrata) -> dict[str, Scrape]:
+async def scrapes(strata: LiveSystem) -> dict[str, Scrape]:
     """Returns the metrics of each process by name."""
     listed = json.loads((strata.data / "metrics-targets.json").read_text())
     return {
@@ -108,7 +108,7 @@ async def observe(folder: Path, *, split: bool) -> Observed:
                 "STRATA_TRACES_ENDPOINT": collector.url,
                 "STRATA_TRACES_SAMPLE_RATIO": "0",
             }
-            strata = LiveStrata(
+            strata = LiveSystem(
                 folder / "data",
                 model,
                 split=split,
@@ -117,7 +117,7 @@ async def observe(folder: Path, *, split: bool) -> Observed:
                 log_format="json",
             )
             try:
-                system = await strata.start()
+                system = await strata.start_system()
                 agent = (await system.make_agent()).name
                 seen.replies.append(await turn_over_http(strata, system, agent))
                 seen.replies.append(await turn_over_http(strata, system, agent, **sampled))

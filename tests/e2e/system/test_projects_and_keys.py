@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from doubles.script import say
-from live import LiveStrata
+from live import LiveSystem
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 Run = Callable[..., Coroutine[Any, Any, Any]]
 
 
-def command_line(live: LiveStrata) -> Run:
+def command_line(live: LiveSystem) -> Run:
     """Runs a command on the data folder, in a thread with an event loop of its own."""
     runner = CliRunner(env={"STRATA_ADDRESS": "", "STRATA_API_KEY": ""})
 
@@ -34,9 +34,9 @@ def command_line(live: LiveStrata) -> Run:
 
 
 async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folder(
-    live: LiveStrata,
+    live: LiveSystem,
 ) -> None:
-    system = await live.start()
+    system = await live.start_system()
     strata = command_line(live)
     for name in ("organization-key", "api-key"):
         assert stat.S_IMODE((live.data / "secrets" / name).stat().st_mode) == 0o600
@@ -80,9 +80,9 @@ async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folde
 
 
 async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operators(
-    live: LiveStrata,
+    live: LiveSystem,
 ) -> None:
-    system = await live.start()
+    system = await live.start_system()
     strata = command_line(live)
     agent = await system.make_agent()
     live.model.script(say("Hello."))
@@ -105,8 +105,8 @@ async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operato
     await system.channel.close()
 
 
-async def test_organisations_have_keys_of_their_own(live: LiveStrata) -> None:
-    system = await live.start()
+async def test_organisations_have_keys_of_their_own(live: LiveSystem) -> None:
+    system = await live.start_system()
     strata = command_line(live)
     assert (await strata("organizations", "create", "acme")).exit_code == 0
     made = await strata(
@@ -131,8 +131,8 @@ async def test_organisations_have_keys_of_their_own(live: LiveStrata) -> None:
     await system.channel.close()
 
 
-async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: LiveStrata) -> None:
-    system = await live.start()
+async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: LiveSystem) -> None:
+    system = await live.start_system()
     agent = await system.make_agent()
     await system.channel.close()
     assert await live.stop() == 0
@@ -141,7 +141,7 @@ async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: Liv
     # As the release before left it: no organisation key, one master key for both services.
     for name in ("organization-key", "tool-master-key"):
         (secrets / name).unlink()
-    system = await live.start()
+    system = await live.start_system()
     assert (secrets / "api-key").read_text() == api_key
     assert (secrets / "master-key").read_text() == master_key
     newest, *earlier = (secrets / "tool-master-key").read_text().split()

@@ -9,7 +9,7 @@ import pytest
 
 from chat_messages import roles, text_of
 from doubles.script import Call, ModelCall, Reply, Step, call, say
-from live import LiveStrata, alive, using
+from live import LiveSystem, alive, using
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from whole_system import System
@@ -66,9 +66,9 @@ def _find(pattern: str, text: str) -> str:
 ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 
-async def test_three_facts_survive_the_death_of_everything(either_live: LiveStrata) -> None:
+async def test_three_facts_survive_the_death_of_everything(either_live: LiveSystem) -> None:
     live = either_live
-    system = await live.start()
+    system = await live.start_system()
     agent = await system.make_agent(name="assistant")
     await tell(system, agent)
     before = await system.log(agent)
@@ -80,7 +80,7 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveStra
     assert alive(killed) == []
     assert using(live.data) == []
 
-    system = await live.start()
+    system = await live.start_system()
     agent = (await system.agents.GetAgent(agent_pb.GetAgentRequest(name="assistant"))).agent
     assert await system.log(agent) == before, "every acknowledged message, unchanged"
     live.model.requests.clear()
@@ -107,9 +107,9 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveStra
 # In CI, tests/faults/test_death_of_the_whole.py kills a Strata in a turn.
 @pytest.mark.slow
 async def test_turn_under_way_is_gone_on_with_after_the_death_of_everything(
-    live: LiveStrata,
+    live: LiveSystem,
 ) -> None:
-    system = await live.start()
+    system = await live.start_system()
     agent = await system.make_agent(name="assistant")
     live.model.script(Reply(text="Never said in full.", piece=1, pause=0.2))
     stream = system.begin(agent, "Are you there?")
@@ -120,7 +120,7 @@ async def test_turn_under_way_is_gone_on_with_after_the_death_of_everything(
     await system.channel.close()
 
     live.model.script(say("Yes, I am."))
-    system = await live.start()
+    system = await live.start_system()
     ran = await system.follow(run_id)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN

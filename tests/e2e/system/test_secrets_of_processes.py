@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from doubles.model_server import ModelServer
-from live import LiveStrata
+from live import LiveSystem
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 
 PROVIDER = "provider-key-of-this-test"
@@ -58,9 +58,9 @@ async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path
             "STRATA_API_KEY": "client-key-of-this-test",
             "STRATA_DATABASE_ADMIN_URL": "postgresql://admin-of-this-test",
         }
-        strata = LiveStrata(open_folder / "data", model, split=True, environment=environment)
+        strata = LiveSystem(open_folder / "data", model, split=True, environment=environment)
         try:
-            system = await strata.start()
+            system = await strata.start_system()
             source = 'def idle() -> str:\n    """Returns nothing of interest."""\n    return ""\n'
             await system.tools.RunTool(pb.RunToolRequest(source_code=source))
             processes = strata.tree()[1:]

@@ -21,6 +21,7 @@ from strata.api.gateway.v1 import admin_service_pb2, admin_service_pb2_grpc
 from strata.gateway.http.errors import ReadableDetail
 from strata.protocol.errors import Reason
 from strata.protocol.status import DOMAIN
+from strata.shared.json_text import encodable_text
 from strata.shared.settings import KIB
 
 LARGE_BYTES = 32 * KIB
@@ -116,8 +117,8 @@ def _malformed(kind: type[Message], error: Exception) -> ConnectError:
     )
     packed = any_pb2.Any()
     packed.Pack(info)
-    # The lines after the first list all fields.
-    problem = str(error).partition("\n")[0][:_PROBLEM_CHARS]
+    # The lines after the first list all fields. An unpaired surrogate of the body may be in it.
+    problem = encodable_text(str(error).partition("\n")[0][:_PROBLEM_CHARS])
     return ConnectError(
         Code.INVALID_ARGUMENT,
         f"The body is not the JSON of a {kind.DESCRIPTOR.name}: {problem}",

@@ -11,9 +11,9 @@ from mcp.shared.exceptions import MCPError
 
 from strata.protocol.errors import StrataError
 from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
-from strata.shared.agent_mcp.results import encodable
 from strata.shared.agent_mcp.search_tools import search_conversations, search_passages
 from strata.shared.agent_mcp.tools import rendered
+from strata.shared.json_text import encodable_text
 from strata.shared.one_line import clipped, one_line
 
 _MAX_ARGUMENT_CHARS = 4_000
@@ -87,9 +87,9 @@ class Prompts:
             async with self._memory.connected() as client:
                 text = await self._text(client, prompt.name, arguments)
         except StrataError as error:
-            explanation = encodable(self._memory.explained(error))
+            explanation = encodable_text(self._memory.explained(error))
             raise MCPError(types.INTERNAL_ERROR, explanation) from error
-        content = types.TextContent(text=encodable(text))
+        content = types.TextContent(text=encodable_text(text))
         return types.GetPromptResult(
             description=prompt.description,
             messages=[types.PromptMessage(role="user", content=content)],

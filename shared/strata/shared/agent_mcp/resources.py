@@ -12,7 +12,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.protocol.errors import NotFoundError, StrataError
 from strata.shared.agent_mcp.blocks import attached_block, blocks_of
 from strata.shared.agent_mcp.memory import AgentMemory
-from strata.shared.agent_mcp.results import encodable
+from strata.shared.json_text import encodable_text
 
 _MARKDOWN = "text/markdown"
 
@@ -93,7 +93,7 @@ def failure_of_resource(memory: AgentMemory, error: StrataError) -> MCPError:
     """Returns the error of the protocol for a failed call about resources."""
     missing = isinstance(error, NotFoundError)
     code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
-    return MCPError(code, encodable(memory.explained(error)))
+    return MCPError(code, encodable_text(memory.explained(error)))
 
 
 def blocks_uri(agent_id: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import mcp_types as types
 
+from strata.shared.json_text import encodable_text
 from strata.shared.one_line import clipped, one_line
 
 ToolReturn = dict[str, Any] | str
@@ -27,13 +28,8 @@ def result_of(tool_return: ToolReturn) -> types.CallToolResult:
 def failure_of(explanation: str) -> types.CallToolResult:
     """Returns the MCP result of a failed call."""
     return types.CallToolResult(
-        content=[types.TextContent(text=encodable(explanation))], is_error=True
+        content=[types.TextContent(text=encodable_text(explanation))], is_error=True
     )
-
-
-def encodable(text: str) -> str:
-    """Returns the text without surrogates, which the invalid value in a message may contain."""
-    return text.encode(errors="replace").decode()
 
 
 def editor_of(params: types.InitializeRequestParams | None, default: str) -> str:
