@@ -9,13 +9,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.responses import Response
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.gateway.console.form_values import whole_number
 from strata.gateway.console.views.agents import agent_of
 from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 _PAGE = 50
 _MAX_BLOCKS = 500
-_MAX_NUMBER = 2**31 - 1
+_UNCHANGED = "The block was not changed."
+_NOT_SHOWN = "The block cannot be shown."
 _EDITORS = {
     pb.EDITOR_KIND_USER: "a person or program",
     pb.EDITOR_KIND_AGENT: "the agent",
@@ -47,7 +49,7 @@ async def create_block(visit: Visit) -> Response:
                 label=form.text("label").strip(),
                 value=form.text("value"),
                 description=form.text("description").strip() or None,
-                limit=_number(form.text("limit"), "limit"),
+                limit=whole_number(form.text("limit"), "limit", "The block was not created."),
                 read_only=form.checked("read_only"),
             ),
         )
@@ -86,10 +88,10 @@ async def update_block(visit: Visit) -> Response:
             block_id=block_id,
             value=form.text("value"),
             description=form.text("description"),
-            limit=_number(form.text("limit"), "limit") or None,
+            limit=whole_number(form.text("limit"), "limit", _UNCHANGED) or None,
             read_only=form.checked("read_only"),
             clear_taint=form.checked("clear_taint"),
-            base_revision=_number(form.text("base_revision"), "base_revision"),
+            base_revision=whole_number(form.text("base_revision"), "base_revision", _UNCHANGED),
             reason=form.text("reason").strip(),
         )
     )
@@ -101,8 +103,8 @@ async def diff(visit: Visit) -> Response:
     response = await visit.services.blocks.DiffBlock(
         pb.DiffBlockRequest(
             block_id=visit.argument("block_id"),
-            from_revision=_number(visit.query("from"), "from"),
-            to_revision=_number(visit.query("to"), "to"),
+            from_revision=whole_number(visit.query("from"), "from", _NOT_SHOWN),
+            to_revision=whole_number(visit.query("to"), "to", _NOT_SHOWN),
         )
     )
     template = "memory/diff_part.html" if visit.by_htmx else "memory/diff.html"
@@ -114,7 +116,7 @@ async def diff(visit: Visit) -> Response:
 async def blame(visit: Visit) -> Response:
     """Shows who wrote each line of a block."""
     block_id = visit.argument("block_id")
-    revision = _number(visit.query("revision"), "revision")
+    revision = whole_number(visit.query("revision"), "revision", _NOT_SHOWN)
     present, response = await asyncio.gather(
         visit.services.blocks.GetBlock(pb.GetBlockRequest(block_id=block_id)),
         visit.services.blocks.BlameBlock(
@@ -135,9 +137,9 @@ async def revert(visit: Visit) -> Response:
     block_id, form = visit.argument("block_id"), visit.form
     request = pb.RevertBlockRequest(block_id=block_id, reason=form.text("reason").strip())
     if form.text("to_revision"):
-        request.to_revision = _number(form.text("to_revision"), "to_revision")
+        request.to_revision = whole_number(form.text("to_revision"), "to_revision", _UNCHANGED)
     else:
-        request.revision = _number(form.text("revision"), "revision")
+        request.revision = whole_number(form.text("revision"), "revision", _UNCHANGED)
     await visit.services.blocks.RevertBlock(request)
     return visit.go_to(f"/blocks/{block_id}")
 
@@ -154,21 +156,6 @@ async def delete_block(visit: Visit) -> Response:
 def editor_name(origin: pb.EditOrigin) -> str:
     """Returns who made an edit."""
     return _EDITORS.get(origin.kind, "unknown")
-
-
-def _number(text: str, name: str) -> int:
-    """Returns a whole number of a form; 0 for an empty text.
-
-    Raises:
-        InvalidArgumentError: It is no number, or too large.
-    """
-    if not text.strip():
-        return 0
-    if not text.strip().isdecimal() or not text.isascii() or int(text) > _MAX_NUMBER:
-        raise InvalidArgumentError(
-            f"{name} is wrong.", violations=[FieldViolation(name, "must be a whole number")]
-        )
-    return int(text)
 
 
 def _time_in(text: str) -> Timestamp:
