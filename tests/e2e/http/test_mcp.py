@@ -226,3 +226,14 @@ async def test_bad_body_is_refused(
     }
     response = await http.post(f"/mcp/{quote(agent.name)}", content=body, headers=headers)
     assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_there_is_no_stream_or_session_outside_of_requests(
+    system: System, method: str
+) -> None:
+    agent = await system.make_agent()
+    headers = {"authorization": f"Bearer {system.key}", "accept": "text/event-stream"}
+    async with httpx2.AsyncClient(headers=headers, timeout=20) as http:
+        response = await http.request(method, f"{system.http_url}/mcp/{agent.id}")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")

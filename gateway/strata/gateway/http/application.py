@@ -112,7 +112,7 @@ def http_application(
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
         *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
-        Route("/mcp/{agent}", mcp),
+        Route("/mcp/{agent}", mcp, methods=["POST"]),
         Route("/a2a/{agent}", a2a, methods=["POST"]),
         Route("/a2a/{agent}/.well-known/agent-card.json", a2a, methods=["GET"]),
         *([Mount(CONSOLE_PATH, console)] if console_secret else ()),
