@@ -13,6 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -146,6 +147,30 @@ async def test_port_is_closed_although_a_client_listens(
                 await anext(events)
         await stopping
     assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
+
+
+async def test_a_project_has_a_part_of_the_subscriptions(system: System) -> None:
+    agent = await ada(system)
+    async with grpc.aio.insecure_channel(system.address) as channel:
+        application = McpApplication(channel, max_body_bytes=1_000_000, max_subscriptions=4)
+        routes = [Route("/mcp/{agent}", application)]
+        listener = HttpListener(lambda _: Starlette(routes=routes), "127.0.0.1", 0)
+        await listener.start(channel)
+        url = f"http://127.0.0.1:{listener.port}"
+        uris = [uri_of(agent.id, "human")]
+        try:
+            for _ in range(2):
+                async with (
+                    client_of(system, agent.id, mode="auto", base_url=url) as client,
+                    client.listen(resource_subscriptions=uris),
+                ):
+                    with pytest.raises(MCPError):
+                        async with client.listen(resource_subscriptions=uris):
+                            pass
+                    # Other requests need no subscription.
+                    assert (await client.list_tools()).tools
+        finally:
+            await listener.stop()
 
 
 async def test_clients_of_earlier_versions_cannot_subscribe(system: System) -> None:

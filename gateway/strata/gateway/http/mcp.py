@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import grpc.aio
@@ -28,6 +28,7 @@ from strata.protocol.status import code_of
 from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.server import build_server
 from strata.shared.http_listener import ENDING, EXTENSIONS, Receive, Scope, Send
+from strata.shared.interceptors.admission import Slots
 from strata.shared.scopes import Scope as KeyScope
 from strata.shared.search.time_expressions import zone_of
 
@@ -35,6 +36,10 @@ _AGENT = "agent"
 _READ_ONLY = b"read_only=true"
 _EDITOR_CHARS = 100
 _LISTEN = "subscriptions/listen"
+# Each looks for changes every few seconds, within the limit of calls of its key.
+_MAX_SUBSCRIPTIONS = 1024
+_PROJECT_SHARE = 0.25
+_RETRY_AFTER_S = 5.0
 
 
 class McpApplication:
@@ -43,21 +48,43 @@ class McpApplication:
     Args:
         channel: Calls the gateway.
         max_body_bytes: Larger requests are refused.
+        max_subscriptions: Most open streams with changes, a quarter of them of one project.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        max_body_bytes: int,
+        max_subscriptions: int = _MAX_SUBSCRIPTIONS,
+    ) -> None:
         self._channel = channel
         self._max_body_bytes = max_body_bytes
+        self._subscriptions = Slots(
+            max_subscriptions,
+            kind="subscriptions",
+            retry_after_s=_RETRY_AFTER_S,
+            share=_PROJECT_SHARE,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request for the agent in the path."""
         headers = Headers(scope=scope)
         services = KeyedServices(self._channel, metadata_of(headers))
-        try:
-            memory = await _memory_of(services, scope["path_params"][_AGENT], headers)
-        except StrataError as error:
-            await _refusal(error)(scope, receive, send)
-            return
+        with ExitStack() as slot:
+            try:
+                who = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
+                memory = await _memory_of(services, who, scope["path_params"][_AGENT], headers)
+                if headers.get(MCP_METHOD_HEADER) == _LISTEN:
+                    slot.enter_context(self._subscriptions.take(who.project.id))
+            except StrataError as error:
+                await _refusal(error)(scope, receive, send)
+                return
+            await self._serve(memory, headers, scope, receive, send)
+
+    async def _serve(
+        self, memory: AgentMemory, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         read_only = not memory.may_write or _READ_ONLY in scope["query_string"].split(b"&")
         manager = StreamableHTTPSessionManager(
             build_server(memory, read_only=read_only),
@@ -111,13 +138,14 @@ class _Subscription:
             await self._send({"type": "http.response.body", "body": b""})
 
 
-async def _memory_of(services: KeyedServices, name: str, headers: Headers) -> AgentMemory:
+async def _memory_of(
+    services: KeyedServices, who: admin_service_pb2.WhoAmIResponse, name: str, headers: Headers
+) -> AgentMemory:
     """Returns the memory of an agent, by id or name.
 
     Raises:
-        StrataError: The key is not valid, or there is no such agent in its project.
+        StrataError: There is no such agent in the project of the key.
     """
-    who = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
     agent = (await services.agents.GetAgent(agent_request(name))).agent
 
     @asynccontextmanager

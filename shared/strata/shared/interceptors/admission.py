@@ -8,11 +8,67 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.fair_slots import calling_project, share_of
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+
+
+class Slots:
+    """Limits how many of one kind are in progress, of all projects and of each.
+
+    Args:
+        limit: Most at once.
+        kind: What is counted, as a plural noun for messages.
+        retry_after_s: Mean of the retry hint, with a jitter of 50%, so that refused callers do not
+            return at the same time.
+        share: Share of the limit that one project may take; the rest is kept for other projects.
+    """
+
+    def __init__(self, limit: int, *, kind: str, retry_after_s: float, share: float = 1.0) -> None:
+        self._limit = limit
+        self._kind = kind
+        self._retry_after_s = retry_after_s
+        self._limit_of_project = share_of(limit, share)
+        self._taken = 0
+        self._taken_of_project: Counter[str] = Counter()
+
+    @contextmanager
+    def take(self, project: str) -> Iterator[None]:
+        """Takes a slot for the time of the block.
+
+        Args:
+            project: The project that it counts for; empty for none.
+
+        Raises:
+            ResourceExhaustedError: There is none left.
+        """
+        if self._taken >= self._limit:
+            raise self._refusal(f"The server is at its limit of concurrent {self._kind}.")
+        if project and self._taken_of_project[project] >= self._limit_of_project:
+            raise self._refusal(
+                f"The project has {self._limit_of_project} {self._kind} in progress on this server,"
+                " which is its limit. Try again when some have ended."
+            )
+        self._taken += 1
+        self._taken_of_project[project] += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._taken_of_project[project] -= 1
+            if not self._taken_of_project[project]:
+                del self._taken_of_project[project]
+
+    def _refusal(self, message: str) -> ResourceExhaustedError:
+        return ResourceExhaustedError(
+            message,
+            reason=Reason.OVERLOADED,
+            retry_after=self._retry_after_s * random.uniform(0.5, 1.5),  # noqa: S311
+        )
 
 
 class Admission:
@@ -24,52 +80,29 @@ class Admission:
     Args:
         max_unary: Unary calls at once.
         max_streams: Streaming calls at once.
-        share: Share of each that one project may take; the rest is kept for other projects.
-        retry_after_s: Mean of the retry hint, with a jitter of 50%, so that refused callers do not
-            return at the same time.
+        share: See `Slots`.
+        retry_after_s: See `Slots`.
     """
 
     def __init__(
         self, *, max_unary: int, max_streams: int, retry_after_s: float, share: float = 1.0
     ) -> None:
-        self._limits = {False: max_unary, True: max_streams}
-        self._shares = {kind: share_of(limit, share) for kind, limit in self._limits.items()}
-        self._in_flight = {False: 0, True: 0}
-        self._of_project: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
-        self._retry_after_s = retry_after_s
+        self._slots = {
+            streaming: Slots(limit, kind=kind, retry_after_s=retry_after_s, share=share)
+            for streaming, limit, kind in (
+                (False, max_unary, "calls"),
+                (True, max_streams, "streams"),
+            )
+        }
 
     def bind(self, method: Method, proceed: Next) -> Next:
         """Returns the call that is counted and may be refused."""
         if method.infrastructure:
             return proceed
-        streaming = method.shape.streaming
+        slots = self._slots[method.shape.streaming]
 
         async def run(call: ServerCall) -> Any:
-            if self._in_flight[streaming] >= self._limits[streaming]:
-                raise self._refusal("The server is at its limit of concurrent calls.")
-            project, held = calling_project(), self._of_project[streaming]
-            most = self._shares[streaming]
-            if project and held[project] >= most:
-                kind = "streams" if streaming else "calls"
-                raise self._refusal(
-                    f"The project has {most} {kind} in progress on this server, which is its limit."
-                    " Try again when some have ended."
-                )
-            self._in_flight[streaming] += 1
-            held[project] += 1
-            try:
+            with slots.take(calling_project()):
                 return await proceed(call)
-            finally:
-                self._in_flight[streaming] -= 1
-                held[project] -= 1
-                if not held[project]:
-                    del held[project]
 
         return run
-
-    def _refusal(self, words: str) -> ResourceExhaustedError:
-        return ResourceExhaustedError(
-            words,
-            reason=Reason.OVERLOADED,
-            retry_after=self._retry_after_s * random.uniform(0.5, 1.5),  # noqa: S311
-        )
