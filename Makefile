@@ -9,6 +9,8 @@ OTHERS := tests/node/node_modules/.ready
 PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 CLIENT := clients/python
 API := $(CLIENT)/strata/api
+GENERATED := $(CLIENT)/strata/client/generated
+CALLS := docs/guides/python-calls.md
 # QUICK=1 builds less of the client in Java: only what its example uses, in half the time.
 QUICK ?=
 
@@ -108,13 +110,14 @@ types: $(READY)
 imports: $(READY)
 	@PYTHONPATH=shared:services:gateway:standalone:clients/cli:clients/python $(BIN)/lint-imports --no-cache
 
-proto: $(READY) ## Generate the Python code of the protos.
+proto: $(READY) ## Generate the Python code of the protos, and the calls of the client.
 	@$(BIN)/buf lint
 	@find $(API) -type f ! -name py.typed -delete
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(CLIENT) \
 		--mypy_out=quiet:$(CLIENT) --grpc_python_out=$(CLIENT) --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:$(CLIENT) $(PROTOS)
 	@for f in $$(find $(API) -name '*_pb2_grpc.py'); do \
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
+	@$(BIN)/python clients/generate_python.py
 
 proto-check: $(READY)
 	@$(BIN)/buf lint
@@ -125,6 +128,9 @@ proto-check: $(READY)
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
 	@diff -r -q -x __pycache__ -x py.typed .make/proto/strata/api $(API) || \
 		{ echo "Generated code differs from the protos: run 'make proto' and commit."; exit 1; }
+	@$(BIN)/python clients/generate_python.py .make/proto
+	@diff -r -q -x __pycache__ .make/proto/$(GENERATED) $(GENERATED) && diff -q .make/proto/$(CALLS) $(CALLS) || \
+		{ echo "The Python client differs from the protos: run 'make proto' and commit."; exit 1; }
 	@$(MAKE) --no-print-directory breaking
 
 # Compares the contracts with the main branch where one is known (a fresh clone knows origin/main).

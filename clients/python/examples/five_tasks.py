@@ -1,8 +1,6 @@
 import asyncio
 
 import strata.client
-from strata.api.agent_loop.v1.agent_service_pb2 import CreateAgentRequest, GetAgentRequest
-from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.client import Client, NotFoundError, text_of
 
 
@@ -14,18 +12,17 @@ async def main() -> None:
         await run_client_tool(client)
         await resume(client, agent_id)
         try:
-            await client.agents.GetAgent(GetAgentRequest(name="nobody"))
+            await client.agents.get("nobody")
         except NotFoundError as error:
             print("refused:", error.reason, error.message)
 
 
 async def create_agent(client: Client) -> str:
-    blocks = [
-        NewBlock(label="human", value="Her name is Ann. She lives in Lisbon."),
-        NewBlock(label="persona", value="A travel agent who answers in one sentence."),
-    ]
-    created = await client.agents.CreateAgent(CreateAgentRequest(blocks=blocks))
-    return created.agent.id
+    blocks = {
+        "human": "Her name is Ann. She lives in Lisbon.",
+        "persona": "A travel agent who answers in one sentence.",
+    }
+    return (await client.agents.create(blocks=blocks)).id
 
 
 async def stream(client: Client, agent_id: str) -> None:
@@ -44,9 +41,8 @@ def read_clipboard(format: str = "text") -> dict[str, str]:
 
 async def run_client_tool(client: Client) -> None:
     await client.upsert_tool(read_clipboard, by_client=True)
-    request = CreateAgentRequest(tools=["read_clipboard"])
-    helper = (await client.agents.CreateAgent(request)).agent
-    answer = await client.ask(helper.id, "What have I copied?", tools=[read_clipboard])
+    helper = await client.agents.create(tools=["read_clipboard"])
+    answer = await client.ask(helper, "What have I copied?", tools=[read_clipboard])
     print("answer:", answer)
 
 

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,16 @@ async def test_the_program_of_the_agent_that_writes_tools_runs(
         if stored:
             tool = (await client.tools.GetTool(GetToolRequest(name="word_count"))).tool
             await client.tools.DeleteTool(DeleteToolRequest(tool_id=tool.id))
+
+
+async def test_the_calls_that_the_guide_shows_are_made(client: Client) -> None:
+    section = (GUIDES / "python.md").read_text("utf-8").partition("\n## Calls\n")[2]
+    code = section.partition("```python\n")[2].partition("```")[0].replace("gpt-5", "test-model")
+    names: dict[str, Any] = {}
+    exec(f"async def run(client):\n{textwrap.indent(code, '    ')}    return agent, block", names)
+    agent, block = await names["run"](client)
+    assert (await client.blocks.get(block)).value == "Ann, of Porto"
+    await client.agents.delete(agent)
 
 
 async def run_the_program(system: System, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def used() -> set[str]:
         for path in modules()
         # `strata mcp serve` makes the calls of `agent_mcp`.
         if any(part in name_of(path) for part in ("/cli/", "/client/", "/agent_mcp/"))
+        and "/client/generated/" not in name_of(path)
     )
     return {
         node.attr

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments
-from strata.cli.client import is_agent_id
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.failures import error_lines, exit_code_of, reported_error
 from strata.cli.messages import text_of
 from strata.cli.output import safe
+from strata.client.calls.agents import is_agent_id
 from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id

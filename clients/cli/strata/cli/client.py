@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.cli.connection import Target
 from strata.client import services
+from strata.client.calls.agents import is_agent_id
 from strata.client.errors import UnreachableError
 from strata.client.services import Services, is_transport_failure, open_channel
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
@@ -84,14 +84,6 @@ async def first_of(
         request.page_token = page.next_page_token
         if not page.next_page_token or len(getattr(whole, items)) >= limit:
             return whole
-
-
-def is_agent_id(text: str) -> bool:
-    """Whether the text has the form of an agent's id; a name may also begin with ``agent-``."""
-    try:
-        return text == f"agent-{uuid.UUID(text.removeprefix('agent-'))}"
-    except ValueError:
-        return False
 
 
 def new_request_id() -> str:

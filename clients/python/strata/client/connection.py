@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from strata.api.agent_loop.v1.agent_service_pb2 import Conversation
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import tool_pb2 as tool_types
 from strata.api.common.v1.response_format_pb2 import ResponseFormat
@@ -14,12 +15,15 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.client.calls.agents import AgentReference, agent_id_of
+from strata.client.calls.arguments import id_of
 from strata.client.channel import CALL_S
 from strata.client.client_tools import MAX_ANSWERS, ClientTools
+from strata.client.generated.clients import ServiceCalls
 from strata.client.images import ImageSource, user_message
 from strata.client.replies import ReplyCollector
 from strata.client.run_follower import BackOff, FollowedRequest, RunFollower
-from strata.client.services import Services, new_request_id, open_channel
+from strata.client.services import new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
 from strata.client.target import Choice, find_target
@@ -27,19 +31,20 @@ from strata.client.tools import Effect, arguments_json, effect_of, wrong_argumen
 from strata.protocol.errors import PermissionDeniedError, Reason
 
 
-class Client(Services):
+class Client(ServiceCalls):
     """Client of one gateway; created by `connect`.
 
-    Every RPC of the gateway is a method of a stub: ``client.agents.CreateAgent(...)``.
+    Every call of the gateway is a method of a service: ``client.agents.create(name="cashier")``.
+    The services are the generated stubs, too: ``client.agents.CreateAgent(request)``.
     """
 
     async def send(
         self,
-        agent_id: str,
+        agent_id: AgentReference,
         text: str,
         *,
         images: Sequence[ImageSource] = (),
-        conversation_id: str = "",
+        conversation_id: str | Conversation = "",
         max_steps: int = 0,
         request_id: str = "",
         stream_tokens: bool = True,
@@ -58,7 +63,7 @@ class Client(Services):
         the iteration does not stop the run.
 
         Args:
-            agent_id: The agent.
+            agent_id: The agent: its id, its name, or the agent as a call returned it.
             text: The text of the message.
             images: Images of the message: bytes, files, https URLs, or parts made by `image`.
             conversation_id: The conversation; empty for the agent's default one.
@@ -82,8 +87,8 @@ class Client(Services):
         message = user_message(text, images)
         request = run_pb.SendMessageRequest(
             request_id=request_id or new_request_id(),
-            agent_id=agent_id,
-            conversation_id=conversation_id,
+            agent_id=await agent_id_of(self.channel, agent_id),
+            conversation_id=id_of(conversation_id),
             messages=[message],
             max_steps=max_steps,
             stream_tokens=stream_tokens,
@@ -97,11 +102,11 @@ class Client(Services):
 
     async def ask(
         self,
-        agent_id: str,
+        agent_id: AgentReference,
         text: str,
         *,
         images: Sequence[ImageSource] = (),
-        conversation_id: str = "",
+        conversation_id: str | Conversation = "",
         max_steps: int = 0,
         request_id: str = "",
         response_format: ResponseFormat | None = None,
@@ -111,7 +116,7 @@ class Client(Services):
         """Sends a message, and returns the reply: the texts of the agent, joined by empty lines.
 
         Args:
-            agent_id: The agent.
+            agent_id: The agent: its id, its name, or the agent as a call returned it.
             text: The text of the message.
             images: Images of the message, as those of `send`.
             conversation_id: The conversation; empty for the agent's default one.
@@ -148,7 +153,7 @@ class Client(Services):
 
     async def resume(
         self,
-        run_id: str,
+        run_id: str | run_pb.Run,
         *,
         after_sequence: int = 0,
         stream_tokens: bool = True,
@@ -171,7 +176,7 @@ class Client(Services):
             StrataError: The gateway refused.
         """
         request = run_pb.StreamRunRequest(
-            run_id=run_id,
+            run_id=id_of(run_id),
             after_sequence=after_sequence,
             stream_tokens=stream_tokens,
             send_message_as_text=send_message_as_text,

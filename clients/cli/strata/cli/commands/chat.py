@@ -17,12 +17,13 @@ from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.slash import SlashCommands, is_command
-from strata.cli.client import Client, is_agent_id, new_request_id
+from strata.cli.client import Client, new_request_id
 from strata.cli.commands.conversations import fork
 from strata.cli.connection import Choice
 from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
+from strata.client.calls.agents import is_agent_id
 from strata.protocol.errors import NotFoundError, StrataError
 from strata.shared.blank_text import is_blank
 

@@ -141,7 +141,7 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StartRun(self, request, context):
-        """The same without waiting; follow it with StreamRun. NOT_FOUND
+        """Sends messages to an agent without waiting; follow the run with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
         GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).

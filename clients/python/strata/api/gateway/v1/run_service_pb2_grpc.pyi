@@ -32,7 +32,7 @@ class RunServiceStub:
     CHAIN_TOO_LONG).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
-    """The same without waiting; follow it with StreamRun. NOT_FOUND
+    """Sends messages to an agent without waiting; follow the run with StreamRun. NOT_FOUND
     (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
     ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
     GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
@@ -130,7 +130,7 @@ class RunServiceServicer:
         request: _run_service_pb2.StartRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.StartRunRequest, _abc.Awaitable[_run_service_pb2.StartRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
-        """The same without waiting; follow it with StreamRun. NOT_FOUND
+        """Sends messages to an agent without waiting; follow the run with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
         GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).

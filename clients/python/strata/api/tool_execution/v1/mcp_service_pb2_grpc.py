@@ -194,7 +194,7 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompleteMcpSignIn(self, request, context):
-        """Ends it with what the browser was sent back with, and reads the server's tools. Each
+        """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
         state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
         answer came from another authorization server, or that gave no token;

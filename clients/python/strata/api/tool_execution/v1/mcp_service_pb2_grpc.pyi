@@ -67,7 +67,7 @@ class McpServiceStub:
     set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
     """
     CompleteMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.CompleteMcpSignInRequest, _mcp_service_pb2.CompleteMcpSignInResponse]
-    """Ends it with what the browser was sent back with, and reads the server's tools. Each
+    """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
     state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
     FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
     answer came from another authorization server, or that gave no token;
@@ -182,7 +182,7 @@ class McpServiceServicer:
         request: _mcp_service_pb2.CompleteMcpSignInRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.CompleteMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]:
-        """Ends it with what the browser was sent back with, and reads the server's tools. Each
+        """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
         state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
         answer came from another authorization server, or that gave no token;

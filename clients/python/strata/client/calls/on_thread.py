@@ -1,0 +1,106 @@
+"""Methods without ``await``: those of an async object on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+AsyncT = TypeVar("AsyncT")
+AsyncT_co = TypeVar("AsyncT_co", covariant=True)
+
+
+class LoopThread:
+    """An event loop that runs in a thread of its own until it is closed."""
+
+    def __init__(self) -> None:
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="strata-client", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Runs a coroutine on the loop, and returns its result.
+
+        Whatever interrupts the wait, such as `KeyboardInterrupt`, cancels the coroutine.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
+        """Yields what an async generator yields on the loop."""
+        try:
+            while True:
+                try:
+                    yield self.run(anext(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self.run(items.aclose())
+
+    def close(self) -> None:
+        """Cancels what runs on the loop, and ends the thread."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        await self._stopped.wait()
+
+
+class OnThread(Generic[AsyncT_co]):
+    """An object whose methods are those of an async object; see `returning` and `iterating`.
+
+    Args:
+        inner: The async object.
+        thread: The loop that it runs on.
+    """
+
+    def __init__(self, inner: AsyncT_co, thread: LoopThread) -> None:
+        self._inner = inner
+        self._thread = thread
+
+
+def returning(
+    method: Callable[Concatenate[AsyncT, P], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate[OnThread[AsyncT], P], ResultT]:
+    """Returns a method that waits for a method of the inner object."""
+
+    @wraps(method)
+    def run(self: OnThread[AsyncT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return self._thread.run(method(self._inner, *args, **kwargs))
+
+    return run
+
+
+def iterating(
+    method: Callable[Concatenate[AsyncT, P], AsyncGenerator[ResultT, None]],
+) -> Callable[Concatenate[OnThread[AsyncT], P], Iterator[ResultT]]:
+    """Returns a method that iterates over an async generator of the inner object."""
+
+    @wraps(method)
+    def iterate(self: OnThread[AsyncT], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[ResultT]:
+        return self._thread.iterate(method(self._inner, *args, **kwargs))
+
+    item = inspect.signature(method).return_annotation.removeprefix("AsyncGenerator[")
+    show_return(iterate, f"Iterator[{item.removesuffix(', None]')}]")
+    return iterate
+
+
+def show_return(function: Callable[..., Any], annotation: str) -> None:
+    """Makes ``help`` show what a function returns, and not what the wrapped one does."""
+    signature = inspect.signature(function)
+    vars(function)["__signature__"] = signature.replace(return_annotation=annotation)
