@@ -491,7 +491,8 @@ class _Method:
             names = ("query",)
         if not names and self._arguments:
             first = self._arguments[0]
-            names = (first.name,) if first.name.endswith("_id") and not first.default else ()
+            is_subject = not first.default or self.rpc.name.startswith("Get")
+            names = (first.name,) if first.name.endswith("_id") and is_subject else ()
         by_name = {argument.name: argument for argument in self._arguments}
         return [by_name[name] for name in names]
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,15 @@ def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
         "PYTHONPATH": SOURCE_PATH,
         **variables,
     }
+
+
+def java_command(main_class: str, *arguments: str) -> tuple[str, ...]:
+    """Returns the command of a program that the client in Java has built."""
+    target = CLIENTS / "java" / "target"
+    classes = f"{target}/classes:{target}/test-classes:{target}/lib/*"
+    # Short programs start faster with one compiler and one thread to collect garbage.
+    options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes)
+    return (shutil.which("java") or "java", *options, main_class, *arguments)
 
 
 def code_of_guide(page: str, language: str) -> str:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from example_programs import CLIENTS, EXPECTED_LINES, code_of_guide, run_five_tasks
+from example_programs import (
+    CLIENTS,
+    EXPECTED_LINES,
+    code_of_guide,
+    java_command,
+    run_five_tasks,
+)
 from whole_system import System
 
 
@@ -45,7 +51,6 @@ class Language:
 _PYTHON = CLIENTS / "python" / "examples" / "five_tasks.py"
 _TYPESCRIPT = CLIENTS / "typescript" / "dist-examples" / "five_tasks.js"
 _GO = CLIENTS / "go" / "bin" / "fivetasks"
-_JAVA = CLIENTS / "java" / "target"
 LANGUAGES = (
     Language(
         "typescript",
@@ -70,16 +75,8 @@ LANGUAGES = (
         "mvn",
         "java",
         ("examples/strata/examples/FiveTasks.java",),
-        _JAVA / "test-classes" / "strata" / "examples" / "FiveTasks.class",
-        (
-            "java",
-            # Short programs start faster so.
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "-cp",
-            f"{_JAVA}/classes:{_JAVA}/test-classes:{_JAVA}/lib/*",
-            "strata.examples.FiveTasks",
-        ),
+        CLIENTS / "java" / "target" / "test-classes" / "strata" / "examples" / "FiveTasks.class",
+        java_command("strata.examples.FiveTasks"),
     ),
 )
 

@@ -1,45 +1,27 @@
 package strata.examples;
 
-import static java.util.stream.Collectors.joining;
-
 import io.grpc.StatusRuntimeException;
-import java.util.Iterator;
 import strata.api.agent_loop.v1.AgentServiceGrpc;
 import strata.api.agent_loop.v1.CreateAgentRequest;
 import strata.api.agent_loop.v1.GetAgentRequest;
-import strata.api.common.v1.ApprovalDecision;
-import strata.api.common.v1.ApprovalRequestPart;
-import strata.api.common.v1.Message;
-import strata.api.common.v1.MessageInput;
-import strata.api.common.v1.Part;
-import strata.api.common.v1.Role;
 import strata.api.common.v1.RunEvent;
-import strata.api.common.v1.TextPart;
-import strata.api.common.v1.ToolType;
 import strata.api.core_memory.v1.NewBlock;
-import strata.api.gateway.v1.RespondToApprovalRequest;
-import strata.api.gateway.v1.RespondToApprovalResponse;
-import strata.api.gateway.v1.RunServiceGrpc;
-import strata.api.gateway.v1.SendMessageRequest;
-import strata.api.gateway.v1.SendMessageResponse;
-import strata.api.gateway.v1.StreamRunRequest;
-import strata.api.gateway.v1.StreamRunResponse;
-import strata.api.tool_execution.v1.ToolServiceGrpc;
-import strata.api.tool_execution.v1.UpsertToolRequest;
+import strata.client.ClientTool;
+import strata.client.Failure;
+import strata.client.RunEvents;
+import strata.client.SendOptions;
 import strata.client.Strata;
 
 public final class FiveTasks {
+  private final Strata strata;
   private final AgentServiceGrpc.AgentServiceBlockingStub agents;
-  private final RunServiceGrpc.RunServiceBlockingStub runs;
-  private final ToolServiceGrpc.ToolServiceBlockingStub tools;
 
   private FiveTasks(Strata strata) {
+    this.strata = strata;
     agents = AgentServiceGrpc.newBlockingStub(strata.channel());
-    runs = RunServiceGrpc.newBlockingStub(strata.channel());
-    tools = ToolServiceGrpc.newBlockingStub(strata.channel());
   }
 
-  public static void main(String[] arguments) throws InterruptedException {
+  public static void main(String[] arguments) {
     try (Strata strata = Strata.connect()) { // STRATA_ADDRESS and STRATA_API_KEY
       FiveTasks tasks = new FiveTasks(strata);
       String agentId = tasks.createAgent();
@@ -61,36 +43,12 @@ public final class FiveTasks {
     return agents.createAgent(request.build()).getAgent().getId();
   }
 
-  private Iterator<SendMessageResponse> send(String agentId, String text) {
-    Part part = Part.newBuilder().setText(TextPart.newBuilder().setText(text)).build();
-    return runs.sendMessage(
-        SendMessageRequest.newBuilder()
-            .setRequestId(Strata.newRequestId())
-            .setAgentId(agentId)
-            .addMessages(MessageInput.newBuilder().setRole(Role.ROLE_USER).addParts(part))
-            .build());
-  }
-
-  private static String textOf(Message message) {
-    return message.getPartsList().stream().map(part -> part.getText().getText()).collect(joining());
-  }
-
-  private static void printReply(String name, RunEvent event) {
-    Message message = event.getMessageStored().getMessage();
-    if (message.getRole() == Role.ROLE_ASSISTANT && !textOf(message).isEmpty()) {
-      System.out.println(name + ": " + textOf(message));
-    }
-  }
-
   private void ask(String agentId) {
-    send(agentId, "Where do I live?")
-        .forEachRemaining(response -> printReply("reply", response.getEvent()));
+    System.out.println("reply: " + strata.ask(agentId, "Where do I live?"));
   }
 
   private void stream(String agentId) {
-    Iterator<SendMessageResponse> responses = send(agentId, "What did I say about trains?");
-    while (responses.hasNext()) {
-      RunEvent event = responses.next().getEvent();
+    for (RunEvent event : strata.send(agentId, "What did I say about trains?")) {
       switch (event.getEventCase()) {
         case TOOL_STARTED ->
             System.out.printf(
@@ -104,67 +62,36 @@ public final class FiveTasks {
   }
 
   private void runClientTool() {
-    tools.upsertTool(
-        UpsertToolRequest.newBuilder()
-            .setType(ToolType.TOOL_TYPE_CLIENT)
-            .setName("read_clipboard")
-            .setDescription("Reads the clipboard of the user.")
-            .setParametersJson(
-                "{\"type\": \"object\", \"properties\": {\"format\": {\"type\": \"string\"}}}")
-            .build());
-    CreateAgentRequest helper = CreateAgentRequest.newBuilder().addTools("read_clipboard").build();
+    ClientTool readClipboard =
+        new ClientTool(
+            "read_clipboard",
+            "Reads the clipboard of the user.",
+            "{\"type\": \"object\", \"properties\": {\"format\": {\"type\": \"string\"}}}",
+            argumentsJson -> "{\"text\": \"Lisbon to Porto, 9:30\"}");
+    strata.upsertClientTool(readClipboard);
+    CreateAgentRequest helper =
+        CreateAgentRequest.newBuilder().addTools(readClipboard.name()).build();
     String helperId = agents.createAgent(helper).getAgent().getId();
-    Iterator<SendMessageResponse> responses = send(helperId, "What have I copied?");
-    while (responses.hasNext()) {
-      RunEvent event = responses.next().getEvent();
-      if (event.hasApprovalRequested()) {
-        answer(event.getApprovalRequested().getApproval());
+    SendOptions options = SendOptions.DEFAULT.withTools(readClipboard);
+    System.out.println("answer: " + strata.ask(helperId, "What have I copied?", options));
+  }
+
+  private void resume(String agentId) {
+    String runId = "";
+    long sequence = 0;
+    try (RunEvents events = strata.send(agentId, "Plan a week in Porto.")) {
+      for (RunEvent event : events) {
+        runId = event.getRunId();
+        sequence = Math.max(sequence, event.getSequence());
+        if (event.hasTextDelta()) {
+          break; // The run goes on.
+        }
       }
     }
-  }
-
-  private void answer(ApprovalRequestPart asked) {
-    RespondToApprovalRequest.Builder request =
-        RespondToApprovalRequest.newBuilder()
-            .setRequestId(Strata.newRequestId())
-            .setApprovalId(asked.getApprovalId());
-    asked.getBindingsList().stream()
-        .map(
-            call ->
-                ApprovalDecision.newBuilder()
-                    .setToolCallId(call.getToolCallId())
-                    .setArgumentsHash(call.getArgumentsHash())
-                    .setClientReturn("{\"text\": \"Lisbon to Porto, 9:30\"}"))
-        .forEach(request::addDecisions);
-    Iterator<RespondToApprovalResponse> responses = runs.respondToApproval(request.build());
-    responses.forEachRemaining(response -> printReply("answer", response.getEvent()));
-  }
-
-  private void resume(String agentId) throws InterruptedException {
-    Iterator<SendMessageResponse> responses = send(agentId, "Plan a week in Porto.");
-    RunEvent event;
-    long sequence = 0;
-    do {
-      event = responses.next().getEvent();
-      sequence = Math.max(sequence, event.getSequence());
-    } while (!event.hasTextDelta());
-    System.out.println("left"); // The run goes on.
-    String runId = event.getRunId();
-    while (!event.hasRunFinished()) {
-      StreamRunRequest.Builder request = StreamRunRequest.newBuilder().setRunId(runId);
-      try {
-        Iterator<StreamRunResponse> followed =
-            runs.streamRun(request.setAfterSequence(sequence).build());
-        while (followed.hasNext()) {
-          event = followed.next().getEvent();
-          sequence = Math.max(sequence, event.getSequence());
-          printReply("plan", event);
-        }
-      } catch (StatusRuntimeException broken) {
-        if (!Strata.mayBeRepeated(broken)) {
-          throw broken;
-        }
-        Thread.sleep(200);
+    System.out.println("left");
+    for (RunEvent event : strata.resume(runId, sequence)) {
+      if (event.hasMessageStored()) {
+        System.out.println("plan: " + Strata.textOf(event.getMessageStored().getMessage()));
       }
     }
   }
@@ -173,8 +100,8 @@ public final class FiveTasks {
     try {
       agents.getAgent(GetAgentRequest.newBuilder().setName("nobody").build());
     } catch (StatusRuntimeException error) {
-      String message = error.getStatus().getDescription();
-      System.out.printf("refused: %s %s%n", Strata.reasonOf(error).orElse(""), message);
+      Failure failure = Failure.of(error);
+      System.out.printf("refused: %s %s%n", failure.reason(), failure.message());
     }
   }
 }

@@ -332,8 +332,8 @@ class AgentCalls(AgentLookup):
 
     async def get_conversation(
         self,
-        *,
         conversation_id: str | agent_service_pb2.Conversation = "",
+        *,
         agent_id: AgentReference = "",
         external_id: str = "",
     ) -> agent_service_pb2.Conversation:

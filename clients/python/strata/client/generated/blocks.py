@@ -73,8 +73,8 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
 
     async def get(
         self,
-        *,
         block_id: str | block_service_pb2.Block = "",
+        *,
         agent_id: AgentReference = "",
         label: str = "",
         as_of_time: Time | None = None,

@@ -101,7 +101,7 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
         return response.tool
 
     async def get(
-        self, *, tool_id: str | tool_service_pb2.Tool = "", name: str = ""
+        self, tool_id: str | tool_service_pb2.Tool = "", *, name: str = ""
     ) -> tool_service_pb2.Tool:
         """Returns a tool by id or by name.
 

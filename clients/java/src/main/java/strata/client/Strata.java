@@ -1,7 +1,7 @@
 package strata.client;
 
-import com.google.protobuf.InvalidProtocolBufferException;
-import com.google.rpc.ErrorInfo;
+import static java.util.stream.Collectors.joining;
+
 import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ClientCall;
@@ -13,15 +13,38 @@ import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
-import io.grpc.StatusRuntimeException;
 import io.grpc.TlsChannelCredentials;
-import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.MetadataUtils;
-import java.util.Optional;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.UUID;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
+import strata.api.common.v1.ApprovalRequestPart;
+import strata.api.common.v1.Message;
+import strata.api.common.v1.MessageInput;
+import strata.api.common.v1.Part;
+import strata.api.common.v1.Role;
+import strata.api.common.v1.RunEvent;
+import strata.api.common.v1.RunFinished;
+import strata.api.common.v1.StopReason;
+import strata.api.common.v1.TextPart;
+import strata.api.common.v1.ToolType;
+import strata.api.gateway.v1.RespondToApprovalRequest;
+import strata.api.gateway.v1.RunServiceGrpc;
+import strata.api.gateway.v1.SendMessageRequest;
+import strata.api.gateway.v1.StreamRunRequest;
+import strata.api.tool_execution.v1.Tool;
+import strata.api.tool_execution.v1.ToolServiceGrpc;
+import strata.api.tool_execution.v1.UpsertToolRequest;
 
-/** A connection to a gateway: a channel for the generated stubs, which sends the API key. */
+/**
+ * A client of one gateway: a channel for the generated stubs, which sends the API key and repeats
+ * calls that may be repeated, runs that survive a broken connection, and tools of this program.
+ *
+ * <p>It may be used by several threads.
+ */
 public final class Strata implements AutoCloseable {
   private static final Metadata.Key<String> AUTHORIZATION =
       Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
@@ -29,15 +52,23 @@ public final class Strata implements AutoCloseable {
   private static final long PING_SECONDS = 10;
 
   private final ManagedChannel transport;
+  private final ScheduledExecutorService timer;
   private final Channel channel;
+  private final RunServiceGrpc.RunServiceBlockingStub runs;
 
   private Strata(ManagedChannel transport, String apiKey) {
     Metadata headers = new Metadata();
     headers.put(AUTHORIZATION, "Bearer " + apiKey);
     this.transport = transport;
+    this.timer = Executors.newSingleThreadScheduledExecutor(Strata::newTimerThread);
+    // The last one is called first.
     this.channel =
         ClientInterceptors.intercept(
-            transport, MetadataUtils.newAttachHeadersInterceptor(headers), new UnaryDeadline());
+            transport,
+            MetadataUtils.newAttachHeadersInterceptor(headers),
+            new RepeatedCalls(timer),
+            new UnaryDeadline());
+    this.runs = RunServiceGrpc.newBlockingStub(channel);
   }
 
   /**
@@ -61,7 +92,17 @@ public final class Strata implements AutoCloseable {
     ManagedChannelBuilder<?> builder =
         Grpc.newChannelBuilder(
             target, tls ? TlsChannelCredentials.create() : InsecureChannelCredentials.create());
-    return new Strata(builder.keepAliveTime(PING_SECONDS, TimeUnit.SECONDS).build(), apiKey);
+    return of(builder.keepAliveTime(PING_SECONDS, TimeUnit.SECONDS).build(), apiKey);
+  }
+
+  /**
+   * Returns a client on a channel of any settings, such as TLS with other authorities.
+   *
+   * @param transport The channel; closed with the client.
+   * @param apiKey Sent with each call.
+   */
+  public static Strata of(ManagedChannel transport, String apiKey) {
+    return new Strata(transport, apiKey);
   }
 
   /** Returns the channel for stubs; a unary call without a deadline has 30 seconds. */
@@ -74,40 +115,161 @@ public final class Strata implements AutoCloseable {
     return "java-" + UUID.randomUUID();
   }
 
-  /** Returns the name of the ErrorReason of a refused call; empty if the gateway did not answer. */
-  public static Optional<String> reasonOf(StatusRuntimeException error) {
-    return StatusProto.fromThrowable(error).getDetailsList().stream()
-        .filter(detail -> detail.is(ErrorInfo.class))
-        .findFirst()
-        .map(
-            detail -> {
-              try {
-                return detail.unpack(ErrorInfo.class).getReason();
-              } catch (InvalidProtocolBufferException malformed) {
-                throw new IllegalArgumentException(malformed);
-              }
-            });
+  /**
+   * Sends a message, and returns the events of its run, up to its end.
+   *
+   * @see #send(String, String, SendOptions)
+   */
+  public RunEvents send(String agentId, String text) {
+    return send(agentId, text, SendOptions.DEFAULT);
   }
 
   /**
-   * Whether the cause of a failure is the connection or an overload, and not a refusal: a run can be
-   * followed again after its last event.
+   * Sends a message, and returns the events of its run, up to its end.
+   *
+   * <p>Calls of client tools are answered with the tools of the options, and the events of the
+   * continuing run follow: the last RunFinished counts. The iteration ends at a run that waits for
+   * anything else. A broken connection is resumed after the last event; the message takes effect
+   * once.
+   *
+   * @param agentId The agent.
+   * @param text The text of the message.
+   * @param options How it is sent.
    */
-  public static boolean mayBeRepeated(StatusRuntimeException error) {
-    String reason = reasonOf(error).orElse("");
-    return switch (error.getStatus().getCode()) {
-      case UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED -> true;
-      case RESOURCE_EXHAUSTED -> reason.equals("OVERLOADED");
-      // A connection that broke; an error of the gateway itself has a reason.
-      case INTERNAL, UNKNOWN -> reason.isEmpty();
-      default -> false;
-    };
+  public RunEvents send(String agentId, String text, SendOptions options) {
+    Part part = Part.newBuilder().setText(TextPart.newBuilder().setText(text)).build();
+    SendMessageRequest.Builder builder =
+        SendMessageRequest.newBuilder()
+            .setRequestId(newRequestId())
+            .setAgentId(agentId)
+            .addMessages(MessageInput.newBuilder().setRole(Role.ROLE_USER).addParts(part));
+    options.edit().accept(builder);
+    SendMessageRequest request = builder.build();
+    StreamRunRequest.Builder resumed = StreamRunRequest.newBuilder();
+    if (request.hasStreamTokens()) {
+      resumed.setStreamTokens(request.getStreamTokens());
+    }
+    if (request.hasSendMessageAsText()) {
+      resumed.setSendMessageAsText(request.getSendMessageAsText());
+    }
+    RunFollower follower =
+        new RunFollower(
+            runs,
+            stub -> RunEvents.map(stub.sendMessage(request), response -> response.getEvent()),
+            resumed.build(),
+            options.backOff());
+    return new RunEvents(
+        follower, options.tools(), asked -> answering(asked, request, options));
+  }
+
+  private RunFollower answering(
+      ApprovalRequestPart asked, SendMessageRequest sent, SendOptions options) {
+    RespondToApprovalRequest.Builder builder =
+        RespondToApprovalRequest.newBuilder()
+            .setRequestId(newRequestId())
+            .setApprovalId(asked.getApprovalId())
+            .addAllDecisions(ClientTool.decide(options.tools(), asked))
+            .setMaxSteps(sent.getMaxSteps());
+    StreamRunRequest.Builder resumed = StreamRunRequest.newBuilder();
+    if (sent.hasSendMessageAsText()) {
+      builder.setSendMessageAsText(sent.getSendMessageAsText());
+      resumed.setSendMessageAsText(sent.getSendMessageAsText());
+    }
+    RespondToApprovalRequest request = builder.build();
+    return new RunFollower(
+        runs,
+        stub -> RunEvents.map(stub.respondToApproval(request), response -> response.getEvent()),
+        resumed.build(),
+        options.backOff());
+  }
+
+  /**
+   * Sends a message, and returns the reply.
+   *
+   * @see #ask(String, String, SendOptions)
+   */
+  public String ask(String agentId, String text) {
+    return ask(agentId, text, SendOptions.DEFAULT);
+  }
+
+  /**
+   * Sends a message, and returns the reply: the texts of the agent, joined by empty lines.
+   *
+   * @param agentId The agent.
+   * @param text The text of the message.
+   * @param options How it is sent.
+   * @throws RunFailedException The run failed, was cancelled, or waits for an approval.
+   * @throws UnreachableException There was no contact for too long.
+   * @throws io.grpc.StatusRuntimeException The gateway refused.
+   */
+  public String ask(String agentId, String text, SendOptions options) {
+    List<String> texts = new ArrayList<>();
+    RunEvent last = RunEvent.getDefaultInstance();
+    try (RunEvents events = send(agentId, text, options)) {
+      for (RunEvent event : events) {
+        last = event;
+        Message message = event.getMessageStored().getMessage();
+        if (message.getRole() == Role.ROLE_ASSISTANT && !textOf(message).isEmpty()) {
+          texts.add(textOf(message));
+        }
+      }
+    }
+    RunFinished finished = last.getRunFinished();
+    if (finished.hasError()
+        || finished.getStopReason() == StopReason.STOP_REASON_CANCELLED
+        || finished.getStopReason() == StopReason.STOP_REASON_REQUIRES_APPROVAL) {
+      throw new RunFailedException(last.getRunId(), finished);
+    }
+    return String.join("\n\n", texts);
+  }
+
+  /**
+   * Returns the events of a run after a sequence, up to its end, across lost connections: for a
+   * program that kept the id of the run and the last sequence that it saw.
+   *
+   * @param runId The run.
+   * @param afterSequence The last sequence that was seen; 0 for all events.
+   */
+  public RunEvents resume(String runId, long afterSequence) {
+    StreamRunRequest known =
+        StreamRunRequest.newBuilder().setRunId(runId).setAfterSequence(afterSequence).build();
+    RunFollower follower = new RunFollower(runs, stub -> null, known, BackOff.DEFAULT);
+    return new RunEvents(follower, List.of(), asked -> null);
+  }
+
+  /**
+   * Registers a function of this program as a client tool; agents use it by its name.
+   *
+   * @throws io.grpc.StatusRuntimeException The gateway refused.
+   */
+  public Tool upsertClientTool(ClientTool tool) {
+    UpsertToolRequest request =
+        UpsertToolRequest.newBuilder()
+            .setRequestId(newRequestId())
+            .setType(ToolType.TOOL_TYPE_CLIENT)
+            .setName(tool.name())
+            .setDescription(tool.description())
+            .setParametersJson(tool.parametersJson())
+            .build();
+    return ToolServiceGrpc.newBlockingStub(channel).upsertTool(request).getTool();
+  }
+
+  /** Returns the text of a message, without reasoning and calls. */
+  public static String textOf(Message message) {
+    return message.getPartsList().stream().map(part -> part.getText().getText()).collect(joining());
   }
 
   /** Closes the connection; calls under way fail. */
   @Override
   public void close() {
+    timer.shutdownNow();
     transport.shutdownNow();
+  }
+
+  private static Thread newTimerThread(Runnable work) {
+    Thread thread = new Thread(work, "strata-client");
+    thread.setDaemon(true);
+    return thread;
   }
 
   private static String variable(String name) {

@@ -1,0 +1,185 @@
+package strata.client;
+
+import com.google.protobuf.DescriptorProtos.MethodOptions.IdempotencyLevel;
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import io.grpc.protobuf.ProtoMethodDescriptorSupplier;
+import java.time.Duration;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+
+/**
+ * Makes unary calls again that the contract declares repeatable, while the gateway is unavailable.
+ *
+ * <p>The retries of gRPC itself need the names of these methods when a channel is made, and know
+ * nothing of the time that the gateway asks to wait.
+ */
+final class RepeatedCalls implements ClientInterceptor {
+  private static final int MAX_ATTEMPTS = 3;
+
+  private final ScheduledExecutorService timer;
+
+  RepeatedCalls(ScheduledExecutorService timer) {
+    this.timer = timer;
+  }
+
+  @Override
+  public <I, O> ClientCall<I, O> interceptCall(
+      MethodDescriptor<I, O> method, CallOptions options, Channel next) {
+    return isRepeatable(method)
+        ? new RepeatedCall<>(() -> next.newCall(method, options), options)
+        : next.newCall(method, options);
+  }
+
+  private static boolean isRepeatable(MethodDescriptor<?, ?> method) {
+    return method.getType() == MethodDescriptor.MethodType.UNARY
+        && method.getSchemaDescriptor() instanceof ProtoMethodDescriptorSupplier contract
+        && contract.getMethodDescriptor().getOptions().getIdempotencyLevel()
+            != IdempotencyLevel.IDEMPOTENCY_UNKNOWN;
+  }
+
+  /** A call that is attempted a few times within its deadline. */
+  private final class RepeatedCall<I, O> extends ClientCall<I, O> {
+    private final Supplier<ClientCall<I, O>> open;
+    private final CallOptions options;
+    private ClientCall<I, O> attempt;
+    private ScheduledFuture<?> pause;
+    private int attempts;
+    private boolean cancelled;
+    private Listener<O> listener;
+    private Metadata headers;
+    private I request;
+    private int requested;
+    private boolean halfClosed;
+
+    RepeatedCall(Supplier<ClientCall<I, O>> open, CallOptions options) {
+      this.open = open;
+      this.options = options;
+    }
+
+    @Override
+    public synchronized void start(Listener<O> listener, Metadata headers) {
+      this.listener = listener;
+      this.headers = headers;
+      startAttempt();
+    }
+
+    private synchronized void startAttempt() {
+      if (cancelled) {
+        return;
+      }
+      attempts++;
+      attempt = open.get();
+      Metadata copy = new Metadata();
+      copy.merge(headers);
+      attempt.start(new Attempt(), copy);
+      if (requested > 0) {
+        attempt.request(requested);
+      }
+      if (request != null) {
+        attempt.sendMessage(request);
+      }
+      if (halfClosed) {
+        attempt.halfClose();
+      }
+    }
+
+    /** Begins the pause before another attempt; false if there is none. */
+    private synchronized boolean isRepeatedAfter(Status status, Metadata trailers) {
+      if (status.getCode() != Status.Code.UNAVAILABLE || cancelled || attempts == MAX_ATTEMPTS) {
+        return false;
+      }
+      Duration asked = Failure.of(status.asRuntimeException(trailers)).retryAfter();
+      long nanos = BackOff.longer(BackOff.DEFAULT.pause(attempts), asked).toNanos();
+      if (options.getDeadline() != null
+          && options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) <= nanos) {
+        return false;
+      }
+      try {
+        pause = timer.schedule(this::startAttempt, nanos, TimeUnit.NANOSECONDS);
+      } catch (RejectedExecutionException closed) {
+        return false;
+      }
+      return true;
+    }
+
+    @Override
+    public synchronized void request(int messages) {
+      requested += messages;
+      attempt.request(messages);
+    }
+
+    @Override
+    public synchronized void sendMessage(I message) {
+      request = message;
+      attempt.sendMessage(message);
+    }
+
+    @Override
+    public synchronized void halfClose() {
+      halfClosed = true;
+      attempt.halfClose();
+    }
+
+    @Override
+    public void cancel(String message, Throwable cause) {
+      boolean wasPausing;
+      synchronized (this) {
+        wasPausing = pause != null && pause.cancel(false);
+        cancelled = true;
+        attempt.cancel(message, cause);
+      }
+      if (wasPausing) {
+        Status status = Status.CANCELLED.withDescription(message).withCause(cause);
+        listener.onClose(status, new Metadata());
+      }
+    }
+
+    /** Passes on what the last attempt brings. */
+    private final class Attempt extends Listener<O> {
+      private Metadata received;
+      private boolean hasMessage;
+
+      @Override
+      public void onHeaders(Metadata headers) {
+        received = headers;
+      }
+
+      @Override
+      public void onMessage(O message) {
+        passHeaders();
+        hasMessage = true;
+        listener.onMessage(message);
+      }
+
+      @Override
+      public void onClose(Status status, Metadata trailers) {
+        if (!hasMessage && isRepeatedAfter(status, trailers)) {
+          return;
+        }
+        passHeaders();
+        listener.onClose(status, trailers);
+      }
+
+      @Override
+      public void onReady() {
+        listener.onReady();
+      }
+
+      private void passHeaders() {
+        if (received != null) {
+          listener.onHeaders(received);
+          received = null;
+        }
+      }
+    }
+  }
+}
