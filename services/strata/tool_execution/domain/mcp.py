@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
 
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.redaction import MIN_KEY_CHARS
+from strata.shared.plain_credentials import plain_credentials
 from strata.tool_execution.domain.tools import Tool
 
 MAX_SERVERS = 100
@@ -24,16 +22,6 @@ TOO_MANY_TOOLS = f"more than {MAX_KNOWN_TOOLS} tools were seen of it"
 DEFAULT_TIMEOUT_S = 30
 DEFAULT_CALLS = 4
 MAX_ERROR = 1_000
-# Names of headers, variables, options and query parameters that hold a credential, such as
-# X-Api-Key or GITHUB_TOKEN.
-_CREDENTIAL = re.compile(
-    r"(?:auth|authorization|credentials?|cookie|key|pass|passphrase|passw(?:or)?d|pwd|secret"
-    r"|signature|token)$",
-    re.IGNORECASE,
-)
-# A password in a URL, such as that of a database.
-_PASSWORD = re.compile(r"://[^/?#\s@:]*:([^/?#\s@]+)@")
-_OPTION = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 class Transport(StrEnum):
@@ -161,35 +149,9 @@ class McpServer:
     def plain_credentials(self) -> dict[str, str]:
         """Credentials that are configured as plain values, by name; they are redacted.
 
-        These are headers, environment variables, command options and URL parameters with names of
-        credentials, and passwords in URLs. They must not appear in tool returns or logs. For a
-        header such as ``Authorization: Bearer …`` the value is listed with and without its scheme.
+        They must not appear in tool returns or logs.
         """
-        credentials = {}
-        for name, value in self._named_values():
-            if _CREDENTIAL.search(name) and len(value) >= MIN_KEY_CHARS:
-                credentials[name] = value
-                _, _, credential = value.partition(" ")
-                if len(credential) >= MIN_KEY_CHARS:
-                    credentials[f"of {name}"] = credential
-            for number, password in enumerate(_PASSWORD.findall(value)):
-                if len(password) >= MIN_KEY_CHARS:
-                    credentials[f"password {number + 1} in {name}"] = password
-        return credentials
-
-    def _named_values(self) -> Iterator[tuple[str, str]]:
-        yield from self.environment.items()
-        yield from self.headers.items()
-        yield from parse_qsl(urlsplit(self.url).query, keep_blank_values=True)
-        name = self.command[0] if self.command else ""
-        for argument in self.command[1:]:
-            option = _OPTION.fullmatch(argument)
-            if option is not None:
-                yield option[1], option[2]
-            else:
-                # The value of the option before it, or an argument without a name.
-                yield name, argument
-            name = argument
+        return plain_credentials(self.command, self.url, self.environment, self.headers)
 
     @property
     def healthy(self) -> bool:
