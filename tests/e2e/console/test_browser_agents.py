@@ -52,6 +52,8 @@ async def test_agent_is_created_found_cloned_and_deleted(system: System, window:
     page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Delete the agent").click()
     await expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    # The list follows what is written once the scripts have run.
+    await page.wait_for_load_state()
 
     await page.get_by_label("Name contains").fill("gardener")
     rows = page.locator("#agents tbody tr")
