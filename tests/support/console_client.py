@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Self
 
 import httpx2
@@ -78,6 +79,7 @@ class ConsoleClient:
         token: str | None = None,
         origin: str = "",
         headers: dict[str, str] | None = None,
+        files: Sequence[tuple[str, tuple[str, bytes]]] | None = None,
     ) -> httpx2.Response:
         """Sends a form.
 
@@ -87,10 +89,11 @@ class ConsoleClient:
             token: The token to send; that of the session by default.
             origin: The origin to name; that of the console by default.
             headers: More headers.
+            files: Names of fields with name and bytes of a file; with them it is sent in parts.
         """
         sent = {"csrf": self.csrf_token if token is None else token, **(data or {})}
         more = {"origin": origin or self.origin, **(headers or {})}
-        return await self.http.post(CONSOLE_PATH + path, data=sent, headers=more)
+        return await self.http.post(CONSOLE_PATH + path, data=sent, headers=more, files=files)
 
     async def put(
         self, path: str, content: bytes = b"", *, token: str | None = None, origin: str = ""

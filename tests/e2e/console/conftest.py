@@ -11,7 +11,9 @@ from playwright.async_api import Browser
 
 from browser import CHROMIUM, Window, open_browser, open_window
 from console_client import ConsoleClient
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.gateway.console.sign_in_links import sign_in_link
+from strata.shared.scopes import Scope
 from strata.standalone.ports import pick_port
 from whole_system import Shape, System, open_system
 
@@ -35,6 +37,19 @@ async def ann(system: System) -> AsyncIterator[ConsoleClient]:
     async with ConsoleClient(system.http_url) as client:
         response = await client.sign_in(system.key)
         assert response.status_code == 303, response.text
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def reader(system: System) -> AsyncIterator[ConsoleClient]:
+    """A browser that is signed in with a key that may only read."""
+    made = await system.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(
+            project_id=system.project_id, name="reader", scopes=[Scope.READ]
+        )
+    )
+    async with ConsoleClient(system.http_url) as client:
+        await client.sign_in(made.secret)
         yield client
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, expect
 
 from browser import Window, open_window
 from console_client import HOSTILE
 from doubles.script import Call, ModelCall, Reply, call, say
+from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from strata.protocol.images import MAX_IMAGE_BYTES
 from whole_system import System
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process]
@@ -63,6 +66,67 @@ async def test_reply_streams_with_reasoning_calls_and_edits(system: System, wind
     assert await window.accessibility_faults() == []
     await page.reload()
     await expect(log.locator(".diff .add")).to_have_text("+Likes coffee.")
+
+
+# Pastes a file into the message as a person does.
+_PASTE = """(area, [name, data]) => {
+  const transfer = new DataTransfer();
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  transfer.items.add(new File([bytes], name, { type: "image/png" }));
+  area.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, cancelable: true }));
+}"""
+
+
+async def test_images_are_chosen_pasted_and_sent(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    held = asyncio.Event()
+    system.model.script(say("Two pictures.", held=held))
+    page = window.page
+    await open_chat(page, agent)
+    message = page.get_by_label("Message", exact=True)
+    images = page.get_by_label("Images", exact=True)
+    attached = page.get_by_role("list", name="Images to send").get_by_role("listitem")
+    tall, notes, big = (
+        FilePayload(name=name, mimeType=media_type, buffer=data)
+        for name, media_type, data in (
+            ("tall.png", "image/png", png(30, 120, 90)),
+            ("notes.txt", "text/plain", b"Notes."),
+            ("big.png", "image/png", bytes(MAX_IMAGE_BYTES + 1)),
+        )
+    )
+    await images.set_input_files([tall, notes])
+    await expect(attached).to_have_count(1)
+    await expect(page.get_by_role("alert")).to_contain_text("notes.txt is not a PNG")
+    await images.set_input_files([big])
+    await expect(page.get_by_role("alert")).to_contain_text("big.png has 3,932,161 bytes")
+    pasted = base64.b64encode(png(8, 8, 200)).decode()
+    for name in ("pasted.png", "another.png"):
+        await message.evaluate(_PASTE, [name, pasted])
+    await expect(attached).to_have_count(3)
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(page.locator("canvas[data-drawn]")).to_have_count(3)
+    canvas = page.get_by_role("img", name="tall.png")
+    pixel = await canvas.evaluate(
+        "c => [c.width, c.height, c.getContext('2d').getImageData(2, 2, 1, 1).data[0]]"
+    )
+    assert pixel == [16, 64, 90]
+    assert await window.accessibility_faults() == []
+    await page.get_by_role("button", name="Remove another.png").click()
+    await expect(attached).to_have_count(2)
+    await message.fill("Look.")
+    await message.press("Enter")
+    await expect(attached).to_have_count(0)
+    # The reply is held by the model: the images are stored, and shown while the agent works.
+    sent_images = page.get_by_role("article", name="You").get_by_role("img")
+    await expect(sent_images).to_have_count(2)
+    held.set()
+    await expect(page.get_by_text("Two pictures.")).to_be_visible()
+    await page.reload()
+    await expect(sent_images).to_have_count(2)
+    sizes = await sent_images.evaluate_all(
+        "images => images.map(i => [i.naturalWidth, i.naturalHeight])"
+    )
+    assert sizes == [[30, 120], [8, 8]]
 
 
 async def test_run_is_cancelled(system: System, window: Window) -> None:

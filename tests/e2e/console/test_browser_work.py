@@ -106,6 +106,31 @@ async def test_tool_is_tried_by_keyboard(system: System, window: Window) -> None
     window.faults.clear()
 
 
+async def test_tool_is_edited_and_deleted(system: System, window: Window) -> None:
+    stored = await make_tool(system, SOURCE.replace("double", "twice"))
+    page = window.page
+    await page.goto(f"/console/tools/{stored.id}")
+    await page.get_by_role("link", name="Edit").click()
+    hosts = page.get_by_label("Hosts that it may reach")
+    await hosts.fill("http://shop.example")
+    await page.get_by_label("Description").fill("Doubles what it is given.")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing was saved")
+    await expect(hosts).to_have_attribute("aria-invalid", "true")
+    await expect(hosts).to_have_value("http://shop.example")
+    assert await window.accessibility_faults() == []
+    assert all("400" in fault for fault in window.faults), window.faults
+    window.faults.clear()
+    await hosts.fill("")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("heading", name="Definition")).to_be_visible()
+    await expect(page.get_by_text("Doubles what it is given.")).to_be_visible()
+    page.on("dialog", lambda dialog: dialog.accept())
+    await page.get_by_role("button", name="Delete").click()
+    await expect(page.get_by_role("heading", name="Tools")).to_be_visible()
+    await expect(page.get_by_role("link", name=stored.name)).to_have_count(0)
+
+
 async def test_key_is_made_and_revoked(system: System, window: Window) -> None:
     page = window.page
     await page.get_by_role("link", name="Keys", exact=True).click()
@@ -160,8 +185,11 @@ async def test_pages_of_work_are_accessible_and_fit_a_phone(
             f"/runs/{ids['run_id']}/events",
             "/schedules",
             "/memory-agents",
+            f"/schedules/{ids['schedule_id']}/edit",
+            f"/groups/{ids['group_id']}/edit",
             f"/tools/{tool_id}",
             f"/mcp/{ids['mcp_server_id']}",
+            f"/mcp/{ids['mcp_server_id']}/edit",
             "/keys",
             "/usage",
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -11,12 +12,13 @@ from markupsafe import escape
 from chat_messages import text_of
 from console_client import HOSTILE, ConsoleClient, shown
 from doubles.script import Call, Reply, call, say
-from image_samples import png
+from image_samples import encoded, padded, png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.protocol.images import MAX_IMAGE_BYTES
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -241,3 +243,66 @@ async def test_image_of_a_message_is_shown(system: System, ann: ConsoleClient) -
     assert f'alt="{escape(alt_text)}"' in page
     response = await ann.get(path)
     assert (response.headers["content-type"], response.content) == ("image/png", png(4, 3))
+
+
+def with_images(*images: bytes) -> list[tuple[str, tuple[str, bytes]]]:
+    """Returns the files of a form with images."""
+    return [("image", (f"picture {number}.png", data)) for number, data in enumerate(images)]
+
+
+async def test_images_of_a_form_are_sent_and_shown(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Two pictures."), say("And one."))
+    pictures = [png(4, 3), encoded("WEBP", 5, 2)]
+    # The field of files that a browser sends for no file is left out.
+    files = [*with_images(*pictures), ("image", ("", b""))]
+    response = await ann.post(
+        f"/agents/{agent.id}/messages", {"text": "Look."}, headers=HTMX, files=files
+    )
+    assert response.status_code == 200, response.text
+    assert "2 images" in response.text
+    match = re.search(r'data-events="/console/live/([^"]+)"', response.text)
+    assert match is not None
+    live = html_of(await ann.operations(html.unescape(match.group(1))))
+    paths = re.findall(r'src="/console(/images/[0-9a-f]+)"', live)
+    assert [(await ann.get(path)).content for path in paths] == pictures
+    # Without scripts the token is a part of the form; an image needs no text.
+    alone = await ann.post(
+        f"/agents/{agent.id}/messages", {"text": " "}, files=with_images(png(1, 1))
+    )
+    assert alone.status_code == 303, alone.text
+    await system.end_open_runs()
+    sent_parts = [
+        [part.WhichOneof("content") for part in message.parts]
+        for message in await system.log(agent)
+        if message.role == message_pb2.ROLE_USER
+    ]
+    assert sent_parts[-2:] == [["text", "image", "image"], ["image"]]
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert all(path in page for path in paths)
+
+
+async def test_refused_images_are_named(system: System, ann: ConsoleClient) -> None:
+    agent = await system.make_agent()
+    path = f"/agents/{agent.id}/messages"
+    too_large = padded(png(), MAX_IMAGE_BYTES + 1)
+    damaged = await ann.post(path, {}, files=with_images(b"GIF89a", too_large, png()))
+    assert damaged.status_code == 400
+    assert "<code>picture 0.png</code>: the image is not a PNG" in damaged.text
+    assert (
+        f"<code>picture 1.png</code>: the image has {MAX_IMAGE_BYTES + 1:,} bytes" in damaged.text
+    )
+    assert "picture 2.png" not in damaged.text
+    many = await ann.post(path, {}, files=with_images(*[png()] * 21))
+    assert (many.status_code, "at most 20 images" in many.text) == (400, True)
+    large = padded(png(), MAX_IMAGE_BYTES)
+    together = await ann.post(path, {}, files=with_images(large, large))
+    assert (together.status_code, "4,194,304 bytes" in together.text) == (400, True)
+    forged = await ann.post(path, {}, token="", files=with_images(png()))
+    assert forged.status_code == 403
+    headers = {"content-type": "multipart/form-data; boundary=x", "origin": ann.origin}
+    broken = await ann.http.post(f"/console{path}", content=b"--y\r\n", headers=headers)
+    assert broken.status_code in (400, 403)
+    assert not [
+        message for message in await system.log(agent) if message.role == message_pb2.ROLE_USER
+    ]

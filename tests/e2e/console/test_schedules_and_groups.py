@@ -78,10 +78,11 @@ async def test_refused_schedule_is_explained(
 ) -> None:
     agent = await system.make_agent()
     form = {"name": "refused", "agent": agent.id, "message": "Hello.", "cron": YEARLY, **fields}
-    response = await ann.post("/schedules", form, headers={"hx-request": "true"})
+    response = await ann.post("/schedules", form)
     assert response.status_code in (400, 404)
+    assert f'id="{named}-problem"' in response.text or named == "AGENT_NOT_FOUND"
     assert named in response.text
-    assert response.headers["hx-retarget"] == "#notices"
+    assert 'value="refused"' in response.text
 
 
 async def test_groups_are_shown_with_members_and_runs(system: System, ann: ConsoleClient) -> None:

@@ -28,6 +28,7 @@ from strata.gateway.console.views import (
     groups,
     keys,
     mcp_servers,
+    mcp_sign_in,
     memory_agents,
     projects,
     recall,
@@ -57,6 +58,7 @@ VIEWS: tuple[ViewRoute, ...] = (
     *memory_agents.VIEWS,
     *tools.VIEWS,
     *mcp_servers.VIEWS,
+    *mcp_sign_in.VIEWS,
     *keys.VIEWS,
     *projects.VIEWS,
     *usage.VIEWS,
@@ -104,6 +106,7 @@ def console_application(
     views = (*VIEWS, ViewRoute("/sign-out", sign_in.sign_out, "POST"))
     routes = [
         *sign_in.routes(),
+        *mcp_sign_in.OPEN_ROUTES,
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
         *(signed_in.route(view) for view in views),
     ]

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from strata.gateway.console.visits import Form, Visit
+from strata.gateway.console.forms import Form
+from strata.gateway.console.visits import Visit
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.scopes import OrganizationScope, Scope
 

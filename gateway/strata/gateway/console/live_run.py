@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from strata.api.common.v1 import message_pb2, run_event_pb2
@@ -53,13 +53,15 @@ class LiveRun:
     Args:
         run_id: The run.
         render: Renders a template.
+        images: Ids of the images that the page sent, which it shows once they are stored.
     """
 
-    def __init__(self, run_id: str, render: Render) -> None:
+    def __init__(self, run_id: str, render: Render, images: Sequence[str] = ()) -> None:
         self._run = f"run-{run_id}"
         self._messages = f"{self._run}-messages"
         self._run_id = run_id
         self._render = render
+        self._images = [message_pb2.ImagePart(image_id=image_id) for image_id in images]
         self._transcript = Transcript()
         self._shown: set[str] = set()
         self._calls: dict[tuple[str, int], str] = {}
@@ -100,6 +102,9 @@ class LiveRun:
 
     def _run_started(self, event: run_event_pb2.RunStarted) -> Iterator[Operation]:
         yield from self._status("Reading memory")
+        if self._images:
+            html = self._html("input_images", images=self._images)
+            yield put(f"{self._run}-input", f"{self._run}-images", html)
         for message_id in event.input_message_ids[-1:]:
             html = self._html("about_input", message_id=message_id)
             yield put(f"{self._run}-input", f"{message_id}-about", html)

@@ -88,17 +88,82 @@ class Sessions:
         """Returns whether a token is that of the session, in constant time."""
         return hmac.compare_digest(self.csrf_token(session).encode(), token.encode())
 
+    def values(self, request: Request, session: Session) -> SessionValues:
+        """Returns what the browser of a request keeps for a session."""
+        return SessionValues(self._sealer, self._cookie, request, session)
+
     def _set(self, request: Request, response: Response, session_id: str, api_key: str) -> None:
         text = json.dumps([session_id, api_key])
-        response.set_cookie(
-            self._cookie,
-            self._sealer.seal(_PURPOSE, text, SESSION_LIFETIME_S),
-            max_age=round(SESSION_LIFETIME_S),
-            path=CONSOLE_PATH,
-            secure=_by_tls(request),
-            httponly=True,
-            samesite="strict",
-        )
+        sealed = self._sealer.seal(_PURPOSE, text, SESSION_LIFETIME_S)
+        _set_cookie(request, response, self._cookie, sealed, SESSION_LIFETIME_S)
+
+
+class SessionValues:
+    """Texts that a browser keeps for one session, each encrypted in a cookie of its own.
+
+    Args:
+        sealer: Encrypts them.
+        prefix: Begins the names of the cookies.
+        request: The request.
+        session: The session; others cannot read the texts.
+    """
+
+    def __init__(self, sealer: Sealer, prefix: str, request: Request, session: Session) -> None:
+        self._sealer = sealer
+        self._prefix = prefix
+        self._request = request
+        self._session_id = session.id
+
+    def get(self, name: str) -> str:
+        """Returns a text; empty if there is none, or it has expired."""
+        sealed = self._request.cookies.get(self._cookie(name), "")
+        opened = self._sealer.open(_of_value(name), sealed)
+        if opened is None:
+            return ""
+        session_id, _, text = opened[0].partition(" ")
+        return text if session_id == self._session_id else ""
+
+    def put(self, response: Response, name: str, text: str, lifetime_s: float) -> None:
+        """Keeps a text for some seconds."""
+        sealed = self._sealer.seal(_of_value(name), f"{self._session_id} {text}", lifetime_s)
+        _set_cookie(self._request, response, self._cookie(name), sealed, lifetime_s)
+
+    def remove(self, response: Response, name: str) -> None:
+        """Removes a text."""
+        response.delete_cookie(self._cookie(name), path=CONSOLE_PATH)
+
+    def _cookie(self, name: str) -> str:
+        return f"{self._prefix}_{name}"
+
+
+def _of_value(name: str) -> str:
+    """Returns the purpose for which a text is encrypted."""
+    return f"value {name}"
+
+
+def _set_cookie(
+    request: Request, response: Response, name: str, value: str, lifetime_s: float
+) -> None:
+    """Sets a cookie that scripts and other sites do not get."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=round(lifetime_s),
+        path=CONSOLE_PATH,
+        secure=_by_tls(request),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def origin_of(request: Request) -> str:
+    """Returns the origin at which the browser sees this server, such as ``https://host``."""
+    # A browser names it in each form that it sends; programs do not.
+    named = request.headers.get("origin", "")
+    if named.partition("://")[2] == request.headers.get("host", " "):
+        return named
+    scheme = "https" if _by_tls(request) else "http"
+    return f"{scheme}://{request.headers.get('host', '')}"
 
 
 def _by_tls(request: Request) -> bool:

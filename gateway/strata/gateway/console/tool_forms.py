@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strata.gateway.console.visits import Form
+from strata.gateway.console.forms import Form
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.json_text import JsonTextError, parse_json
 

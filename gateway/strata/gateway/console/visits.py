@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 import grpc.aio
 from starlette.requests import ClientDisconnect, Request
@@ -14,14 +14,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.gateway.console.forms import Form, read_form
 from strata.gateway.console.pages import render
-from strata.gateway.console.sessions import Session, Sessions
-from strata.gateway.http.calls import BodyTooLargeError, metadata_of, read_body
+from strata.gateway.console.sessions import Session, Sessions, SessionValues
+from strata.gateway.http.calls import metadata_of
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.gateway.http.keyed_services import KeyedServices
 from strata.protocol.errors import (
-    InvalidArgumentError,
     PermissionDeniedError,
     Reason,
     StrataError,
@@ -37,27 +37,6 @@ NEXT_PARAMETER = "next"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
 
-_MAX_FIELDS = 1000
-
-
-@dataclass(frozen=True)
-class Form:
-    """The fields of a form; a missing field is empty."""
-
-    fields: Mapping[str, list[str]] = field(default_factory=dict)
-
-    def text(self, name: str) -> str:
-        """Returns the value of a field, with line ends as they are stored."""
-        return self.fields.get(name, [""])[0].replace("\r\n", "\n")
-
-    def texts(self, name: str) -> list[str]:
-        """Returns all values of a field that are not empty."""
-        return [value for value in self.fields.get(name, []) if value]
-
-    def checked(self, name: str) -> bool:
-        """Returns whether a checkbox is checked."""
-        return bool(self.text(name))
-
 
 @dataclass(frozen=True)
 class Visit:
@@ -68,6 +47,8 @@ class Visit:
         services: The public services, with the key of the person.
         identity: The key and its project.
         csrf_token: The token of the session's forms.
+        kept: What the browser keeps for the session.
+        max_form_bytes: Larger forms are refused.
         form: The fields of a form that was sent.
     """
 
@@ -75,6 +56,8 @@ class Visit:
     services: KeyedServices
     identity: admin_pb.WhoAmIResponse
     csrf_token: str
+    kept: SessionValues
+    max_form_bytes: int
     form: Form
 
     @property
@@ -184,10 +167,10 @@ class SignedIn:
         try:
             identity = await services.admin.WhoAmI(admin_pb.WhoAmIRequest())
             token = self._sessions.csrf_token(session)
-            visit = Visit(request, services, identity, token, Form())
+            kept = self._sessions.values(request, session)
+            visit = Visit(request, services, identity, token, kept, self._max_body_bytes, Form())
             if route.method != "GET":
-                form = await self._form(request, session)
-                visit = Visit(request, services, identity, token, form)
+                visit = replace(visit, form=await self._form(request, session))
             response = await route.view(visit)
         except UnauthenticatedError:
             response = sign_in_first(request)
@@ -210,31 +193,14 @@ class SignedIn:
             InvalidArgumentError: The form is too large or has too many fields.
         """
         token = request.headers.get(CSRF_HEADER, "")
-        form = Form()
-        if _is_form(request):
-            form = Form(await _fields(request, self._max_body_bytes))
-            token = token or form.text(CSRF_FIELD)
+        form = await read_form(request, self._max_body_bytes)
+        token = token or form.text(CSRF_FIELD)
         if not self._sessions.is_csrf_token(session, token) or not of_same_origin(request):
             raise PermissionDeniedError(
                 "This form is not from your session. Load the page again, and repeat what you did.",
                 reason=Reason.CREDENTIALS_INVALID,
             )
         return form
-
-
-async def _fields(request: Request, max_bytes: int) -> dict[str, list[str]]:
-    try:
-        body = await read_body(request, max_bytes)
-        return parse_qs(
-            body.decode(), keep_blank_values=True, strict_parsing=False, max_num_fields=_MAX_FIELDS
-        )
-    except (BodyTooLargeError, ValueError) as error:
-        raise InvalidArgumentError(f"The form cannot be read: {error}") from error
-
-
-def _is_form(request: Request) -> bool:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    return kind == "application/x-www-form-urlencoded"
 
 
 async def form_of(request: Request, max_bytes: int) -> Form:
@@ -249,7 +215,7 @@ async def form_of(request: Request, max_bytes: int) -> Form:
             "This form is not from the console. Open the console, and sign in there.",
             reason=Reason.CREDENTIALS_INVALID,
         )
-    return Form(await _fields(request, max_bytes) if _is_form(request) else {})
+    return await read_form(request, max_bytes, with_files=False)
 
 
 def of_same_origin(request: Request, *, required: bool = False) -> bool:

@@ -8,6 +8,11 @@
     if (question && !window.confirm(question)) event.preventDefault();
   }, true);
 
+  // A form with data-send-at-once needs no click; its button is for browsers without scripts.
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelector("form[data-send-at-once]")?.requestSubmit();
+  });
+
   // After an error the notice is where a person looks next.
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "notices") {

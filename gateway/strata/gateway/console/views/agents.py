@@ -11,7 +11,8 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.gateway.console.visits import Form, ViewRoute, Visit
+from strata.gateway.console.forms import Form
+from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.agent_types import AgentType
 from strata.shared.convert.enums import EnumTable

@@ -12,15 +12,28 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_service
+from strata.gateway.console.forms import Form
 from strata.gateway.console.live_run import LiveRun, server_sent_events
 from strata.gateway.console.transcript import Transcript
 from strata.gateway.console.views.agents import agent_of
-from strata.gateway.console.visits import Form, ViewRoute, Visit
-from strata.protocol.errors import InvalidArgumentError, NotFoundError
+from strata.gateway.console.visits import ViewRoute, Visit
+from strata.protocol.errors import FieldViolation, InvalidArgumentError, NotFoundError
+from strata.protocol.images import (
+    IMAGE_SUFFIXES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    ImageError,
+    image_id,
+    inspect_image,
+    is_image_id,
+)
+from strata.shared.settings import KIB
 
 _PAGE = 40
 _CONVERSATIONS = 500
 _APPROVALS = 100
+# Left for the text of a message beside its images.
+_REST_OF_FORM_BYTES = 64 * KIB
 # Each is a call that reads all events of a run.
 _RUNS_WITH_EDITS = 12
 _OPEN_STATES = (
@@ -61,6 +74,10 @@ async def chat(visit: Visit) -> Response:
         transcript=await _transcript(visit, agent.id, messages, open_runs),
         earlier=listing.next_page_token,
         open_runs=open_runs,
+        image_types=list(IMAGE_SUFFIXES),
+        max_images=MAX_IMAGES,
+        max_image_bytes=MAX_IMAGE_BYTES,
+        max_images_bytes=visit.max_form_bytes - _REST_OF_FORM_BYTES,
     )
 
 
@@ -83,9 +100,11 @@ async def send(visit: Visit) -> Response:
     """Sends a message, and shows the run that it starts."""
     agent_id, form = visit.argument("agent_id"), visit.form
     conversation_id = form.text("conversation_id")
-    message = message_pb2.MessageInput(
-        parts=[message_pb2.Part(text=message_pb2.TextPart(text=form.text("text")))]
-    )
+    text = form.text("text")
+    parts = [message_pb2.Part(image=image) for image in _images_in(form)]
+    if text.strip() or not parts:
+        parts.insert(0, message_pb2.Part(text=message_pb2.TextPart(text=text)))
+    message = message_pb2.MessageInput(parts=parts)
     started = await visit.services.runs.StartRun(
         run_pb.StartRunRequest(
             request_id=form.text("request_id"),
@@ -95,7 +114,26 @@ async def send(visit: Visit) -> Response:
         )
     )
     run = started.run
-    return _run_part(visit, run.id, agent_id, run.conversation_id, text=form.text("text"))
+    images = [image_id(file.data) for file in form.files]
+    return _run_part(visit, run.id, agent_id, run.conversation_id, text=text, images=images)
+
+
+def _images_in(form: Form) -> list[message_pb2.ImagePart]:
+    """Returns the images of a form.
+
+    Raises:
+        InvalidArgumentError: Files are no images that the API takes. The violations name the
+            files, which those of the API could not.
+    """
+    violations = []
+    for file in form.files:
+        try:
+            inspect_image(file.data)
+        except ImageError as error:
+            violations.append(FieldViolation(file.name, f"the image {error}"))
+    if violations:
+        raise InvalidArgumentError("The message was not sent.", violations=violations)
+    return [message_pb2.ImagePart(data=file.data) for file in form.files]
 
 
 async def live(visit: Visit) -> Response:
@@ -104,8 +142,9 @@ async def live(visit: Visit) -> Response:
     # The events may come later; that there is no such run must be known before.
     await visit.services.runs.GetRun(run_pb.GetRunRequest(run_id=run_id))
     call = visit.services.runs.StreamRun(run_pb.StreamRunRequest(run_id=run_id))
+    images = [name for name in visit.request.query_params.getlist("image") if is_image_id(name)]
     return StreamingResponse(
-        server_sent_events(call, LiveRun(run_id, visit.render)),
+        server_sent_events(call, LiveRun(run_id, visit.render, images)),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -205,12 +244,13 @@ def _run_part(
     conversation_id: str,
     *,
     text: str = "",
+    images: Sequence[str] = (),
     answered: run_pb.Approval | None = None,
 ) -> Response:
     """Returns the element that follows a run; without htmx the page with it."""
     if not visit.by_htmx:
         return visit.go_to(_chat_path(agent_id, conversation_id))
-    return visit.page("chat/run.html", run_id=run_id, text=text, answered=answered)
+    return visit.page("chat/run.html", run_id=run_id, text=text, images=images, answered=answered)
 
 
 async def _newest(

@@ -1,98 +1,73 @@
-"""MCP servers: list, add, check, their tools, remove."""
+"""MCP servers: list, add, check, change, their tools, remove."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from starlette.responses import Response
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.gateway.console.form_values import whole_number
-from strata.gateway.console.visits import Form, ViewRoute, Visit
-from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.gateway.console.form_pages import FormPage, check_unchanged
+from strata.gateway.console.forms import Form
+from strata.gateway.console.mcp_forms import (
+    REQUEST_FIELDS,
+    TRANSPORTS,
+    filled_form,
+    server_in,
+    state_of,
+    transport_in,
+    without_credentials,
+)
+from strata.gateway.console.visits import ViewRoute, Visit
+from strata.protocol.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.turn_texts import whole_arguments
 
 _PAGE = 100
-_TRANSPORTS: Mapping[str, pb.McpTransport.ValueType] = {
-    "streamable_http": pb.MCP_TRANSPORT_STREAMABLE_HTTP,
-    "sse": pb.MCP_TRANSPORT_SSE,
-    "stdio": pb.MCP_TRANSPORT_STDIO,
-}
-_NOT_ADDED = "The MCP server cannot be added."
+_NEW = FormPage("mcp/list.html", REQUEST_FIELDS)
+_CHANGE = FormPage("mcp/edit.html", REQUEST_FIELDS)
 
 
 async def list_servers(visit: Visit) -> Response:
     """Lists MCP servers, with a form to add one."""
-    listing = await visit.services.mcp.ListMcpServers(
-        pb.ListMcpServersRequest(page_size=_PAGE, page_token=visit.query("page"))
-    )
-    return visit.page(
-        "mcp/list.html",
-        servers=listing.servers,
-        next_page=listing.next_page_token,
-        transports=list(_TRANSPORTS),
-        request_id=new_id("console"),
-    )
+    form = Form({"request_id": [new_id("console")]})
+    return _NEW.show(visit, form, **await _listing(visit))
 
 
 async def add_server(visit: Visit) -> Response:
     """Adds a server from the form; one that does not answer is added too."""
     form = visit.form
-    transport = form.text("transport")
-    if transport not in _TRANSPORTS:
-        raise _refusal("transport", f"{transport!r} is not one of {', '.join(_TRANSPORTS)}")
-    server = pb.McpServer(
-        name=form.text("name").strip(),
-        transport=_TRANSPORTS[transport],
-        url=form.text("url").strip(),
-        command=_lines(form, "command"),
-        bearer_secret=form.text("bearer_secret").strip(),
-        headers=_pairs(form, "headers", ":"),
-        header_secrets=_pairs(form, "header_secrets", ":"),
-        environment=_pairs(form, "environment", "="),
-        environment_secrets=_pairs(form, "environment_secrets", "="),
-        call_timeout_seconds=whole_number(
-            form.text("call_timeout"), "call_timeout_seconds", _NOT_ADDED
-        ),
-    )
-    request = pb.AddMcpServerRequest(request_id=form.text("request_id"), server=server)
-    added = await visit.services.mcp.AddMcpServer(request)
+    try:
+        server = server_in(form)
+        server.name, server.transport = form.text("name").strip(), transport_in(form)
+        request = pb.AddMcpServerRequest(request_id=form.text("request_id"), server=server)
+        added = await visit.services.mcp.AddMcpServer(request)
+    except StrataError as error:
+        return _NEW.show_again(visit, error, **await _listing(visit))
     return visit.go_to(f"/mcp/{added.server.id}")
 
 
-def _lines(form: Form, field: str) -> list[str]:
-    return [line for line in form.text(field).split("\n") if line.strip()]
-
-
-def _pairs(form: Form, field: str, separator: str) -> dict[str, str]:
-    pairs = {}
-    for line in _lines(form, field):
-        name, separated, value = line.partition(separator)
-        if not separated or not name.strip():
-            raise _refusal(field, f"each line is a name, {separator!r} and a value")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _refusal(field: str, problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError(_NOT_ADDED, violations=[FieldViolation(field, problem)])
+async def _listing(visit: Visit) -> dict[str, object]:
+    """Returns what the page with the list of servers shows beside its form."""
+    listing = await visit.services.mcp.ListMcpServers(
+        pb.ListMcpServersRequest(page_size=_PAGE, page_token=visit.query("page"))
+    )
+    return {
+        "servers": [without_credentials(server) for server in listing.servers],
+        "next_page": listing.next_page_token,
+        "transports": list(TRANSPORTS),
+    }
 
 
 async def show_server(visit: Visit) -> Response:
     """Shows a server with all tools that it was seen to have."""
-    server_id = visit.argument("mcp_server_id")
-    server = (
-        await visit.services.mcp.GetMcpServer(pb.GetMcpServerRequest(mcp_server_id=server_id))
-    ).server
+    server = await server_of(visit)
     listing = await visit.services.mcp.ListMcpTools(
         pb.ListMcpToolsRequest(
-            mcp_server_id=server_id, page_size=_PAGE, page_token=visit.query("page")
+            mcp_server_id=server.id, page_size=_PAGE, page_token=visit.query("page")
         )
     )
     return visit.page(
         "mcp/server.html",
-        server=server,
+        server=without_credentials(server),
         tools=listing.tools,
         tool_ids={tool.name: tool.id for tool in server.tools},
         next_page=listing.next_page_token,
@@ -100,6 +75,37 @@ async def show_server(visit: Visit) -> Response:
         usable=pb.MCP_TOOL_STATE_APPROVED,
         schema=whole_arguments,
     )
+
+
+async def edit_server(visit: Visit) -> Response:
+    """Shows the form that changes how a server is reached and used."""
+    server = await server_of(visit)
+    return _CHANGE.show(visit, filled_form(server), server=server)
+
+
+async def update_server(visit: Visit) -> Response:
+    """Changes a server, unless somebody else has changed it since the form was opened."""
+    stored = await server_of(visit)
+    try:
+        check_unchanged(visit.form.text("state"), state_of(stored), "MCP server")
+        request = pb.UpdateMcpServerRequest(
+            mcp_server_id=stored.id, server=server_in(visit.form, stored)
+        )
+        await visit.services.mcp.UpdateMcpServer(request)
+    except StrataError as error:
+        return _CHANGE.show_again(visit, error, server=stored)
+    return visit.go_to(f"/mcp/{stored.id}")
+
+
+async def server_of(visit: Visit) -> pb.McpServer:
+    """Returns the server in the path of a request.
+
+    Raises:
+        NotFoundError: There is no such server in the project of the key.
+    """
+    request = pb.GetMcpServerRequest(mcp_server_id=visit.argument("mcp_server_id"))
+    server: pb.McpServer = (await visit.services.mcp.GetMcpServer(request)).server
+    return server
 
 
 async def check_server(visit: Visit) -> Response:
@@ -131,6 +137,8 @@ VIEWS = (
     ViewRoute("/mcp", list_servers),
     ViewRoute("/mcp", add_server, "POST"),
     ViewRoute("/mcp/{mcp_server_id}", show_server),
+    ViewRoute("/mcp/{mcp_server_id}/edit", edit_server),
+    ViewRoute("/mcp/{mcp_server_id}/edit", update_server, "POST"),
     ViewRoute("/mcp/{mcp_server_id}/check", check_server, "POST"),
     ViewRoute("/mcp/{mcp_server_id}/approve", approve_tool, "POST"),
     ViewRoute("/mcp/{mcp_server_id}/remove", remove_server, "POST"),

@@ -1,0 +1,128 @@
+"""Pages with a form that is shown again, filled in, with what is wrong beside its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from strata.gateway.console.forms import Form
+from strata.gateway.console.visits import Visit
+from strata.gateway.http.errors import code_of_status, http_status_of
+from strata.protocol.errors import (
+    AbortedError,
+    FieldViolation,
+    InvalidArgumentError,
+    StrataError,
+    UnauthenticatedError,
+)
+from strata.protocol.status import code_of
+
+_AFTER_FIELD = (".", "[")
+
+
+@dataclass(frozen=True)
+class Problems:
+    """What was wrong with a form.
+
+    Attributes:
+        error: The error of the call; None for a form that was not sent yet.
+        others: Violations that belong to no field of the form.
+    """
+
+    error: StrataError | None = None
+    others: Sequence[FieldViolation] = ()
+    _beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def beside(self, name: str) -> Sequence[str]:
+        """Returns what is wrong with a field."""
+        return self._beside.get(name, ())
+
+
+@dataclass(frozen=True)
+class FormPage:
+    """A page with a form.
+
+    Attributes:
+        template: Its template.
+        fields: Names of fields of the form by the fields of the request that they set: a
+            violation of ``server.headers`` or of ``server.headers["x"]`` is shown beside the field
+            that ``server.headers`` is mapped to.
+    """
+
+    template: str
+    fields: Mapping[str, str]
+
+    def show(self, visit: Visit, form: Form, **values: Any) -> Response:
+        """Returns the page with a form that can be sent."""
+        return visit.page(self.template, form=form, problems=Problems(), **values)
+
+    def show_again(self, visit: Visit, error: StrataError, **values: Any) -> Response:
+        """Returns the page with the form that was sent, and with what is wrong in it.
+
+        Raises:
+            UnauthenticatedError: The key is no longer valid, so the session is over.
+        """
+        if isinstance(error, UnauthenticatedError):
+            raise error
+        status = http_status_of(code_of_status(code_of(error)))
+        problems = self._problems(error)
+        return visit.page(
+            self.template, status=status, form=visit.form, problems=problems, **values
+        )
+
+    def _problems(self, error: StrataError) -> Problems:
+        beside: dict[str, list[str]] = {}
+        others = []
+        for violation in error.violations:
+            name = self._field_of(violation.field)
+            if name:
+                beside.setdefault(name, []).append(violation.description)
+            else:
+                others.append(violation)
+        return Problems(error, others, beside)
+
+    def _field_of(self, path: str) -> str:
+        """Returns the field of the form that sets a field of the request; empty if none does."""
+        setting = [
+            known
+            for known in self.fields
+            if path == known or path.startswith(tuple(known + mark for mark in _AFTER_FIELD))
+        ]
+        return self.fields[max(setting, key=len)] if setting else ""
+
+
+def check_unchanged(form_state: str, present_state: str, what: str) -> None:
+    """Checks that nobody has changed what a form shows since it was shown.
+
+    Args:
+        form_state: Names the state that the form was made from.
+        present_state: Names the state that is stored now.
+        what: What was changed, such as ``schedule``.
+
+    Raises:
+        AbortedError: It is another state.
+    """
+    if form_state != present_state:
+        raise AbortedError(
+            f"The {what} was changed after this form was opened. Open the form again to see how"
+            " it is now; what you wrote is still below."
+        )
+
+
+def refusal(message: str, name: str, problem: str) -> InvalidArgumentError:
+    """Returns the error for one field of a form.
+
+    Args:
+        message: What does not happen, as a sentence.
+        name: The field.
+        problem: What is wrong with it.
+    """
+    return InvalidArgumentError(message, violations=[FieldViolation(name, problem)])
+
+
+def lines_in(form: Form, name: str) -> list[str]:
+    """Returns the lines of a field that are not blank, without the blanks around them."""
+    return [line.strip() for line in form.text(name).split("\n") if line.strip()]

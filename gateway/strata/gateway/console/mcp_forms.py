@@ -1,0 +1,252 @@
+"""The form for an MCP server, which shows no credential.
+
+Secrets are named in it, never shown. A value that is named like a credential, such as that of a
+header ``X-Api-Key``, stands in pages as ``[secret X-Api-Key]``; sent back like that, it stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.gateway.console.form_pages import refusal
+from strata.gateway.console.form_values import whole_number
+from strata.gateway.console.forms import Form
+from strata.shared.plain_credentials import plain_credentials
+from strata.shared.redaction import REDACTED, Redactor
+
+TRANSPORTS: Mapping[str, pb.McpTransport.ValueType] = {
+    "streamable_http": pb.MCP_TRANSPORT_STREAMABLE_HTTP,
+    "sse": pb.MCP_TRANSPORT_SSE,
+    "stdio": pb.MCP_TRANSPORT_STDIO,
+}
+"""Transports by the names that the form has for them."""
+NO_SIGN_IN, OF_PERSON, OF_CLIENT = "none", "person", "client"
+"""Who signs in to a server."""
+REQUEST_FIELDS = {
+    "server.name": "name",
+    "server.transport": "transport",
+    "server.url": "url",
+    "server.bearer_secret": "bearer_secret",
+    "server.headers": "headers",
+    "server.header_secrets": "header_secrets",
+    "server.command": "command",
+    "server.environment": "environment",
+    "server.environment_secrets": "environment_secrets",
+    "server.call_timeout_seconds": "call_timeout",
+    "server.max_concurrent_calls": "max_calls",
+    "server.oauth": "sign_in",
+    "server.oauth_client": "sign_in",
+    "server.oauth_client.issuer": "issuer",
+    "server.oauth_client.client_id": "client_id",
+    "server.oauth_client.client_secret": "client_secret",
+    "server.oauth_client.scope": "scope",
+    "server.client_credentials": "sign_in",
+    "server.client_credentials.issuer": "issuer",
+    "server.client_credentials.client_id": "client_id",
+    "server.client_credentials.client_secret": "client_secret",
+    "server.client_credentials.scope": "scope",
+}
+"""Fields of the form by the fields of a request that they set."""
+
+_NOT_SAVED = "The MCP server was not saved."
+_HIDDEN = re.compile(re.escape(REDACTED).replace(r"\{name\}", r"[^\]]*"))
+_SEVERAL_LINES = "[unchanged value of {name}]"
+
+
+def without_credentials(server: pb.McpServer) -> pb.McpServer:
+    """Returns a server as pages show it: credentials among its values are replaced."""
+    redactor = Redactor(_credentials_of(server))
+    shown = pb.McpServer()
+    shown.CopyFrom(server)
+    shown.url = redactor.text(server.url)
+    shown.command[:] = [redactor.text(argument) for argument in server.command]
+    for name in ("headers", "environment"):
+        values = getattr(shown, name)
+        for key, value in getattr(server, name).items():
+            values[key] = redactor.text(value)
+    return shown
+
+
+def filled_form(server: pb.McpServer) -> Form:
+    """Returns the filled-in form of a server."""
+    shown = without_credentials(server)
+    client = server.client_credentials if _is_client(server) else server.oauth_client
+    return Form(
+        {
+            "state": [state_of(server)],
+            "url": [shown.url],
+            "bearer_secret": [server.bearer_secret],
+            "headers": [_lines_of(shown.headers, ": ")],
+            "header_secrets": [_lines_of(server.header_secrets, ": ")],
+            "command": ["\n".join(_shown_arguments(shown))],
+            "environment": [_lines_of(shown.environment, "=")],
+            "environment_secrets": [_lines_of(server.environment_secrets, "=")],
+            "call_timeout": [str(server.call_timeout_seconds or "")],
+            "max_calls": [str(server.max_concurrent_calls or "")],
+            "disabled": ["on" if server.disabled else ""],
+            "sign_in": [_sign_in_of(server)],
+            "issuer": [client.issuer],
+            "client_id": [client.client_id],
+            "client_secret": [client.client_secret],
+            "scope": [client.scope],
+        }
+    )
+
+
+def state_of(server: pb.McpServer) -> str:
+    """Returns what names the stored configuration of a server."""
+    return server.update_time.ToJsonString()
+
+
+def server_in(form: Form, stored: pb.McpServer | None = None) -> pb.McpServer:
+    """Returns the server that a form describes.
+
+    Args:
+        form: The form.
+        stored: The server that the form changes; its credentials stay where the form has what
+            stands for them. None for a new server.
+
+    Raises:
+        InvalidArgumentError: A field has a wrong value.
+    """
+    kept = _Kept(stored or pb.McpServer())
+    server = pb.McpServer(
+        url=kept.url(form.text("url").strip()),
+        command=[kept.argument(line) for line in _lines(form, "command")],
+        bearer_secret=form.text("bearer_secret").strip(),
+        headers=kept.values("headers", _pairs(form, "headers", ":")),
+        header_secrets=_pairs(form, "header_secrets", ":"),
+        environment=kept.values("environment", _pairs(form, "environment", "=")),
+        environment_secrets=_pairs(form, "environment_secrets", "="),
+        call_timeout_seconds=whole_number(
+            form.text("call_timeout"), "server.call_timeout_seconds", _NOT_SAVED
+        ),
+        max_concurrent_calls=whole_number(
+            form.text("max_calls"), "server.max_concurrent_calls", _NOT_SAVED
+        ),
+        disabled=form.checked("disabled"),
+    )
+    client = {
+        name: form.text(name).strip() for name in ("issuer", "client_id", "client_secret", "scope")
+    }
+    who = form.text("sign_in")
+    if who == OF_CLIENT:
+        server.client_credentials.CopyFrom(pb.McpClientCredentials(**client))
+    elif who == OF_PERSON:
+        server.oauth = True
+        if any(client.values()):
+            server.oauth_client.CopyFrom(pb.McpOAuthClient(**client))
+    return server
+
+
+def transport_in(form: Form) -> pb.McpTransport.ValueType:
+    """Returns the transport of a new server.
+
+    Raises:
+        InvalidArgumentError: It is not one of the choices.
+    """
+    transport = form.text("transport")
+    if transport not in TRANSPORTS:
+        choices = ", ".join(TRANSPORTS)
+        raise refusal(_NOT_SAVED, "server.transport", f"{transport!r} is not one of {choices}")
+    return TRANSPORTS[transport]
+
+
+class _Kept:
+    """Finds the stored values that a form does not show, by what it has in their place."""
+
+    def __init__(self, stored: pb.McpServer) -> None:
+        self._stored = stored
+        self._shown = without_credentials(stored)
+        self._credentials = _credentials_of(stored)
+
+    def url(self, text: str) -> str:
+        """Returns the URL that a text of the form stands for."""
+        if text == self._shown.url:
+            return str(self._stored.url)
+        return self._with_credentials("server.url", text, quoted=True)
+
+    def argument(self, text: str) -> str:
+        """Returns the argument of the command that a line of the form stands for."""
+        arguments = zip(_shown_arguments(self._shown), self._stored.command, strict=True)
+        for shown, argument in arguments:
+            if text == shown:
+                return argument
+        return self._with_credentials("server.command", text)
+
+    def values(self, field: str, pairs: Mapping[str, str]) -> dict[str, str]:
+        """Returns the headers or the variables that pairs of the form stand for."""
+        shown, stored = getattr(self._shown, field), getattr(self._stored, field)
+        return {
+            name: stored[name]
+            if name in stored and text == _on_one_line(name, shown[name]).strip()
+            else self._with_credentials(f"server.{field}", text)
+            for name, text in pairs.items()
+        }
+
+    def _with_credentials(self, field: str, text: str, *, quoted: bool = False) -> str:
+        """Puts credentials in the place of their names.
+
+        Raises:
+            InvalidArgumentError: A name is that of no stored credential.
+        """
+        for name, value in self._credentials.items():
+            text = text.replace(
+                REDACTED.format(name=name), quote(value, safe="") if quoted else value
+            )
+        hidden = _HIDDEN.search(text)
+        if hidden is not None:
+            problem = f"{hidden.group()} stands for a value that is not shown, and there is none"
+            raise refusal(_NOT_SAVED, field, problem)
+        return text
+
+
+def _credentials_of(server: pb.McpServer) -> dict[str, str]:
+    return plain_credentials(
+        server.command, server.url, dict(server.environment), dict(server.headers)
+    )
+
+
+def _is_client(server: pb.McpServer) -> bool:
+    return server.HasField("client_credentials")
+
+
+def _sign_in_of(server: pb.McpServer) -> str:
+    return OF_CLIENT if _is_client(server) else OF_PERSON if server.oauth else NO_SIGN_IN
+
+
+def _lines_of(pairs: Mapping[str, str], separator: str) -> str:
+    return "\n".join(
+        f"{name}{separator}{_on_one_line(name, value)}" for name, value in sorted(pairs.items())
+    )
+
+
+def _shown_arguments(server: pb.McpServer) -> Iterable[str]:
+    """Yields the arguments of a command that a form has lines for."""
+    for number, argument in enumerate(server.command):
+        name = f"argument {number}"
+        yield _on_one_line(name, argument) if argument.strip() else _SEVERAL_LINES.format(name=name)
+
+
+def _on_one_line(name: str, value: str) -> str:
+    """Returns a value, or what stands for one of several lines."""
+    several = "\n" in value or "\r" in value
+    return _SEVERAL_LINES.format(name=name) if several else value
+
+
+def _lines(form: Form, field: str) -> list[str]:
+    return [line for line in form.text(field).split("\n") if line.strip()]
+
+
+def _pairs(form: Form, field: str, separator: str) -> dict[str, str]:
+    pairs = {}
+    for line in _lines(form, field):
+        name, separated, value = line.partition(separator)
+        if not separated or not name.strip():
+            problem = f"each line is a name, {separator!r} and a value"
+            raise refusal(_NOT_SAVED, f"server.{field}", problem)
+        pairs[name.strip()] = value.strip()
+    return pairs
