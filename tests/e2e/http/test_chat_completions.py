@@ -416,10 +416,6 @@ async def test_reply_that_begins_again_is_not_sent_twice(
             {"messages": [*HELLO, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
             "messages",
         ),
-        (
-            {"tools": [{"type": "function", "function": {"name": "unknown_tool"}}]},
-            "tools",
-        ),
         ({"user": "a\nb"}, "user"),
         ({"model": 7}, "model"),
         ({"stream": "perhaps"}, "stream"),

@@ -410,7 +410,6 @@ async def test_nothing_of_other_agents_and_projects_is_found(
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "name": "of_nobody"}]}, "tools"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"conversation": "a", "previous_response_id": "b"}, "previous_response_id"),

@@ -19,6 +19,7 @@ from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
+from strata.gateway.http.openai_api.agents import CONVERSATION_HEADER
 from strata.gateway.http.openai_api.routes import OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
 from strata.gateway.http.traced_requests import TracedRequests
@@ -45,6 +46,7 @@ _REQUEST_HEADERS = (
     API_KEY_HEADER,
     REQUEST_ID_KEY,
     TRACEPARENT_KEY,
+    CONVERSATION_HEADER,
 )
 _RESPONSE_HEADERS = (
     "grpc-status",

@@ -10,9 +10,12 @@ import grpc.aio
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc
-from strata.gateway.http.calls import agent_request
+from strata.gateway.http.calls import HeaderLookup, agent_request
 from strata.gateway.http.conversations import ExternalConversations
-from strata.gateway.http.openai_api.errors import ApiError, of_call
+from strata.gateway.http.openai_api.errors import of_call
+
+CONVERSATION_HEADER = "x-strata-conversation"
+"""Names the conversation by an external id, for clients that can set headers but no ``user``."""
 
 _PAGE = 500
 
@@ -73,23 +76,51 @@ class Agents:
         return agent
 
 
-def check_tools(names: Iterable[str], agent: pb.Agent) -> None:
-    """Checks that an agent has the tools that a request names.
+def tools_left_out(names: Iterable[str], agent: pb.Agent) -> Sequence[str]:
+    """Returns the tools that a request offers and the agent does not have, each once.
+
+    The model is not shown them: an agent has the tools that it was given, and which tools it calls
+    is its choice.
+    """
+    return [name for name in dict.fromkeys(names) if name not in agent.tools]
+
+
+async def conversation_named_by(
+    headers: HeaderLookup,
+    user: str | None,
+    conversations: ExternalConversations,
+    agent: pb.Agent,
+    metadata: Any,
+) -> str:
+    """Returns the id of the conversation that a request belongs to.
+
+    Its header names one by an external id, or else the parameter ``user`` does; without both it is
+    the default conversation of the agent.
+
+    Args:
+        headers: The headers of the request.
+        user: The parameter.
+        conversations: Finds conversations by their external id.
+        agent: The agent.
+        metadata: The caller's credentials.
 
     Raises:
-        ApiError: It does not have one.
+        ApiError: The name cannot be an external id, or a call failed.
     """
-    for name in names:
-        if name not in agent.tools:
-            raise ApiError(
-                f"The agent has no tool '{name}'. Create it with the type CLIENT and give it to the"
-                " agent; tools are not taken from a request.",
-                param="tools",
-                code="unknown_tool",
-            )
+    external_id = headers.get(CONVERSATION_HEADER)
+    if not external_id:
+        return (
+            await _conversation_of_user(conversations, agent.id, user, metadata)
+            if user
+            else agent.default_conversation_id
+        )
+    try:
+        return await conversations.find(agent.id, external_id, metadata)
+    except grpc.aio.AioRpcError as error:
+        raise of_call(error, CONVERSATION_HEADER) from error
 
 
-async def conversation_of_user(
+async def _conversation_of_user(
     conversations: ExternalConversations, agent_id: str, user: str, metadata: Any
 ) -> str:
     """Returns the id of the conversation of a user, whose external id is the user.

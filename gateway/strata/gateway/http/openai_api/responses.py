@@ -44,6 +44,7 @@ class ResponseHead:
         previous_response_id: The response that it follows, if the client named it.
         text_format: What the reply must be, if that is known.
         completed_at: When the run ended, if it has, in seconds.
+        ignored_tools: The tools that the request offers and the agent does not have.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class ResponseHead:
     previous_response_id: str | None = None
     text_format: dict[str, Any] | None = None
     completed_at: int | None = None
+    ignored_tools: Sequence[str] = ()
 
 
 class ResponseWriter:
@@ -101,6 +103,7 @@ class ResponseWriter:
             "tools": [],
             "top_p": None,
             "usage": None if self._usage is None else _usage(self._usage),
+            **({"ignored_tools": list(head.ignored_tools)} if head.ignored_tools else {}),
         }
 
     def begin(self) -> Sequence[Event]:

@@ -19,7 +19,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.calls import after_first, metadata_of, read_body
 from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, check_tools, conversation_of_user
+from strata.gateway.http.openai_api.agents import Agents, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
 from strata.gateway.http.openai_api.replies import Piece, pieces_of
@@ -95,8 +95,7 @@ class ResponsesApi:
         asked = await self._bodies.handle(parse_responses_request, body)
         sent, response_format = asked.agent_input(), asked.agent_format()
         agent = await self._agents.find(asked.model, metadata)
-        check_tools(asked.tool_names, agent)
-        conversation_id = await self._conversation(asked, agent, metadata)
+        conversation_id = await self._conversation(request, asked, agent, metadata)
         events = await self._run_calls.start(
             agent.id,
             conversation_id,
@@ -119,6 +118,7 @@ class ResponsesApi:
             created_at=int(time.time()),
             previous_response_id=asked.previous_response_id,
             text_format=asked.text_format,
+            ignored_tools=tools_left_out(asked.tool_names, agent),
         )
         writer = ResponseWriter(head)
         pieces = pieces_of(after_first(first, events))
@@ -150,7 +150,11 @@ class ResponsesApi:
         return JSONResponse(await self._response(cancelled.run, metadata))
 
     async def _conversation(
-        self, asked: ResponsesRequest, agent: agent_service_pb2.Agent, metadata: Any
+        self,
+        request: Request,
+        asked: ResponsesRequest,
+        agent: agent_service_pb2.Agent,
+        metadata: Any,
     ) -> str:
         """Returns the id of the conversation that a request is part of."""
         if asked.previous_response_id is not None:
@@ -160,9 +164,9 @@ class ResponsesApi:
             if not is_id(named, "conversation"):
                 raise _no_conversation(named)
             return named
-        if asked.user:
-            return await conversation_of_user(self._conversations, agent.id, asked.user, metadata)
-        return agent.default_conversation_id
+        return await conversation_named_by(
+            request.headers, asked.user, self._conversations, agent, metadata
+        )
 
     async def _conversation_of(
         self, previous: str, agent: agent_service_pb2.Agent, metadata: Any

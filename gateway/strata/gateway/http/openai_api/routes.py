@@ -16,7 +16,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.gateway.http.calls import metadata_of, read_body
 from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, check_tools, conversation_of_user
+from strata.gateway.http.openai_api.agents import Agents, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
@@ -77,11 +77,8 @@ class OpenAiApi:
         asked = await self._bodies.handle(parse_chat_request, body)
         sent, response_format = asked.agent_input(), asked.agent_format()
         agent = await self._agents.find(asked.model, metadata)
-        check_tools(asked.tool_names, agent)
-        conversation_id = (
-            await conversation_of_user(self._conversations, agent.id, asked.user, metadata)
-            if asked.user
-            else agent.default_conversation_id
+        conversation_id = await conversation_named_by(
+            request.headers, asked.user, self._conversations, agent, metadata
         )
         events = await self._run_calls.start(
             agent.id,
@@ -91,7 +88,9 @@ class OpenAiApi:
             request_id=request.headers.get(IDEMPOTENCY_KEY, ""),
             metadata=metadata,
         )
-        completion = _Completion(asked.model, conversation_id)
+        completion = _Completion(
+            asked.model, conversation_id, tools_left_out(asked.tool_names, agent)
+        )
         if not asked.stream:
             return JSONResponse(await completion.whole(pieces_of(completion.named_by(events))))
         usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
@@ -100,11 +99,19 @@ class OpenAiApi:
 
 
 class _Completion:
-    """One reply in OpenAI's form."""
+    """One reply in OpenAI's form.
 
-    def __init__(self, model: str, conversation_id: str) -> None:
+    Args:
+        model: The agent, as the client names it.
+        conversation_id: The conversation.
+        ignored_tools: The tools that the request offers and the agent does not have.
+    """
+
+    def __init__(self, model: str, conversation_id: str, ignored_tools: Sequence[str]) -> None:
         self._model = model
         self._conversation_id = conversation_id
+        # Of the whole reply, or of the first chunk of a stream.
+        self._ignored = {"ignored_tools": list(ignored_tools)} if ignored_tools else {}
         self._id = new_id("chatcmpl")
         self._created = int(time.time())
 
@@ -139,6 +146,7 @@ class _Completion:
         }
         return {
             **self._head("chat.completion"),
+            **self._ignored,
             "choices": [choice],
             "usage": _usage(finished.usage),
         }
@@ -147,7 +155,7 @@ class _Completion:
         self, pieces: AsyncIterator[Piece], *, include_usage: bool
     ) -> AsyncIterator[bytes]:
         """Returns the chunks of a reply that is streamed; the first has no text yet."""
-        yield self._chunk({"role": "assistant", "content": ""})
+        yield server_sent({**self._delta({"role": "assistant", "content": ""}), **self._ignored})
         try:
             async for piece in pieces:
                 match piece:
@@ -171,8 +179,11 @@ class _Completion:
         yield b"data: [DONE]\n\n"
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        return server_sent(self._delta(delta, finish_reason))
+
+    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return server_sent({**self._head("chat.completion.chunk"), "choices": [choice]})
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
