@@ -288,6 +288,103 @@ async def test_stream_ends_where_the_task_waits_and_the_answer_begins_another(
     assert rest[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
 
 
+async def test_tasks_are_listed_the_last_one_that_changed_first(system: System) -> None:
+    system.model.respond(lambda request: say(f"{request.last_text.strip()} too"))
+    agent = await system.make_agent()
+    async with client_of(system, agent, streaming=False) as client:
+        sent = [
+            await task_of(client, message("one", context_id="trip")),
+            await task_of(client, message("two")),
+            await task_of(client, message("three", context_id="trip")),
+        ]
+        whole = await client.list_tasks(a2a.ListTasksRequest(include_artifacts=True))
+        of_context = await client.list_tasks(a2a.ListTasksRequest(context_id="trip"))
+        of_conversation = await client.list_tasks(
+            a2a.ListTasksRequest(context_id=sent[1].context_id)
+        )
+        elsewhere = await client.list_tasks(a2a.ListTasksRequest(context_id="home"))
+        since = a2a.ListTasksRequest(status_timestamp_after=whole.tasks[1].status.timestamp)
+        recent = await client.list_tasks(since)
+        pages: list[a2a.ListTasksResponse] = []
+        token = ""
+        while not pages or token:
+            pages.append(
+                await client.list_tasks(a2a.ListTasksRequest(page_size=2, page_token=token))
+            )
+            token = pages[-1].next_page_token
+    newest_first = [task.id for task in reversed(sent)]
+    assert [task.id for task in whole.tasks] == newest_first
+    assert [text_of_artifacts(task) for task in whole.tasks] == ["three too", "two too", "one too"]
+    assert (whole.total_size, whole.page_size, whole.next_page_token) == (3, 50, "")
+    assert [task.id for task in of_context.tasks] == [sent[2].id, sent[0].id]
+    assert {task.context_id for task in of_context.tasks} == {"trip"}
+    assert not any(task.artifacts for task in of_context.tasks)
+    assert [task.id for task in of_conversation.tasks] == [sent[1].id]
+    assert (list(elsewhere.tasks), elsewhere.total_size) == ([], 0)
+    assert [task.id for task in recent.tasks] == newest_first[:2]
+    assert [[task.id for task in page.tasks] for page in pages] == [
+        newest_first[:2],
+        newest_first[2:],
+    ]
+    assert {page.total_size for page in pages} == {3}
+    # A list starts no conversation.
+    conversations = await system.agents.ListConversations(
+        agent_pb.ListConversationsRequest(agent_id=agent.id)
+    )
+    assert "home" not in {one.external_id for one in conversations.conversations}
+
+
+async def test_listed_tasks_have_the_state_of_their_last_run(system: System) -> None:
+    agent = await gated_agent(system)
+    held = asyncio.Event()
+    system.model.script(
+        Reply(text="I would send it.", calls=(Call(GATED, {"to": "Ada"}),)),
+        say("It is sent."),
+        call(GATED, {"to": "Bea"}),
+        Fault(400, "no such thing", type="invalid_request_error"),
+        Reply(text="A long reply of many pieces.", piece=2, held=held),
+    )
+    at_once = message("Wait.")
+    at_once.configuration.return_immediately = True
+    async with client_of(system, agent, streaming=False) as client:
+        sent = await task_of(client, message("Send it to Ada."))
+        sent = await task_of(client, answer(sent, approve=True))
+        waiting = await task_of(client, message("Send it to Bea."))
+        failed = await task_of(client, message("Break."))
+        working = await task_of(client, at_once)
+        expected = {
+            a2a.TASK_STATE_COMPLETED: sent,
+            a2a.TASK_STATE_INPUT_REQUIRED: waiting,
+            a2a.TASK_STATE_FAILED: failed,
+        }
+        for state, task in expected.items():
+            listed = await client.list_tasks(a2a.ListTasksRequest(status=state))
+            assert [one.id for one in listed.tasks] == [task.id], state
+            assert listed.tasks[0].status.message == task.status.message
+        for state in (a2a.TASK_STATE_CANCELED, a2a.TASK_STATE_REJECTED):
+            assert not (await client.list_tasks(a2a.ListTasksRequest(status=state))).tasks
+        whole = await client.list_tasks(a2a.ListTasksRequest(include_artifacts=True))
+        await client.cancel_task(a2a.CancelTaskRequest(id=working.id))
+        await system.follow(working.id)
+        cancelled = await client.list_tasks(a2a.ListTasksRequest(status=a2a.TASK_STATE_CANCELED))
+    held.set()
+    assert {task.id for task in whole.tasks} == {one.id for one in (*expected.values(), working)}
+    [answered] = [task for task in whole.tasks if task.id == sent.id]
+    assert answered.artifacts == sent.artifacts
+    assert [task.id for task in cancelled.tasks] == [working.id]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"page_size": 101}, {"page_size": -1}, {"history_length": -1}, {"page_token": "?"}]
+)
+async def test_list_of_tasks_with_wrong_sizes_is_refused(
+    system: System, idle_agent: agent_pb.Agent, fields: dict[str, Any]
+) -> None:
+    async with client_of(system, idle_agent) as client:
+        with pytest.raises(InvalidParamsError):
+            await client.list_tasks(a2a.ListTasksRequest(**fields))
+
+
 async def test_client_returns_what_its_tool_gave(system: System) -> None:
     await system.tools.UpsertTool(
         tool_api.UpsertToolRequest(
@@ -406,8 +503,6 @@ async def test_other_methods_of_the_protocol_are_refused_clearly(system: System)
     json_only = message("x")
     json_only.configuration.accepted_output_modes.append("application/json")
     async with client_of(system, agent, streaming=False) as client:
-        with pytest.raises(UnsupportedOperationError, match="ListRuns"):
-            await client.list_tasks(a2a.ListTasksRequest())
         with pytest.raises(PushNotificationNotSupportedError):
             await client.create_task_push_notification_config(
                 a2a.TaskPushNotificationConfig(task_id="t", url="https://x.example")

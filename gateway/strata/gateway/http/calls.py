@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.shared.ids import is_id
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
@@ -17,7 +18,7 @@ from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 
 # The headers of a request that a call takes over as its metadata.
 _FORWARDED = (AUTHORIZATION_KEY, API_KEY_HEADER, REQUEST_ID_KEY, TRACEPARENT_KEY)
-
+_APPROVALS_PAGE = 100
 
 RunEvents = AsyncGenerator[run_event_pb2.RunEvent]
 """Events of a run, to its end."""
@@ -69,6 +70,38 @@ async def events_of_run(call: Any) -> RunEvents:
     finally:
         # If the client has left, the call is over; the run goes on.
         call.cancel()
+
+
+async def approvals_of(
+    runs: Any, agent_id: str, metadata: Any, *, include_decided: bool
+) -> AsyncIterator[run_service_pb2.Approval]:
+    """Yields the requests for decisions about tool calls of an agent, the oldest first.
+
+    Args:
+        runs: A stub of the run service.
+        agent_id: The agent.
+        metadata: The caller's credentials.
+        include_decided: Whether to yield those that are decided, too.
+
+    Raises:
+        grpc.aio.AioRpcError: A call failed.
+    """
+    token = ""
+    while True:
+        page = await runs.ListApprovals(
+            run_service_pb2.ListApprovalsRequest(
+                agent_id=agent_id,
+                include_decided=include_decided,
+                page_size=_APPROVALS_PAGE,
+                page_token=token,
+            ),
+            metadata=metadata,
+        )
+        for approval in page.approvals:
+            yield approval
+        token = page.next_page_token
+        if not token:
+            break
 
 
 async def after_first(first: run_event_pb2.RunEvent, others: RunEvents) -> RunEvents:

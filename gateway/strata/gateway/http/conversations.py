@@ -55,6 +55,15 @@ class ExternalConversations:
         self._known.move_to_end(key)
         return conversation_id
 
+    async def known(self, agent_id: str, external_id: str, metadata: Any) -> str | None:
+        """Returns the id of the conversation; None if there is none.
+
+        Raises:
+            grpc.aio.AioRpcError: It is no valid external id, or a call failed.
+        """
+        cached = self._known.get((agent_id, external_id))
+        return cached or await self._stored(agent_id, external_id, metadata) or None
+
     async def _stored(self, agent_id: str, external_id: str, metadata: Any) -> str:
         request = pb.GetConversationRequest(agent_id=agent_id, external_id=external_id)
         try:

@@ -141,10 +141,6 @@ def _method_of(name: str, version: str) -> Method:
     if method is not None:
         return method
     match REFUSED.get(name):
-        case Operation.LIST:
-            raise UnsupportedOperationError(
-                "Tasks are not listed, since runs are not counted; see RunService.ListRuns."
-            )
         case Operation.PUSH_NOTIFICATIONS:
             raise PushNotificationNotSupportedError(
                 "Agents send no push notifications; subscribe to the task, or create a webhook."
@@ -161,6 +157,15 @@ async def _respond(tasks: AgentTasks, method: Method, asked: RpcRequest, params:
             result = method.dialect.sent((await tasks.send(params)).build())
         case Operation.GET:
             result = method.dialect.task((await tasks.get(params.id)).build())
+        case Operation.LIST:
+            page = await tasks.list(params)
+            # All of them are required, the empty token of the last page too.
+            result = {
+                "tasks": [method.dialect.task(task.build()) for task in page.tasks],
+                "nextPageToken": page.next_page_token,
+                "pageSize": page.page_size,
+                "totalSize": page.total_size,
+            }
         case Operation.CANCEL:
             result = method.dialect.task((await tasks.cancel(params.id)).build())
         case Operation.STREAM:

@@ -1,7 +1,7 @@
 """The methods of both versions of the protocol, and the JSON of each.
 
 Version 1.0 is the JSON of protobuf messages. Version 0.3 has other names and other JSON, which the
-SDK converts. The names of the methods tell the versions apart.
+SDK converts. The names of the methods tell the versions apart. Only version 1.0 lists tasks.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ METHODS: Mapping[str, Method] = {
     "SendMessage": Method(Operation.SEND, pb.SendMessageRequest, _CURRENT),
     "SendStreamingMessage": Method(Operation.STREAM, pb.SendMessageRequest, _CURRENT),
     "GetTask": Method(Operation.GET, pb.GetTaskRequest, _CURRENT),
+    "ListTasks": Method(Operation.LIST, pb.ListTasksRequest, _CURRENT),
     "CancelTask": Method(Operation.CANCEL, pb.CancelTaskRequest, _CURRENT),
     "SubscribeToTask": Method(Operation.SUBSCRIBE, pb.SubscribeToTaskRequest, _CURRENT),
     "message/send": Method(Operation.SEND, pb.SendMessageRequest, _FORMER),
@@ -155,7 +156,6 @@ METHODS: Mapping[str, Method] = {
 """The methods that are served, by name."""
 
 REFUSED: Mapping[str, Operation] = {
-    "ListTasks": Operation.LIST,
     "GetExtendedAgentCard": Operation.EXTENDED_CARD,
     "agent/getAuthenticatedExtendedCard": Operation.EXTENDED_CARD,
     "CreateTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,

@@ -91,19 +91,41 @@ class TaskView:
         self.time = event.create_time
         reason = STOP_REASONS.from_proto.get(finished.stop_reason, StopReason.ERROR)
         if reason is StopReason.REQUIRES_APPROVAL and reply.approval is not None:
-            self.state, self.approval = a2a.TASK_STATE_INPUT_REQUIRED, reply.approval
-            self.message = question(reply.approval)
-            return
-        self.state = _END_STATES[trigger_of(reason)]
-        text = finished.error.message
-        if not text and reason not in (StopReason.END_TURN, StopReason.TOOL_RULE):
-            text = f"The run ended with {reason.value}."
-        self.message = [a2a.Part(text=text)] if text else ()
+            self._wait(reply.approval)
+        else:
+            self._stop(reason, finished.error.message)
+
+    def end_without_reply(self, run: pb.Run, approval: pb.Approval | None) -> None:
+        """Sets the end of the last run, from the run instead of its events.
+
+        Args:
+            run: The last run, which has ended.
+            approval: The request for decisions with which it ended, if it did.
+        """
+        self.time = run.finish_time
+        reason = STOP_REASONS.from_proto.get(run.stop_reason, StopReason.ERROR)
+        if reason is not StopReason.REQUIRES_APPROVAL or approval is None:
+            self._stop(reason, run.error.message)
+        elif approval.decided:
+            self.lapse()
+        else:
+            self._wait(approval.request)
 
     def lapse(self) -> None:
         """Notes that nobody decided about the tool calls in time."""
         self.state, self.approval = a2a.TASK_STATE_FAILED, None
         self.message = [a2a.Part(text="Nobody decided about the tool calls in time.")]
+
+    def _wait(self, approval: message_pb2.ApprovalRequestPart) -> None:
+        self.state, self.approval = a2a.TASK_STATE_INPUT_REQUIRED, approval
+        self.message = question(approval)
+
+    def _stop(self, reason: StopReason, error: str) -> None:
+        self.state = _END_STATES[trigger_of(reason)]
+        text = error
+        if not text and reason not in (StopReason.END_TURN, StopReason.TOOL_RULE):
+            text = f"The run ended with {reason.value}."
+        self.message = [a2a.Part(text=text)] if text else ()
 
     def status(self) -> a2a.TaskStatus:
         """Returns the status."""

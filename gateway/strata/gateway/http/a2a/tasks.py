@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc.aio
 from a2a.types import a2a_pb2 as a2a
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.errors import (
     InvalidParamsError,
     TaskNotCancelableError,
@@ -29,9 +30,12 @@ from strata.gateway.http.a2a.inputs import (
     request_id_of,
 )
 from strata.gateway.http.a2a.replies import RunReply
+from strata.gateway.http.a2a.task_lists import TaskPage, check_list_request, page_of_tasks
 from strata.gateway.http.a2a.task_views import TaskView, no_updates, updates
 from strata.gateway.http.calls import RunEvents, after_first, events_of_run
 from strata.gateway.http.conversations import ExternalConversations
+from strata.protocol.errors import Reason
+from strata.protocol.status import from_rpc_error
 from strata.shared.ids import is_id
 
 
@@ -85,6 +89,28 @@ class AgentTasks:
                 break
             task.continue_with(await self._run(approval.answer_run_id))
         return task
+
+    async def list(self, request: a2a.ListTasksRequest) -> TaskPage:
+        """Returns a page of the tasks, the last one that changed first.
+
+        Raises:
+            InvalidParamsError: The request is not valid.
+        """
+        check_list_request(request)
+        conversation_id = await self._known_conversation(request.context_id)
+        if conversation_id is None:
+            return TaskPage((), "", request.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE, 0)
+        page = await page_of_tasks(
+            self._runs, self._agent.id, conversation_id, request, self._metadata
+        )
+        contexts: dict[str, str] = {}
+        for task in page.tasks:
+            if request.include_artifacts:
+                await self._add_replies(task)
+            if task.context_id not in contexts:
+                contexts[task.context_id] = await self._context(task.context_id)
+            task.context_id = contexts[task.context_id]
+        return page
 
     async def send(self, request: a2a.SendMessageRequest) -> TaskView:
         """Sends a message and returns its task: when it ends, or at once if the client asks for it.
@@ -205,6 +231,20 @@ class AgentTasks:
             metadata=self._metadata,
         )
         return str(started.conversation.id)
+
+    async def _known_conversation(self, context_id: str) -> str | None:
+        """Returns the conversation of a context; empty for no context, None if there is none."""
+        if not context_id or is_id(context_id, "conversation"):
+            return context_id
+        return await self._conversations.known(self._agent.id, context_id, self._metadata)
+
+    async def _add_replies(self, task: TaskView) -> None:
+        """Adds the replies of the runs of a task that have ended, as far as they are stored."""
+        try:
+            task.artifacts = (await self.get(task.id)).artifacts
+        except grpc.aio.AioRpcError as error:
+            if from_rpc_error(error).reason is not Reason.RUN_EVENTS_DELETED:
+                raise
 
     async def _context(self, conversation_id: str) -> str:
         """Returns the context of a conversation: the id that the client gave it, if it did."""

@@ -12,14 +12,13 @@ import grpc.aio
 from strata.api.common.v1 import message_pb2, response_format_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
-from strata.gateway.http.calls import RunEvents, events_of_run
+from strata.gateway.http.calls import RunEvents, approvals_of, events_of_run
 from strata.gateway.http.openai_api.errors import ApiError, of_call
 from strata.gateway.http.openai_api.inputs import AgentInput, ToolResult
 
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the id of a request: a repeated one gives the events of the first run."""
 
-_APPROVALS_PAGE = 100
 # Long enough for a refusal, and shorter than clients wait for the headers of a response.
 _BEGIN_S = 3.0
 
@@ -113,22 +112,10 @@ class RunCalls:
     ) -> AsyncIterator[pb.Approval]:
         """Yields the open requests for results, then those that this request may have answered."""
         for include_decided in (False, True) if request_id else (False,):
-            token = ""
-            while True:
-                page = await self._runs.ListApprovals(
-                    pb.ListApprovalsRequest(
-                        agent_id=agent_id,
-                        include_decided=include_decided,
-                        page_size=_APPROVALS_PAGE,
-                        page_token=token,
-                    ),
-                    metadata=metadata,
-                )
-                for approval in page.approvals:
-                    yield approval
-                token = page.next_page_token
-                if not token:
-                    break
+            async for approval in approvals_of(
+                self._runs, agent_id, metadata, include_decided=include_decided
+            ):
+                yield approval
 
 
 def _by_call(results: Sequence[ToolResult]) -> dict[str, str]:
