@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from command_line import run_command
 from doubles.script import Call, Fault, Reply, say
 from scraping import Scrape, scrape
 from strata.shared.metric_names import (
@@ -145,3 +146,15 @@ async def test_what_is_served_is_defined(system: System) -> None:
     served = {name for name in read.families if not name.startswith("process_")}
     assert len(served) > 10
     assert served <= {name.removesuffix("_total") for name in METRICS}
+
+
+async def test_status_of_the_command_line_counts_no_failed_call(system: System) -> None:
+    def failed(read: Scrape) -> float:
+        return read.total(RPC_REQUESTS) - read.total(RPC_REQUESTS, code="OK")
+
+    before = await scrape(system.metrics_url)
+    done = await run_command("status", "--address", system.address, "--api-key", system.key)
+    assert done.code == 0, done
+    after = await scrape(system.metrics_url)
+    assert after.total(RPC_REQUESTS) > before.total(RPC_REQUESTS) + 5
+    assert failed(after) == failed(before)

@@ -21,7 +21,6 @@ from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.client.services import is_transport_failure
 from strata.protocol.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.clock_skew import server_time, skew_between
-from strata.shared.ids import new_id
 
 _PROBE_S = 5.0
 _PAGE_SIZE = 500
@@ -91,8 +90,9 @@ async def gateway_state(client: Client) -> GatewayState:
 async def service_states(client: Client) -> list[ServiceState]:
     """Returns the health of each service behind the gateway.
 
-    The gateway does not forward health checks, so each service gets a small read. Any response
-    counts as an answer, also NOT_FOUND.
+    The gateway does not forward health checks, so each service gets a small read that succeeds in
+    every project, so that metrics count no failed call. Any status of the service counts as an
+    answer, also that the key may not read this.
     """
     tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
     probes: dict[str, Any] = {
@@ -102,8 +102,8 @@ async def service_states(client: Client) -> list[ServiceState]:
         "core_memory": client.blocks.ListBlocks(
             block_service_pb2.ListBlocksRequest(page_size=1), timeout=_PROBE_S
         ),
-        "recall": client.messages.GetMessage(
-            message_service_pb2.GetMessageRequest(message_id=new_id("message")), timeout=_PROBE_S
+        "recall": client.messages.GetRetention(
+            message_service_pb2.GetRetentionRequest(), timeout=_PROBE_S
         ),
         "archival": client.archives.ListArchives(
             archive_service_pb2.ListArchivesRequest(page_size=1), timeout=_PROBE_S

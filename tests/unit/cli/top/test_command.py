@@ -22,7 +22,9 @@ from strata.shared.metric_names import (
     INDEX_LAG_SECONDS,
     INDEX_WAITING,
     MODEL_CALLS,
+    RPC_IN_FLIGHT,
     RPC_REQUESTS,
+    RPC_SECONDS,
     RUNS_ACTIVE,
     RUNS_QUEUED,
     TOOL_CALLS,
@@ -32,6 +34,7 @@ from strata.shared.telemetry import Telemetry
 from strata.standalone.ports import ReservedPort
 
 RPC = "/strata.api.recall.v1.MessageService/ListMessages"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 
 @pytest.fixture
@@ -41,6 +44,10 @@ async def url() -> AsyncIterator[str]:
     telemetry.gauge(RUNS_ACTIVE, kind="foreground").set(3)
     telemetry.gauge(RUNS_QUEUED).set(12)
     telemetry.counter(RPC_REQUESTS, method=RPC, code="OK").inc(5)
+    # Health checks are no row of the services.
+    telemetry.counter(RPC_REQUESTS, method=HEALTH_CHECK, code="OK").inc(7)
+    telemetry.gauge(RPC_IN_FLIGHT, method=HEALTH_CHECK).set(1)
+    telemetry.histogram(RPC_SECONDS, method=HEALTH_CHECK).observe(0.5)
     telemetry.counter(MODEL_CALLS, provider="openai", model="openai/\x1b[2Jx", outcome="ok").inc()
     telemetry.counter(TOOL_CALLS, type="custom", tool="", status="OK").inc()
     telemetry.gauge(INDEX_WAITING, collection="messages").set(40)

@@ -12,6 +12,8 @@ from strata.shared import metric_names as names
 NOTHING = "-"
 _SHARE = 0.95
 _WORDS_OF_PATH = 3
+# Probes call it all the time, of a server that does nothing else too.
+_HEALTH_CHECKS = "/grpc.health.v1.Health/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,12 @@ def _runs(interval: Interval) -> LiveTable:
 
 
 def _services(interval: Interval) -> LiveTable:
-    calls, failed = _by_service(interval.rates(names.RPC_REQUESTS, "method", "code"))
+    calls, failed = _by_service(
+        _without_health_checks(interval.rates(names.RPC_REQUESTS, "method", "code"))
+    )
     running: defaultdict[str, float] = defaultdict(float)
-    for (method,), value in interval.present(names.RPC_IN_FLIGHT, "method").items():
+    in_flight = _without_health_checks(interval.present(names.RPC_IN_FLIGHT, "method"))
+    for (method,), value in in_flight.items():
         running[_service_of(method)] += value
     slow = _slowest_by_service(interval)
     rows = [
@@ -183,11 +188,19 @@ def _by_service(
 def _slowest_by_service(interval: Interval) -> dict[str, tuple[float, str]]:
     """Returns the highest 95 % of a method of each service, and the name of the method."""
     slowest: dict[str, tuple[float, str]] = {}
-    for (method,), seconds in interval.quantiles(names.RPC_SECONDS, _SHARE, "method").items():
+    quantiles = _without_health_checks(interval.quantiles(names.RPC_SECONDS, _SHARE, "method"))
+    for (method,), seconds in quantiles.items():
         service = _service_of(method)
         if seconds > slowest.get(service, (-1.0, ""))[0]:
             slowest[service] = (seconds, method.rpartition("/")[2])
     return slowest
+
+
+def _without_health_checks(
+    values: Mapping[tuple[str, ...], float],
+) -> dict[tuple[str, ...], float]:
+    """Returns the values of RPCs, by method first, without those of health checks."""
+    return {key: value for key, value in values.items() if not key[0].startswith(_HEALTH_CHECKS)}
 
 
 def _service_of(method: str) -> str:
