@@ -18,7 +18,7 @@ QUICK ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs screenshots format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools promtool check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs screenshots format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -77,6 +77,15 @@ tools: ## Build the programs that some tests need, where Go is there.
 		mkdir -p $(@D)/conformance-protos/connectrpc/conformance/v1 && cd $(@D)/conformance-protos/connectrpc/conformance/v1 \
 		&& cp -f $$protos/config.proto $$protos/service.proto $$protos/server_compat.proto . && chmod u+w *.proto
 	@touch $@
+
+# A module of its own, which `make tools` leaves out: the build takes five minutes of CPU, even without the
+# service discovery of every cloud.
+promtool: ## Build promtool, with which tests check metrics and alert rules, where Go is there.
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory .make/tools/promtool
+
+.make/tools/promtool: tests/go/promtool/go.mod tests/go/promtool/go.sum
+	@mkdir -p $(@D)
+	@cd tests/go/promtool && CGO_ENABLED=0 go build -tags remove_all_sd -ldflags '-s -w' -o ../../../$@ tool
 
 setup: $(READY) ## Make the virtual environment.
 

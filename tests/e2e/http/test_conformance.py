@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
+from built_programs import TOOLS
 from child_processes import SOURCE_PATH
 from strata.shared.settings import KIB
 
 _REPOSITORY = Path(__file__).parents[3]
-_TOOLS = _REPOSITORY / ".make" / "tools"
-_RUNNER = _TOOLS / "connectconformance"
-_PROTOS = _TOOLS / "conformance-protos"
+_RUNNER = TOOLS / "connectconformance"
+_PROTOS = TOOLS / "conformance-protos"
 _SERVER = _REPOSITORY / "tests" / "doubles" / "conformance_server.py"
 
 _FEATURES = """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -13,6 +11,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
+from built_programs import built_program
 from strata.api.archival.v1 import passage_service_pb2
 from strata.gateway.servicers.proxy import proxied_service
 from strata.shared.interceptors.auth import TokenAuthenticator
@@ -20,8 +19,7 @@ from strata.shared.server import GrpcServer
 from strata.shared.service import Service
 from strata.shared.settings import ServiceSettings
 
-_TOOLS = Path(__file__).parents[3] / ".make" / "tools"
-GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(_TOOLS))
+GRPCURL = built_program("grpcurl")
 VERSIONS = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 PASSAGES = "strata.api.archival.v1.PassageService"
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]

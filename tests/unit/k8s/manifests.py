@@ -26,11 +26,14 @@ BASE = K8S / "base"
 OVERLAYS = (K8S / "overlays" / "dev",)
 TRACES = K8S / "components" / "traces"
 POD_MONITOR = K8S / "components" / "pod-monitor"
+ALERTS = K8S / "components" / "alerts"
+MONITORING = K8S / "monitoring"
 COMPONENTS = (
     K8S / "components" / "engines",
     K8S / "components" / "external-engines",
     TRACES,
     POD_MONITOR,
+    ALERTS,
 )
 # Components that bring no objects of their own, and only change those of the base.
 CHANGES = (K8S / "components" / "gvisor",)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from unit.k8s.custom_resources import POD_MONITOR_SCHEMA
+from unit.k8s.custom_resources import SCHEMAS
 from unit.k8s.manifests import (
     BASE,
     CHANGES,
@@ -30,11 +30,12 @@ _HASH = re.compile(r"-[a-z0-9]{10}$")
 
 def check(objects: list[Object], version: str) -> None:
     for object_ in objects:
-        if object_["kind"] != "PodMonitor":
+        schema = SCHEMAS.get(object_["kind"])
+        if schema is None:
             kubernetes_validate.validate(object_, version, strict=True)
             continue
         # Not of Kubernetes itself, and the same for each of its versions.
-        Draft202012Validator(POD_MONITOR_SCHEMA).validate(object_)
+        Draft202012Validator(schema).validate(object_)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
