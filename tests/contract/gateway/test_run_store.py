@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,7 @@ from sqlalchemy import text as sql
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, WELL, events, fence_of, new_run, taken
+from sql_queries import execute
 from strata.gateway.runs.domain.quotas import MAX_RUNS_OF_GROUP_RUN
 from strata.gateway.runs.domain.runs import (
     Dispatch,
@@ -21,6 +23,7 @@ from strata.gateway.runs.domain.runs import (
     RunEnding,
     RunFailure,
     RunFilter,
+    UsageSum,
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
@@ -33,6 +36,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
+from strata.shared.time_buckets import bucket_starts
 from strata.shared.usage import Usage
 
 
@@ -374,6 +378,42 @@ async def test_usage_is_summed_over_ended_runs_of_the_range(gateways: Gateways) 
     assert (await gateways.first.usage(PROJECT, now + hour, now + 2 * hour, "")).run_count == 0
     assert (await gateways.first.usage(PROJECT, now - hour, now + hour, "agent-2")).run_count == 0
     assert (await gateways.first.usage("project-2", now - hour, now + hour, "")).run_count == 0
+
+
+async def test_series_of_usage_is_the_usage_of_each_bucket(gateways: Gateways) -> None:
+    origin = datetime(2026, 3, 28, 22, tzinfo=UTC)
+    for number in range(12):
+        # Every third run ends at the start of a bucket.
+        end = origin + timedelta(hours=5 * number, seconds=number % 3)
+        fence = await taken(gateways.first, "gateway-1", f"conversation-{number}")
+        await gateways.first.finish(fence, WELL, events(1), take_next=True)
+        await execute(
+            gateways.urls.admin_url,
+            "UPDATE gateway.runs SET finish_time = $1, step_count = $2 WHERE id = $3",
+            *(end, number + 1, fence.run_id),
+        )
+    statistics = gateways.database.statistics
+    chooser = random.Random(7)
+    counts = []
+    for _ in range(25):
+        start = origin + timedelta(minutes=chooser.randrange(-300, 4_000))
+        end = start + timedelta(minutes=chooser.randrange(1, 4_000))
+        length = timedelta(minutes=chooser.choice([60, 300, 1_440, 10_080]))
+        starts = bucket_starts(start, end, length)
+        before = statistics.round_trips
+        series = await gateways.first.usage_series(PROJECT, starts, end, "")
+        assert statistics.round_trips - before == 1
+        total = await gateways.first.usage(PROJECT, start, end, "")
+        assert sum(series, UsageSum()) == total
+        chosen = chooser.randrange(len(starts))
+        bucket_end = [*starts, end][chosen + 1]
+        of_bucket = await gateways.first.usage(PROJECT, starts[chosen], bucket_end, "")
+        assert series[chosen] == of_bucket
+        counts.append(total.run_count)
+    assert len(set(counts)) > 5, "the ranges differ"
+    for project, agent_id in ((PROJECT, "agent-2"), ("project-2", "")):
+        empty = await gateways.first.usage_series(project, [origin], end, agent_id)
+        assert empty == [UsageSum()]
 
 
 @pytest.mark.parametrize(

@@ -353,6 +353,13 @@ class Admin(admin_service_pb2_grpc.AdminServiceServicer):
             project=admin_service_pb2.Project(name="default"), server_version="9.9.9"
         )
 
+    async def GetUsageSeries(self, request: Any, context: Any) -> Any:
+        usage = admin_service_pb2.GetUsageResponse(
+            run_count=2, prompt_tokens=request.bucket_seconds
+        )
+        bucket = admin_service_pb2.UsageBucket(start_time=request.start_time, usage=usage)
+        return admin_service_pb2.GetUsageSeriesResponse(buckets=[bucket], total=usage)
+
 
 class Tools(tool_service_pb2_grpc.ToolServiceServicer):
     """Service without methods: each call fails with UNIMPLEMENTED or with the scripted error."""

@@ -210,6 +210,14 @@ async def test_the_context_window_is_explained(strata: Run, ann: Any) -> None:
     assert (await strata("agents", "context", "ann", "--prompt")).out == "You remember.\n"
 
 
+async def test_usage_is_listed_over_time(strata: Run, ann: Any) -> None:
+    done = await strata("usage", "--by", "week", "--since", "2026-07-01T12:00:00Z")
+    assert done.out.splitlines()[0].startswith("FROM\tRUNS\tMODEL CALLS\tTOKENS SENT")
+    assert "\t2\t0\t604,800\t" in done.out
+    for wrong in (["--by", "month"], ["--by", "day", "--all"]):
+        assert (await strata("usage", *wrong)).code == 2
+
+
 async def test_a_block_is_shown_to_the_byte(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:

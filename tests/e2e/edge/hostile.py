@@ -138,7 +138,12 @@ _TEXTS: Mapping[str, str] = {
     "file_name": "notes/secrets.txt",
     "file_names": "notes/secrets.txt",
 }
-_NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
+_NUMBERS: Mapping[str, int] = {
+    "limit": 50,
+    "page_size": 3,
+    "top_k": 3,
+    "bucket_seconds": 31_536_000,
+}
 # Only untrusted text has labels.
 _ENUMS: Mapping[str, int] = dict.fromkeys(("taint", "client_taint"), message_pb2.PROVENANCE_WEB)
 _DEPTH = 4

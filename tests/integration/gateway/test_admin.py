@@ -9,6 +9,7 @@ import asyncpg
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from command_line import run_command
 from integration.gateway.projects import project, project_key
@@ -139,6 +140,9 @@ async def test_an_admin_key_of_a_project_administers_no_other(
     ) == (not_found, "API_KEY_NOT_FOUND")
     assert await refused(
         admin.GetUsage(pb.GetUsageRequest(project_id=theirs.id), metadata=metadata)
+    ) == (not_found, "PROJECT_NOT_FOUND")
+    assert await refused(
+        admin.GetUsageSeries(pb.GetUsageSeriesRequest(project_id=theirs.id), metadata=metadata)
     ) == (not_found, "PROJECT_NOT_FOUND")
     for of_organization in (
         admin.CreateProject(pb.CreateProjectRequest(name="more"), metadata=metadata),
@@ -399,6 +403,18 @@ async def test_use_is_summed(services: ScriptedServices) -> None:
     assert (total.run_count, total.step_count, total.prompt_tokens) == (3, 3, 21)
     one = await admin.GetUsage(pb.GetUsageRequest(agent_id=other), metadata=metadata)
     assert (one.run_count, one.completion_tokens) == (1, 3)
+    series = await admin.GetUsageSeries(pb.GetUsageSeriesRequest(), metadata=metadata)
+    assert series.total == series.buckets[-1].usage == total
+    assert len(series.buckets) == 31, "days of UTC; the first and the last one are not whole"
+    starts = [bucket.start_time.ToDatetime() for bucket in series.buckets]
+    assert {(start.hour, start.minute, start.second) for start in starts[1:]} == {(0, 0, 0)}
+    ends = [bucket.end_time for bucket in series.buckets]
+    assert ends[:-1] == [bucket.start_time for bucket in series.buckets[1:]]
+    of_other = pb.GetUsageSeriesRequest(agent_id=other, bucket_seconds=366 * 86_400)
+    assert (await admin.GetUsageSeries(of_other, metadata=metadata)).total == one
+    moment = Timestamp(seconds=1_800_000_000)
+    empty = pb.GetUsageSeriesRequest(start_time=moment, end_time=moment)
+    assert not (await admin.GetUsageSeries(empty, metadata=metadata)).buckets
 
 
 async def test_the_usage_of_all_projects_is_that_of_the_organisation(
@@ -444,6 +460,13 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(
         ("CreateApiKey", pb.CreateApiKeyRequest(name="k", project_id="x"), None),
         ("RevokeApiKey", pb.RevokeApiKeyRequest(api_key_id="agent-1"), None),
         ("GetUsage", pb.GetUsageRequest(agent_id="x"), None),
+        ("GetUsageSeries", pb.GetUsageSeriesRequest(project_id="x"), None),
+        (
+            "GetUsageSeries",
+            pb.GetUsageSeriesRequest(bucket_seconds=59, end_time=Timestamp(seconds=1)),
+            ["bucket_seconds", "end_time"],
+        ),
+        ("GetUsageSeries", pb.GetUsageSeriesRequest(bucket_seconds=2000), ["bucket_seconds"]),
         ("ListProjects", pb.ListProjectsRequest(page_size=-1), None),
         ("ListProjects", pb.ListProjectsRequest(page_token="x"), None),
         ("ListProjectUsage", pb.ListProjectUsageRequest(page_token="x"), None),
@@ -457,7 +480,9 @@ async def test_wrong_requests_are_refused(
     socket_services: ScriptedServices, method: str, request_: Any, fields: list[str] | None
 ) -> None:
     gateway = await socket_services.gateway()
-    of_project = method in {"RevokeApiKey", "CreateApiKey", "ListApiKeys", "GetUsage"}
+    of_project = method in {
+        *("RevokeApiKey", "CreateApiKey", "ListApiKeys", "GetUsage", "GetUsageSeries")
+    }
     metadata = gateway.metadata if of_project else gateway.as_organization
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await getattr(gateway.admin, method)(request_, metadata=metadata)

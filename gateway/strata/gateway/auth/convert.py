@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TypeAlias
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
@@ -19,8 +21,17 @@ from strata.shared.scopes import (
     OrganizationScope,
     Scope,
 )
+from strata.shared.time_buckets import bucket_count, bucket_starts
+
+MAX_BUCKETS = 1_000
+"""Most buckets of one series of usage."""
+
+UsageRequest: TypeAlias = pb.GetUsageRequest | pb.GetUsageSeriesRequest | pb.ListProjectUsageRequest
+"""A request with a time range."""
 
 _MAX_NAME = 128
+_DEFAULT_BUCKET_SECONDS = 86_400
+_MIN_BUCKET_SECONDS, _MAX_BUCKET_SECONDS = 60, 366 * 86_400
 
 
 def new_name(
@@ -89,19 +100,54 @@ def project_of(project_id: str, own: str) -> str:
     return own
 
 
-def usage_range(
-    request: pb.GetUsageRequest | pb.ListProjectUsageRequest, start: datetime, end: datetime
-) -> tuple[datetime, datetime]:
+def usage_range(request: UsageRequest, start: datetime, end: datetime) -> tuple[datetime, datetime]:
     """Returns the time range of a request, with defaults for a missing start or end.
 
     Raises:
         InvalidArgumentError: A malformed time, or an end before the start.
     """
     checks = Checks()
+    start, end = _usage_range(checks, request, start, end)
+    checks.done()
+    return start, end
+
+
+def usage_buckets(
+    request: pb.GetUsageSeriesRequest, start: datetime, end: datetime
+) -> tuple[list[datetime], datetime]:
+    """Returns the starts of the buckets of a request and the end of the last one.
+
+    Args:
+        request: The request.
+        start: Start of the range if the request has none.
+        end: End of the range if the request has none.
+
+    Raises:
+        InvalidArgumentError: A malformed time, an end before the start, or too many buckets.
+    """
+    checks = Checks()
+    start, end = _usage_range(checks, request, start, end)
+    seconds = request.bucket_seconds or _DEFAULT_BUCKET_SECONDS
+    checks.number(seconds, "bucket_seconds", least=_MIN_BUCKET_SECONDS, most=_MAX_BUCKET_SECONDS)
+    checks.done()
+    length = timedelta(seconds=seconds)
+    count = bucket_count(start, end, length)
+    if count > MAX_BUCKETS:
+        problem = (
+            f"gives {count:,} buckets in this range, at most {MAX_BUCKETS:,}:"
+            " choose longer ones, or a shorter range"
+        )
+        checks.fail("bucket_seconds", problem)
+        checks.done()
+    return bucket_starts(start, end, length), end
+
+
+def _usage_range(
+    checks: Checks, request: UsageRequest, start: datetime, end: datetime
+) -> tuple[datetime, datetime]:
     start = checks.optional_time(request, "start_time") or start
     end = checks.optional_time(request, "end_time") or end
     checks.unless(start <= end, "end_time", "must not lie before start_time")
-    checks.done()
     return start, end
 
 
@@ -145,6 +191,24 @@ def usage_sum_to_pb(total: UsageSum) -> pb.GetUsageResponse:
         completion_tokens=total.usage.completion_tokens,
         cached_input_tokens=total.usage.cached_input_tokens,
     )
+
+
+def usage_series_to_pb(
+    starts: Sequence[datetime], end: datetime, sums: Sequence[UsageSum]
+) -> pb.GetUsageSeriesResponse:
+    """Converts the usage of buckets.
+
+    Args:
+        starts: Their starts, in order.
+        end: End of the last one.
+        sums: The usage of each.
+    """
+    out = pb.GetUsageSeriesResponse(total=usage_sum_to_pb(sum(sums, UsageSum())))
+    for (start, next_start), usage in zip(pairwise((*starts, end)), sums, strict=True):
+        bucket = out.buckets.add(usage=usage_sum_to_pb(usage))
+        bucket.start_time.FromDatetime(start)
+        bucket.end_time.FromDatetime(next_start)
+    return out
 
 
 def name_violations(name: str) -> list[FieldViolation]:

@@ -75,6 +75,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.AdminService.ListApiKeys": _ADMIN | _READ_OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.RevokeApiKey": _ADMIN | _OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.GetUsage": _ADMIN | _READ_OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.GetUsageSeries": _ADMIN | _READ_OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.ListAuditEvents": _ADMIN,
     f"{_GATEWAY}.AdminService.EraseSubject": _ADMIN,
     "strata.api.tool_execution.v1.ToolService.RunTool": _RUN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,13 +17,11 @@ from strata.shared.context import require_caller, require_scope
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.scopes import OrganizationScope
-from strata.shared.usage import Usage
 
 KEY_REVOKED = "KEY_REVOKED"
 """State reason of a schedule that was paused because its key was revoked."""
 
 _USAGE_RANGE = timedelta(days=30)
-_NO_USAGE = UsageSum(0, 0, Usage())
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
@@ -198,16 +196,31 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.GetUsageResponse:
         """Sums the runs of a project in a time range."""
-        caller = require_caller()
-        project_id = convert.project_of(request.project_id, caller.project_id)
-        if request.agent_id:
-            check_id(request.agent_id, "agent", field="agent_id")
+        project_id = _project_of_usage(request)
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
-        if project_id != caller.project_id:
-            await self._store.get_project(Authority.of(caller), project_id)
+        await self._check_project(project_id)
         total = await self._runs.usage(project_id, start, end, request.agent_id)
         return convert.usage_sum_to_pb(total)
+
+    async def GetUsageSeries(
+        self, request: pb.GetUsageSeriesRequest, context: Any
+    ) -> pb.GetUsageSeriesResponse:
+        """Sums the runs of a project for each bucket of a time range."""
+        project_id = _project_of_usage(request)
+        now = self._clock.now()
+        starts, end = convert.usage_buckets(request, now - _USAGE_RANGE, now)
+        await self._check_project(project_id)
+        sums: Sequence[UsageSum] = []
+        if starts:
+            sums = await self._runs.usage_series(project_id, starts, end, request.agent_id)
+        return convert.usage_series_to_pb(starts, end, sums)
+
+    async def _check_project(self, project_id: str) -> None:
+        """Checks that the caller may see the usage of a project."""
+        caller = require_caller()
+        if project_id != caller.project_id:
+            await self._store.get_project(Authority.of(caller), project_id)
 
     async def ListProjectUsage(
         self, request: pb.ListProjectUsageRequest, context: Any
@@ -226,12 +239,19 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             projects=[
                 pb.ProjectUsage(
                     project=convert.project_to_pb(project),
-                    usage=convert.usage_sum_to_pb(sums.get(project.id, _NO_USAGE)),
+                    usage=convert.usage_sum_to_pb(sums.get(project.id, UsageSum())),
                 )
                 for project in page.rows
             ],
             next_page_token=page.next_page_token,
         )
+
+
+def _project_of_usage(request: pb.GetUsageRequest | pb.GetUsageSeriesRequest) -> str:
+    """Returns the project that a request for usage is about."""
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    return convert.project_of(request.project_id, require_caller().project_id)
 
 
 def _organization(organization_id: str) -> str:

@@ -1,4 +1,4 @@
-"""``strata usage``: tokens of a project by day or model."""
+"""``strata usage``: runs and tokens of a project, as a sum or over time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from strata.cli.agent_names import complete_agent
 from strata.cli.client import Client, first_of
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
-from strata.cli.output import print_fields, print_json, print_listing
+from strata.cli.output import print_fields, print_json, print_listing, when
 from strata.cli.times import timestamp_of
 
 app = typer.Typer(add_completion=False)
+
+_LENGTHS = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400}
 
 
 @app.command()
@@ -35,6 +37,9 @@ def usage(
     until: Annotated[
         str, typer.Option("--until", metavar="TIME", help="Before this time; else now.")
     ] = "",
+    by: Annotated[
+        str, typer.Option("--by", metavar="hour|day|week", help="One row for each, in UTC.")
+    ] = "",
     organization_key: OrganizationKeyOption = "",
     limit: LimitOption = 100,
     as_json: JsonOption = False,
@@ -42,6 +47,10 @@ def usage(
     """Show runs, model calls and tokens of a project, or of each project of the organisation."""
     if sum((bool(project), bool(agent), every)) > 1:
         raise UsageError("Give one of --project, --agent and --all.")
+    if by and by not in _LENGTHS:
+        raise UsageError("Give hour, day or week to --by.")
+    if by and every:
+        raise UsageError("Give one of --by and --all.")
     start, end = timestamp_of(since), timestamp_of(until)
     if every:
         request = pb.ListProjectUsageRequest(start_time=start, end_time=end)
@@ -62,13 +71,22 @@ def usage(
         )
         return
 
-    async def read(client: Client) -> pb.GetUsageResponse:
+    async def read(client: Client) -> pb.GetUsageResponse | pb.GetUsageSeriesResponse:
+        of_project = await project_id(client, project) if project else ""
+        of_agent = await client.agent_id(agent) if agent else ""
+        if by:
+            return await client.admin.GetUsageSeries(
+                pb.GetUsageSeriesRequest(
+                    project_id=of_project,
+                    agent_id=of_agent,
+                    start_time=start,
+                    end_time=end,
+                    bucket_seconds=_LENGTHS[by],
+                )
+            )
         return await client.admin.GetUsage(
             pb.GetUsageRequest(
-                project_id=await project_id(client, project) if project else "",
-                agent_id=await client.agent_id(agent) if agent else "",
-                start_time=start,
-                end_time=end,
+                project_id=of_project, agent_id=of_agent, start_time=start, end_time=end
             )
         )
 
@@ -76,7 +94,18 @@ def usage(
         total = connection.run_as_organization(read, organization_key)
     else:
         total = connection.run(read)
-    if as_json:
+    if isinstance(total, pb.GetUsageSeriesResponse):
+        print_listing(
+            total,
+            ["from", *(name for name, _ in _counts(total.total))],
+            [
+                (when(bucket.start_time), *(count for _, count in _counts(bucket.usage)))
+                for bucket in total.buckets
+            ],
+            empty="The time range is empty.",
+            as_json=as_json,
+        )
+    elif as_json:
         print_json(total)
     else:
         print_fields(_counts(total))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,9 +14,9 @@ from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.console.views.agent_names import agent_id_of, suggested_names
 from strata.gateway.console.views.projects import project_of
 from strata.gateway.console.visits import ViewRoute, Visit
+from strata.shared.time_buckets import bucket_start
 
 _PAGE = 100
-_CALLS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,6 @@ PERIODS: Mapping[str, Period] = {
 """The ranges that a page offers; the first figure of each is the oldest."""
 
 _DEFAULT_PERIOD = "week"
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What was used in a part of a range of time."""
-
-    start: Timestamp
-    usage: pb.GetUsageResponse
 
 
 async def show_usage(visit: Visit) -> Response:
@@ -87,15 +78,15 @@ async def _usage_of(visit: Visit, project: pb.Project, path: str) -> Response:
     key, period = _period(visit)
     agent = visit.query("agent").strip()
     agent_id = await agent_id_of(visit, agent)
-    slots = await _slots(visit, project.id, agent_id, period, datetime.now(UTC))
+    series = await _series(visit, project.id, agent_id, period, datetime.now(UTC))
     with_agents = bool(visit.identity.project.id) and visit.may("read")
     return visit.page(
         "usage/project.html",
         project=project,
         path=path,
-        slots=slots,
-        total=_sum(slots),
-        charts=charts_of(slots),
+        buckets=series.buckets,
+        total=series.total,
+        charts=charts_of(series.buckets),
         period=key,
         periods=PERIODS,
         agent=agent,
@@ -109,28 +100,18 @@ def _period(visit: Visit) -> tuple[str, Period]:
     return key, PERIODS[key]
 
 
-async def _slots(
+async def _series(
     visit: Visit, project_id: str, agent_id: str, period: Period, now: datetime
-) -> list[Slot]:
+) -> pb.GetUsageSeriesResponse:
     """Returns the usage of each slot of a period, oldest first; the last one is not over yet."""
-    size_s = period.slot.total_seconds()
-    last_s = now.timestamp() // size_s * size_s
-    offsets = reversed(range(period.slots))
-    starts = [datetime.fromtimestamp(last_s - size_s * back, UTC) for back in offsets]
-    at_once = asyncio.Semaphore(_CALLS_AT_ONCE)
-
-    async def read(start: datetime) -> Slot:
-        request = pb.GetUsageRequest(
-            start_time=_stamp(start),
-            end_time=_stamp(start + period.slot),
-            agent_id=agent_id,
-            project_id=project_id,
-        )
-        async with at_once:
-            usage = await visit.services.admin.GetUsage(request)
-        return Slot(request.start_time, usage)
-
-    return list(await asyncio.gather(*map(read, starts)))
+    request = pb.GetUsageSeriesRequest(
+        start_time=_stamp(bucket_start(now - period.slot * (period.slots - 1), period.slot)),
+        end_time=_stamp(now),
+        agent_id=agent_id,
+        project_id=project_id,
+        bucket_seconds=int(period.slot.total_seconds()),
+    )
+    return await visit.services.admin.GetUsageSeries(request)
 
 
 def _stamp(moment: datetime) -> Timestamp:
@@ -139,26 +120,17 @@ def _stamp(moment: datetime) -> Timestamp:
     return stamp
 
 
-def _sum(slots: list[Slot]) -> pb.GetUsageResponse:
-    total = pb.GetUsageResponse()
-    for slot in slots:
-        for field in total.DESCRIPTOR.fields:
-            value = getattr(total, field.name) + getattr(slot.usage, field.name)
-            setattr(total, field.name, value)
-    return total
-
-
-def charts_of(slots: list[Slot]) -> dict[str, str]:
+def charts_of(buckets: Sequence[pb.UsageBucket]) -> dict[str, str]:
     """Returns what the script draws, as JSON by the name of the chart.
 
     Each chart has ``times`` in seconds since 1970, and ``series`` with a label and a value for
     each of the times.
     """
-    times = [slot.start.seconds for slot in slots]
+    times = [bucket.start_time.seconds for bucket in buckets]
 
     def chart(**labels: str) -> str:
         series = [
-            {"label": label, "values": [getattr(slot.usage, field) for slot in slots]}
+            {"label": label, "values": [getattr(bucket.usage, field) for bucket in buckets]}
             for field, label in labels.items()
         ]
         return json.dumps({"times": times, "series": series})

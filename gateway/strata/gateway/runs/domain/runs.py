@@ -337,9 +337,17 @@ class RunFilter:
 class UsageSum:
     """Usage of a project in a time range."""
 
-    run_count: int
-    step_count: int
-    usage: Usage
+    run_count: int = 0
+    step_count: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    def __add__(self, other: UsageSum) -> UsageSum:
+        """Returns the sum of two."""
+        return UsageSum(
+            self.run_count + other.run_count,
+            self.step_count + other.step_count,
+            self.usage + other.usage,
+        )
 
 
 class LeaseLostError(Exception):
@@ -460,6 +468,22 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
         self, project_id: str, start: datetime, end: datetime, agent_id: str
     ) -> UsageSum:
         """Sums the runs that ended in a range of time."""
+        ...
+
+    async def usage_series(
+        self, project_id: str, starts: Sequence[datetime], end: datetime, agent_id: str
+    ) -> Sequence[UsageSum]:
+        """Sums the runs that ended in each part of a range of time, in one statement.
+
+        Args:
+            project_id: The project.
+            starts: Where each part begins, in order; at least one.
+            end: End of the last part, which it does not hold.
+            agent_id: Only runs of this agent; empty for all.
+
+        Returns:
+            A sum for each part.
+        """
         ...
 
     async def usage_of_projects(

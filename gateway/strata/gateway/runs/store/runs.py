@@ -387,6 +387,21 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
         return _usage_sum((await self._read(sql.USAGE, values)).mappings().one())
 
+    async def usage_series(
+        self, project_id: str, starts: Sequence[datetime], end: datetime, agent_id: str
+    ) -> Sequence[UsageSum]:
+        """See `RunStore.usage_series`."""
+        values = {
+            "project_id": project_id,
+            "start": starts[0],
+            "starts": list(starts),
+            "end": end,
+            "agent_id": agent_id,
+        }
+        rows = (await self._read(sql.USAGE_SERIES, values)).mappings().all()
+        sums = {row["part"]: _usage_sum(row) for row in rows}
+        return [sums.get(number, UsageSum()) for number in range(1, len(starts) + 1)]
+
     async def usage_of_projects(
         self, project_ids: Sequence[str], start: datetime, end: datetime
     ) -> Mapping[str, UsageSum]:

@@ -410,11 +410,17 @@ _SUMS = ", ".join(
 
 # Usage of a group run is the usage of the runs of its members, which are counted themselves.
 _COUNTED = "conversation_id NOT LIKE 'group-%'"
-USAGE = text(f"""
-SELECT {_SUMS}
+_USAGE_OF_PROJECT = f"""
   FROM gateway.runs
  WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
    AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
+"""
+USAGE = text(f"SELECT {_SUMS} {_USAGE_OF_PROJECT}")
+# Parts are numbered from 1.
+USAGE_SERIES = text(f"""
+SELECT width_bucket(finish_time, CAST(:starts AS timestamptz[])) AS part, {_SUMS}
+{_USAGE_OF_PROJECT}
+ GROUP BY part
 """)
 
 # Statements of the worker role: rows of all tenants, a limited set of columns.

@@ -850,6 +850,116 @@ class GetUsageResponse(_message.Message):
 Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
 
 @_typing.final
+class GetUsageSeriesRequest(_message.Message):
+    """Asks for the usage of a project over time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
+    BUCKET_SECONDS_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Only this agent."""
+    project_id: _builtins.str
+    """The project; empty means the caller's, which an organisation key does not have."""
+    bucket_seconds: _builtins.int
+    """Length of a bucket: 0 means 86,400, a day; from 60 to 31,622,400. The range must not have
+    more than 1,000 buckets.
+    """
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """From this time; unset means 30 days ago."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Before this time; unset means now."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        agent_id: _builtins.str = ...,
+        project_id: _builtins.str = ...,
+        bucket_seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "bucket_seconds", b"bucket_seconds", "end_time", b"end_time", "project_id", b"project_id", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageSeriesRequest: _TypeAlias = GetUsageSeriesRequest  # noqa: Y015
+
+@_typing.final
+class UsageBucket(_message.Message):
+    """Runs and tokens of a part of a time range."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """From this time: where a bucket of UTC begins, or the start_time of the request."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Before this time: where the next one begins, or the end_time of the request."""
+
+    @_builtins.property
+    def usage(self) -> Global___GetUsageResponse:
+        """Runs that ended in it, and their tokens."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        usage: Global___GetUsageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageBucket: _TypeAlias = UsageBucket  # noqa: Y015
+
+@_typing.final
+class GetUsageSeriesResponse(_message.Message):
+    """Runs and tokens over time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageBucket]:
+        """The buckets, oldest first, without gaps; those without runs are there too."""
+
+    @_builtins.property
+    def total(self) -> Global___GetUsageResponse:
+        """Their sum, which is what GetUsage returns for the range."""
+
+    def __init__(
+        self,
+        *,
+        buckets: _abc.Iterable[Global___UsageBucket] | None = ...,
+        total: Global___GetUsageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageSeriesResponse: _TypeAlias = GetUsageSeriesResponse  # noqa: Y015
+
+@_typing.final
 class ListProjectUsageRequest(_message.Message):
     """Asks for the usage of all projects."""
 

@@ -106,6 +106,11 @@ class AdminServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.GetUsageSeries = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/GetUsageSeries',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesResponse.FromString,
+                _registered_method=True)
         self.ListProjectUsage = channel.unary_unary(
                 '/strata.api.gateway.v1.AdminService/ListProjectUsage',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageRequest.SerializeToString,
@@ -241,6 +246,16 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsageSeries(self, request, context):
+        """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
+        are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
+        a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
+        NOT_FOUND (PROJECT_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListProjectUsage(self, request, context):
         """Lists runs and tokens of a time range, project by project, for all projects of the
         caller's organisation. Organisation keys with "organization.read" or "organization.admin".
@@ -326,6 +341,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'GetUsageSeries': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsageSeries,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesResponse.SerializeToString,
             ),
             'ListProjectUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.ListProjectUsage,
@@ -679,6 +699,33 @@ class AdminService:
             '/strata.api.gateway.v1.AdminService/GetUsage',
             strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsageSeries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/GetUsageSeries',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageSeriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -81,6 +81,12 @@ class AdminServiceStub:
     "organization.read" or "organization.admin"; project keys with "admin" for their own
     project. NOT_FOUND (PROJECT_NOT_FOUND).
     """
+    GetUsageSeries: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageSeriesRequest, _admin_service_pb2.GetUsageSeriesResponse]
+    """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
+    are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
+    a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
+    NOT_FOUND (PROJECT_NOT_FOUND).
+    """
     ListProjectUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectUsageRequest, _admin_service_pb2.ListProjectUsageResponse]
     """Lists runs and tokens of a time range, project by project, for all projects of the
     caller's organisation. Organisation keys with "organization.read" or "organization.admin".
@@ -218,6 +224,17 @@ class AdminServiceServicer:
         """Sums runs and tokens of a project in a time range. Organisation keys with
         "organization.read" or "organization.admin"; project keys with "admin" for their own
         project. NOT_FOUND (PROJECT_NOT_FOUND).
+        """
+
+    def GetUsageSeries(
+        self,
+        request: _admin_service_pb2.GetUsageSeriesRequest,
+        context: _aio.ServicerContext[_admin_service_pb2.GetUsageSeriesRequest, _abc.Awaitable[_admin_service_pb2.GetUsageSeriesResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.GetUsageSeriesResponse]:
+        """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
+        are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
+        a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
+        NOT_FOUND (PROJECT_NOT_FOUND).
         """
 
     def ListProjectUsage(
