@@ -48,6 +48,17 @@ class Checks:
                 self._id_errors.append(error)
         return value
 
+    def ids(
+        self, values: Iterable[str], prefix: str, field: str, *, most: int | None = None
+    ) -> list[str]:
+        """Checks a list of ids with the prefix `prefix`; None for `most` allows any number."""
+        ids = list(values)
+        if most is not None:
+            self.unless(len(ids) <= most, field, f"has {len(ids)}, at most {most}")
+        for index, value in enumerate(ids[:most]):
+            self.id(value, prefix, f"{field}[{index}]")
+        return ids
+
     def text(self, value: str, field: str, *, most: int, required: bool = False) -> str:
         """Checks a text of at most `most` characters."""
         if required and not value:

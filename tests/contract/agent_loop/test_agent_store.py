@@ -102,6 +102,21 @@ async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
         await store.update(AgentPatch(made.id, name="x"), RequestKey())
 
 
+async def test_agents_are_listed_by_ids_with_one_statement(
+    store: PostgresAgentStore, database: Database
+) -> None:
+    first, second = await active(store), await active(store, name="Al", tags=("x",))
+    unfinished = (await store.insert(agent("Cy"), RequestKey())).agent
+    wanted = [second.id, first.id, unfinished.id, new_id("agent")]
+    before = database.statistics.statements
+    assert await store.page((), "", 10, "", wanted) == [first, second]
+    assert database.statistics.statements - before == 1
+    assert await store.page((), "", 10, first.id, wanted) == [second]
+    assert await store.page(("x",), "", 10, "", [first.id]) == []
+    with context.use(as_project()):
+        assert await store.page((), "", 10, "", wanted) == []
+
+
 async def test_one_request_makes_one_agent_however_many_ask(store: PostgresAgentStore) -> None:
     made = await asyncio.gather(
         *(store.insert(agent(f"Bo {n}"), RequestKey("r", "h")) for n in range(6))

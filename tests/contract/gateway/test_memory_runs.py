@@ -71,7 +71,7 @@ async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: RunEnd
 
 
 async def mark(gateways: Gateways) -> MemoryMark:
-    [marks] = await gateways.first.memory_marks(PROJECT, AGENT)
+    [marks] = await gateways.first.memory_marks(PROJECT, [AGENT])
     return marks
 
 
@@ -91,6 +91,21 @@ async def test_a_turn_queues_a_run_that_reads_from_the_mark_to_its_last_message(
     assert await claimed(gateways.second) is None
 
 
+async def test_marks_of_several_agents_are_read_at_once(gateways: Gateways) -> None:
+    await turn(gateways, 3)
+    await turn(gateways, 3, project="project-2")
+    accepted = await gateways.first.accept(new_run("conversation-2", agent_id="agent-2"))
+    assert accepted.dispatch is not None
+    ending = replace(WELL, tended=TendedTurn("agent-memory-2", 1, "message-5", 5))
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    before = gateways.database.statistics.statements
+    marks = await gateways.first.memory_marks(PROJECT, ["agent-memory-2", AGENT, "agent-unknown"])
+    assert gateways.database.statistics.statements - before == 1
+    assert [(mark.agent_id, mark.newest_sequence) for mark in marks] == [(AGENT, 3), ("agent-2", 5)]
+    assert await gateways.first.memory_marks(PROJECT, ["agent-unknown"]) == []
+
+
 async def test_turns_that_end_meanwhile_are_one_range_of_the_next_run(gateways: Gateways) -> None:
     await turn(gateways, 2)
     first = await claimed(gateways.second)
@@ -104,7 +119,7 @@ async def test_turns_that_end_meanwhile_are_one_range_of_the_next_run(gateways: 
 async def test_two_turns_that_end_at_once_queue_one_run(gateways: Gateways) -> None:
     for number in range(5):
         await asyncio.gather(*(turn_elsewhere(gateways, number, last) for last in (2, 3)))
-    marks = await gateways.first.memory_marks(PROJECT, AGENT)
+    marks = await gateways.first.memory_marks(PROJECT, [AGENT])
     assert {mark.turns_counter for mark in marks} == {1}
     claims = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
     # All of them are runs in one conversation of the memory agent.
@@ -297,7 +312,7 @@ async def test_the_marks_go_with_the_agent_or_its_memory_agent(gateways: Gateway
     run = await claimed(gateways.second)
     assert run is not None
     assert await gateways.first.forget_memory_agent(PROJECT, MEMORY_AGENT) == [run.run.id]
-    assert await gateways.first.memory_marks(PROJECT, AGENT) == []
+    assert await gateways.first.memory_marks(PROJECT, [AGENT]) == []
     await end(gateways.second, run)
     assert await claimed(gateways.second) is None
 
@@ -363,7 +378,7 @@ async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
     assert (await mark(gateways)).memory_agent_id == ""
     assert await gateways.first.start_document(document, principal) is None
     await gateways.first.forget_memory_agent(PROJECT, AGENT)
-    assert not await gateways.first.memory_marks(PROJECT, AGENT)
+    assert not await gateways.first.memory_marks(PROJECT, [AGENT])
 
 
 def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:

@@ -151,6 +151,9 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         self.deleted: list[str] = []
         self.failure: StrataError | None = None
         self.created: list[agent_service_pb2.CreateAgentRequest] = []
+        self.compaction_due = False
+        self.previews: list[agent_service_pb2.PreviewCompactionRequest] = []
+        self.preview = agent_service_pb2.PreviewCompactionResponse()
 
     def add(self, name: str) -> agent_service_pb2.Agent:
         agent = agent_service_pb2.Agent(id=new_id("agent"), name=name, revision=1)
@@ -212,8 +215,16 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
     async def GetContextWindow(self, request: Any, context: Any) -> Any:
         part = agent_service_pb2.ContextWindowPart(name="blocks", tokens=120, characters=480)
         return agent_service_pb2.GetContextWindowResponse(
-            context_window=1000, used_tokens=250, parts=[part], system_message="You remember."
+            context_window=1000,
+            used_tokens=250,
+            parts=[part],
+            system_message="You remember.",
+            compaction_due=self.compaction_due,
         )
+
+    async def PreviewCompaction(self, request: Any, context: Any) -> Any:
+        self.previews.append(request)
+        return self.preview
 
 
 class Blocks(block_service_pb2_grpc.BlockServiceServicer):

@@ -218,6 +218,47 @@ async def test_usage_is_listed_over_time(strata: Run, ann: Any) -> None:
         assert (await strata("usage", *wrong)).code == 2
 
 
+async def test_the_next_compaction_is_previewed(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    leaving = agent_pb.PreviewedMessage(
+        message_id="message-1",
+        role=message_pb2.ROLE_USER,
+        outcome=agent_pb.COMPACTION_OUTCOME_SUMMARIZED,
+        tokens=1234,
+        excerpt="Hello\x1b[31m\nthere",
+    )
+    pinned = agent_pb.PreviewedMessage(
+        message_id="message-2",
+        role=message_pb2.ROLE_ASSISTANT,
+        outcome=agent_pb.COMPACTION_OUTCOME_KEPT,
+        pinned=True,
+    )
+    gateway.agents.preview = agent_pb.PreviewCompactionResponse(
+        messages=[leaving, pinned],
+        kept=agent_pb.PreviewedSum(message_count=2, tokens=9),
+        summarized=agent_pb.PreviewedSum(message_count=1, tokens=1234),
+        tokens_before=2000,
+        tokens_kept=766,
+    )
+    done = await strata("agents", "context", "ann", "--compaction")
+    assert "summarized\tuser\t1,234\tHello[31m there\tmessage-1" in done.out
+    assert "kept, pinned\tassistant\t0\t\tmessage-2" in done.out
+    assert "2 of 3 messages are listed" in done.err
+    assert "1 messages with 1,234 tokens" in done.err
+    gateway.agents.compaction_due = True
+    await strata("agents", "context", "ann", "--compaction")
+    gateway.agents.preview = agent_pb.PreviewCompactionResponse(
+        obstacle=agent_pb.COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED
+    )
+    nothing = await strata("agents", "compact", "ann", "--preview", "--mode", "all")
+    assert "Nothing would leave: older messages pinned." in nothing.err
+    on_request, in_turn, with_mode = gateway.agents.previews
+    assert on_request.trigger == agent_pb.COMPACTION_TRIGGER_REQUEST
+    assert in_turn.trigger == agent_pb.COMPACTION_TRIGGER_NEXT_TURN
+    assert (with_mode.agent_id, with_mode.compaction.mode) == (ann.id, "all")
+
+
 async def test_a_block_is_shown_to_the_byte(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:

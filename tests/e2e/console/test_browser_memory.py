@@ -106,7 +106,36 @@ async def test_context_window_is_a_bar_with_a_legend(system: System, window: Win
     for name in ("Instructions", "Memory blocks", "Tools", "Messages"):
         await expect(page.get_by_role("rowheader", name=name)).to_be_visible()
     assert await bar.locator("rect[class^=part-]").count() >= 4
+    await expect(
+        page.get_by_text("Nothing would leave the window now: there is nothing before the exchange")
+    ).to_be_visible()
     assert await window.accessibility_faults() == []
+
+
+async def test_compaction_is_previewed_and_made(system: System, window: Window) -> None:
+    agent = await system.make_agent()
+    system.model.respond(lambda _: say("Hello. " * 30))
+    for number in range(5):
+        await system.send(agent, f"Message {number}. " + "word " * 100)
+    page = window.page
+    await page.goto(f"/console/agents/{agent.id}/context")
+    await expect(page.get_by_text("would be summarised")).to_be_visible()
+    await page.get_by_text("Which messages").click()
+    leaving = page.get_by_role("row").filter(has_text="is summarised")
+    staying = page.get_by_role("row").filter(has_text="stays")
+    await expect(leaving.first).to_contain_text("Message 0.")
+    await expect(staying.last).to_contain_text("Hello.")
+    count = await leaving.count()
+    assert count + await staying.count() == 10
+    assert await window.accessibility_faults() == []
+    system.model.respond(lambda _: say("They said hello."))
+    await page.get_by_role("button", name="Compact now").click()
+    await expect(page.get_by_text("Older messages were summarised")).to_be_visible()
+    await page.reload()
+    await page.get_by_text("Which messages").click()
+    await expect(page.get_by_role("row").filter(has_text="Message 0.")).to_have_count(0)
+    await expect(page.get_by_role("row").filter(has_text="They said hello.")).to_have_count(1)
+    assert await page.locator("#preview tbody tr").count() == 10 - count + 1
 
 
 async def test_pages_of_memory_fit_a_phone(system: System, browser: Browser) -> None:

@@ -280,8 +280,22 @@ async def test_window_is_compacted_on_demand(system: System, ann: ConsoleClient)
     agent = await system.make_agent()
     system.model.respond(lambda _: say("Hello. " * 30))
     for number in range(6):
-        await system.send(agent, f"Message {number}. " + "word " * 100)
+        await system.send(agent, f"<i>Message</i> {number}. " + "word " * 100)
     system.model.respond(lambda _: say("They said hello."))
+    before = (await ann.get(f"/agents/{agent.id}/context")).text
+    fate = dict(
+        re.findall(
+            r'<tr id="preview-(message-[\w-]+)"><td class="short"><span [^>]+>([^<]+)<', before
+        )
+    )
+    assert shown("<i>Message</i> 0.") in before
+    assert "<i>Message" not in before
     response = await ann.post(f"/agents/{agent.id}/compact", headers=HTMX)
     assert "They said hello." in response.text
+    request = agent_pb.PreviewCompactionRequest(agent_id=agent.id)
+    left = (await system.agents.PreviewCompaction(request)).messages
+    assert {id_ for id_, outcome in fate.items() if outcome == "stays"} == {
+        message.message_id for message in left if message.role != message_pb2.ROLE_SUMMARY
+    }
+    assert set(fate.values()) == {"stays", "is summarised"}
     assert "Summary of" in (await ann.get(f"/agents/{agent.id}/chat")).text

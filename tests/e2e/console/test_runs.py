@@ -54,6 +54,17 @@ async def test_lists_are_filtered_by_agent_and_state(system: System, ann: Consol
     assert "<script>alert" not in everywhere + of_agent + of_state
 
 
+async def test_list_names_the_agents_that_are_there(system: System, ann: ConsoleClient) -> None:
+    agent, deleted = await system.make_agent(), await system.make_agent()
+    for runner in (agent, deleted):
+        system.model.script(say("Hello."))
+        await system.send(runner, "Hello.")
+    await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=deleted.id))
+    page = (await ann.get("/runs")).text
+    assert shown(agent.name) in page
+    assert shown(deleted.name) not in page
+
+
 async def test_errors_and_events_of_a_failed_run_stay_texts(
     system: System, ann: ConsoleClient
 ) -> None:

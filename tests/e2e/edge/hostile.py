@@ -96,6 +96,8 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
         }
     ),
     "CompactConversationRequest": frozenset({"compaction"}),
+    "PreviewCompactionRequest": frozenset({"compaction"}),
+    "GetMemoryStatusRequest": frozenset({"agent_ids"}),
     "ExpandSummaryRequest": frozenset({"summary_message_id"}),
     "ExportMessagesRequest": frozenset({"conversation_id"}),
     "InsertPassageRequest": frozenset({"archive_id"}),

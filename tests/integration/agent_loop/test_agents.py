@@ -383,6 +383,38 @@ async def test_compaction_settings_are_kept_and_changed_whole(services: InnerSer
     assert raised.value.violations[0].field == "compaction.model"
 
 
+async def test_agents_are_listed_by_ids(services: InnerServices) -> None:
+    first, second, other = [
+        (await create(services, name=name)).agent for name in ("Al", "Bo", "Cy")
+    ]
+    wanted = [second.id, first.id, first.id, new_id("agent")]
+
+    listed = await services.agents.ListAgents(pb.ListAgentsRequest(agent_ids=wanted))
+    assert list(listed.agents) == [first, second], "by id, once, without the unknown one"
+    request = pb.ListAgentsRequest(agent_ids=wanted, names_only=True, page_size=1)
+    page = await services.agents.ListAgents(request)
+    assert list(page.agents) == [pb.Agent(id=first.id, name="Al")]
+    request.page_token = page.next_page_token
+    last = await services.agents.ListAgents(request)
+    assert [agent.id for agent in last.agents] == [second.id]
+    assert last.next_page_token == ""
+    request.agent_ids.append(other.id)
+    with pytest.raises(InvalidArgumentError) as foreign:
+        await services.agents.ListAgents(request)
+    assert foreign.value.reason is Reason.INVALID_PAGE_TOKEN
+
+    with services.signed_in():
+        hidden = await services.agents.ListAgents(pb.ListAgentsRequest(agent_ids=wanted))
+    assert list(hidden.agents) == [], "they belong to another project"
+    for agent_ids, field in (
+        ([new_id("agent")] * 501, "agent_ids"),
+        ([first.id, "agent-1"], "agent_ids[1]"),
+    ):
+        with pytest.raises(InvalidArgumentError) as refused:
+            await services.agents.ListAgents(pb.ListAgentsRequest(agent_ids=agent_ids))
+        assert [violation.field for violation in refused.value.violations] == [field]
+
+
 async def test_agents_are_listed_by_pages_tags_and_name(services: InnerServices) -> None:
     for number in range(5):
         tags = ["even"] if number % 2 == 0 else ["odd"]

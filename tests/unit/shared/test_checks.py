@@ -22,6 +22,8 @@ def test_valid_fields_raise_nothing_and_are_returned() -> None:
     agent_id = new_id("agent")
     assert checks.id(agent_id, "agent", "agent_id") == agent_id
     assert checks.id("", "agent", "other_id", optional=True) == ""
+    assert checks.ids([agent_id], "agent", "agent_ids", most=1) == [agent_id]
+    assert checks.ids([agent_id] * 3, "agent", "agent_ids") == [agent_id] * 3
     assert checks.text("text", "text", most=4) == "text"
     assert checks.texts(["a"], "tags", lambda _: "", most=1) == ["a"]
     assert checks.name("Anna", "name") == "Anna"
@@ -96,3 +98,11 @@ def test_times_are_in_range_and_in_order() -> None:
     assert checks.optional_time(request, "start_time") is None
     assert checks.optional_time(request, "end_time") is None
     assert "between the years 1 and 9999" in error_of(checks).message
+
+
+def test_ids_of_a_list_are_checked_one_by_one_up_to_its_limit() -> None:
+    checks = Checks()
+    checks.ids([new_id("agent"), "x", "y"], "agent", "agent_ids", most=2)
+    error = error_of(checks)
+    fields = [violation.field for violation in error.violations]
+    assert fields == ["agent_ids[1]", "agent_ids"]

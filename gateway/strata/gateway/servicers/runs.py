@@ -215,9 +215,9 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def GetMemoryStatus(
         self, request: pb.GetMemoryStatusRequest, context: Any
     ) -> pb.GetMemoryStatusResponse:
-        """Returns the progress of a memory agent."""
-        agent_id = check_id(request.agent_id, "agent", field="agent_id")
-        marks = await self._store.memory_marks(current_project(), agent_id)
+        """Returns the progress of memory agents."""
+        agent_ids = convert.memory_agents_of(request)
+        marks = await self._store.memory_marks(current_project(), agent_ids)
         return pb.GetMemoryStatusResponse(conversations=map(convert.mark_to_pb, marks))
 
     async def IngestFiles(

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strata.agent_loop.agents.ports import LifecycleArchival, LifecycleMemory, LifecycleRecall
 from strata.agent_loop.agents.prompt_limits import PromptLimits
+from strata.agent_loop.compaction.plan import Obstacle, Plan, plan_of_next_turn
 from strata.agent_loop.context.archival_counts import read_counts
-from strata.agent_loop.context.inspection import NextRequest, NextSteps
+from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.context.memory_view import memory_view
-from strata.agent_loop.context.requests import view_of
 from strata.agent_loop.context.token_budget import TokenBudget, compaction_helps, files_excess
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import merge_tools
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.domain.ports import Tools
 from strata.agent_loop.loop.turn_rules import TurnRules
-from strata.agent_loop.models.tokens import tools_bytes
 from strata.shared.clock import Clock
 from strata.shared.tool_catalogue import FILE_TOOLS
+
+
+@dataclass(frozen=True, slots=True)
+class NextSteps:
+    """What the next turn would do before it asks the model.
+
+    Attributes:
+        files_to_close: Names of the open files that it would close, in order.
+        compaction: The compaction that it would make, or why it would make none.
+    """
+
+    files_to_close: Sequence[str]
+    compaction: Plan | Obstacle
 
 
 class NextRequests:
@@ -77,7 +91,7 @@ class NextRequests:
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
     async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
-        """Returns what a turn would do now to make its request fit.
+        """Returns what the next turn would do to make its request fit.
 
         The input message of that turn is unknown and not counted.
 
@@ -86,11 +100,10 @@ class NextRequests:
             token_budget: Token budget of its window.
         """
         if next_request.bound is None:
-            return NextSteps()
-        view = view_of(next_request.bound.settings, next_request.agent)
-        tools = tools_bytes(next_request.tools.schemas)
-        fixed = view.size(next_request.window.messages[:1]) + tools
-        whole = view.size(next_request.window.messages) + tools
+            return NextSteps((), Obstacle.NO_MODEL)
+        view = next_request.view
+        fixed = next_request.fixed_bytes
+        whole = fixed + view.size(next_request.window.messages[1:])
         closed: list[str] = []
         excess = files_excess(fixed, token_budget.max_bytes)
         if excess and next_request.section.has_open_files:
@@ -101,7 +114,25 @@ class NextRequests:
             )
         if closed:
             fixed, whole = fixed - excess, whole - excess
-        too_large = whole > token_budget.max_bytes and compaction_helps(
-            fixed, token_budget.max_bytes
-        )
-        return NextSteps(closed, too_large)
+        return NextSteps(closed, _compaction(next_request, fixed, whole, token_budget.max_bytes))
+
+
+def _compaction(
+    next_request: NextRequest, fixed: int, whole: int, max_bytes: float
+) -> Plan | Obstacle:
+    """Returns the compaction that the next turn would make.
+
+    Args:
+        next_request: The request.
+        fixed: Bytes of system message and tools.
+        whole: Bytes of the request.
+        max_bytes: Bytes that it may have.
+    """
+    agent, messages = next_request.agent, next_request.window.messages
+    if agent.message_buffer_autoclear and messages[-1].approval_request is None:
+        return Obstacle.WINDOW_IS_CLEARED
+    if whole <= max_bytes:
+        return Obstacle.WINDOW_NOT_FULL
+    if not compaction_helps(fixed, max_bytes):
+        return Obstacle.PROMPT_FILLS_WINDOW
+    return plan_of_next_turn(messages, next_request.view, max_bytes - fixed, agent.compaction)

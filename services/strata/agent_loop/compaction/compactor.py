@@ -11,7 +11,7 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from strata.agent_loop.compaction.plan import Plan, plan
+from strata.agent_loop.compaction.plan import Obstacle, Plan, plan
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import clip
 from strata.agent_loop.context.packaging import pack_summary
@@ -90,7 +90,7 @@ class Compactor:
         started = self._clock.monotonic()
         for swap in range(1, MAX_SWAPS + 1):
             planned = plan(window.messages, view, space, self._agent.compaction, forced=key is None)
-            if planned is None:
+            if isinstance(planned, Obstacle):
                 return None
             if known is None or not _stands_for(known[0], planned):
                 limit = min(self._agent.compaction.limit_chars, planned.summary_bytes)

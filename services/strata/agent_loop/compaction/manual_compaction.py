@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strata.agent_loop.compaction.compactor import Compactor
+from strata.agent_loop.compaction.plan import Obstacle, Plan, plan
 from strata.agent_loop.compaction.summarizer import Summarizer
 from strata.agent_loop.context.inspection import NextRequest
-from strata.agent_loop.context.requests import view_of
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.domain.agent.agents import CompactionSettings
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.ports import Models, Recall
-from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.agent_loop.models.tokens import TokenEstimator
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import Clock
 from strata.shared.telemetry import Telemetry
@@ -85,31 +85,41 @@ class ManualCompaction:
             AbortedError: REVISION_MISMATCH; the window changed during every attempt.
         """
         inspected = await self._inspect(agent_id, conversation_id)
-        agent, window, toolset, bound = (
-            inspected.agent,
-            inspected.window,
-            inspected.tools,
-            inspected.bound,
-        )
-        if settings is not None:
-            agent = replace(agent, compaction=settings.over(agent.compaction))
+        inspected = inspected.with_compaction(settings)
+        agent, window, bound = inspected.agent, inspected.window, inspected.bound
         if bound is None:
             raise FailedPreconditionError(
                 "No model is configured that could write the summary.",
                 reason=Reason.MODEL_NOT_CONFIGURED,
             )
-        view = view_of(bound.settings, agent)
-        token_budget = TokenBudget(self._tokens, bound.settings, agent.id)
-        token_budget.read(inspected.counted, toolset, view)
-        fixed = view.size(window.messages[:1]) + tools_bytes(toolset.schemas)
-        held = view.size(window.messages[1:])
+        view, token_budget = inspected.view, inspected.token_budget(self._tokens)
+        fixed, held = inspected.fixed_bytes, view.size(window.messages[1:])
         before = token_budget.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
         compactor = Compactor(agent, summarizer, self._recall, self._clock, self._telemetry)
-        space = min(token_budget.max_bytes - fixed, held)
-        done = await compactor.compact(window, view, space, None)
+        done = await compactor.compact(window, view, _space(inspected, token_budget), None)
         if done is None:
             return CompactionResult(None, before, before)
         return CompactionResult(
             done.summary, before, token_budget.estimate(fixed + view.size(done.window.messages[1:]))
         )
+
+
+def plan_on_request(inspected: NextRequest, token_budget: TokenBudget) -> Plan | Obstacle:
+    """Returns the plan of the compaction that `ManualCompaction.compact` would make.
+
+    Args:
+        inspected: The next model request, with the settings of the compaction.
+        token_budget: Token budget of its window.
+    """
+    if inspected.bound is None:
+        return Obstacle.NO_MODEL
+    space = _space(inspected, token_budget)
+    settings = inspected.agent.compaction
+    return plan(inspected.window.messages, inspected.view, space, settings, forced=True)
+
+
+def _space(inspected: NextRequest, token_budget: TokenBudget) -> float:
+    """Returns the bytes that messages may have: at most what they have, so that some leave."""
+    held = inspected.view.size(inspected.window.messages[1:])
+    return min(token_budget.max_bytes - inspected.fixed_bytes, held)

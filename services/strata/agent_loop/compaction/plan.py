@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
-from strata.agent_loop.context.exchanges import UnitKind, WindowUnit, leaving, units_of
+from strata.agent_loop.context.exchanges import Leaving, UnitKind, WindowUnit, leaving, units_of
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.domain.agent.agents import CompactionMode, CompactionSettings
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
+from strata.shared.messages import MessageRole
 
 MIN_SUMMARY_BYTES = 600
 """Bytes of the shortest useful summary in packed form."""
 
 _SUMMARY_SHARE = 0.25
 _PACKING_BYTES = 300
+# It is the newest message, and so the last one of those that stay.
+_UNKNOWN_INPUT = Message("", MessageRole.USER, ())
+
+
+class Obstacle(Enum):
+    """Why a compaction is not made."""
+
+    SPACE_IS_FREE = auto()
+    """Without summaries, the messages leave the share free that a compaction frees."""
+    NO_OLDER_EXCHANGE = auto()
+    """Besides summaries and pinned inputs, the window holds only the exchange under way."""
+    OLDER_MESSAGES_PINNED = auto()
+    """All that is older than the exchange under way is pinned."""
+    PINNED_MESSAGES_FILL_SPACE = auto()
+    """Pinned messages alone fill the space. Each turn would pay for a summary and be too large
+    again."""
+    WINDOW_NOT_FULL = auto()
+    """The request of the turn fits."""
+    PROMPT_FILLS_WINDOW = auto()
+    """System message and tools leave messages too little space, see `compaction_helps`."""
+    WINDOW_IS_CLEARED = auto()
+    """Each turn of the agent begins with an empty window."""
+    NO_MODEL = auto()
+    """No model is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +67,12 @@ def plan(
     settings: CompactionSettings,
     *,
     forced: bool = False,
-) -> Plan | None:
-    """Plans the compaction of a window; None if no message can leave it, or if it would not help.
+) -> Plan | Obstacle:
+    """Plans the compaction of a window; returns an obstacle if no message leaves it.
 
     Finished exchanges leave as a whole, oldest first: in mode ``sliding_window`` until the share
     from the settings is free, in mode ``all`` all of them. If the current exchange still does not
-    fit, its older steps leave too. If pinned messages alone fill the space, nothing leaves: each
-    turn would pay for a summary and be too large again.
+    fit, its older steps leave too.
 
     Args:
         messages: The window, the system message first.
@@ -64,7 +89,7 @@ def plan(
     gone: set[int] = set()
     order = leaving(units)
     if not forced and order.fixed and sum(sizes[i] for i in order.fixed) > space - reserve:
-        return None
+        return Obstacle.PINNED_MESSAGES_FILL_SPACE
     everything = settings.evicts is CompactionMode.ALL
     share = space * (1.0 - settings.evicted_share) - reserve
     for group in order.exchanges:
@@ -78,13 +103,42 @@ def plan(
         gone.update(group)
         size -= sum(sizes[i] for i in group)
     if not gone:
-        return None
+        return _obstacle(order)
     return Plan(
         _messages(units, gone),
         _earlier(units, summaries),
         _messages(units, set(range(len(units))) - gone - summaries),
         max(MIN_SUMMARY_BYTES, int(space) - size),
     )
+
+
+def plan_of_next_turn(
+    messages: Sequence[Message], view: View, space: float, settings: CompactionSettings
+) -> Plan | Obstacle:
+    """Plans the compaction that the next turn of a conversation makes.
+
+    The input of the turn is not known and counts as empty. It ends the exchange before it, unless
+    the turn continues with the answer to an approval request.
+
+    Args:
+        messages: The window before that turn, the system message first.
+        view: How messages are shown.
+        space: Bytes for all messages but the system message.
+        settings: The compaction settings.
+    """
+    if messages[-1].approval_request is not None:
+        return plan(messages, view, space, settings)
+    planned = plan([*messages, _UNKNOWN_INPUT], view, space, settings)
+    if isinstance(planned, Obstacle):
+        return planned
+    return replace(planned, kept=planned.kept[:-1])
+
+
+def _obstacle(order: Leaving) -> Obstacle:
+    """Returns why no message leaves a window."""
+    if order.exchanges:
+        return Obstacle.SPACE_IS_FREE
+    return Obstacle.OLDER_MESSAGES_PINNED if order.fixed else Obstacle.NO_OLDER_EXCHANGE
 
 
 def _reserve(space: float, settings: CompactionSettings) -> float:

@@ -142,15 +142,25 @@ def _middle_out(text: str, limit: int) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[-half:]}"
 
 
-def _excerpt(message: Message, chars: int) -> str:
+def brief(message: Message, chars: int) -> str:
+    """Returns at most `chars` characters of what a message says, on one line.
+
+    Without a text these are the names of the tools that it calls, or what tools returned.
+    """
     sent = [sent_text(call.name, call.arguments) or "" for call in message.tool_calls]
     text = " ".join(" ".join([*sent, _text(message)]).split())
     if not text:
-        text = _called(message.tool_calls)
+        request = message.approval_request
+        text = _called(message.tool_calls if request is None else request.calls)
     if not text:
-        return ""
-    cut = text if len(text) <= chars else text[: chars - 1] + "…"
-    return f"- {message.name or message.role.value}: {cut}"
+        returns = (f"{part.name}: {_short(part, RETURN_CHARS)}" for part in message.tool_returns)
+        text = " ".join(" ".join(returns).split())
+    return text if len(text) <= chars else text[: chars - 1] + "…"
+
+
+def _excerpt(message: Message, chars: int) -> str:
+    text = brief(message, chars)
+    return f"- {message.name or message.role.value}: {text}" if text else ""
 
 
 def _called(calls: Sequence[ToolCall]) -> str:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from strata.agent_loop.context.requests import View
-from strata.agent_loop.domain.agent.agents import Agent
+from strata.agent_loop.context.requests import View, view_of
+from strata.agent_loop.context.token_budget import TokenBudget
+from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings
 from strata.agent_loop.domain.conversation.messages import Message, Window
+from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
+from strata.agent_loop.models.tokens import TokenEstimator, messages_bytes, tools_bytes
 from strata.agent_loop.prompts.parts import SystemPart, parts_of
 from strata.shared.messages import MessageRole
+
+# Used if no model is configured: the most common protocol and the default window.
+_NO_MODEL = ModelSettings("", DEFAULT_ENDPOINT_TYPE, "")
 
 # Wire names of the parts of a system message.
 _NAMES = {
@@ -55,18 +60,36 @@ class NextRequest:
     bound: BoundModel | None
     section: MemorySection
 
+    @property
+    def settings(self) -> ModelSettings:
+        """Settings of the model; without one, those of the most common protocol."""
+        return _NO_MODEL if self.bound is None else self.bound.settings
 
-@dataclass(frozen=True, slots=True)
-class NextSteps:
-    """What a turn would do before it asks the model.
+    @property
+    def view(self) -> View:
+        """How the model is shown messages."""
+        return view_of(self.settings, self.agent)
 
-    Attributes:
-        files_to_close: Names of the open files that it would close, in order.
-        compaction: Whether it would compact the window.
-    """
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of the system message and the tools."""
+        return self.view.size(self.window.messages[:1]) + tools_bytes(self.tools.schemas)
 
-    files_to_close: Sequence[str] = ()
-    compaction: bool = False
+    def token_budget(self, tokens: TokenEstimator) -> TokenBudget:
+        """Returns the token budget of the window.
+
+        Its ratio of bytes per token comes from the model's last exact count of the window.
+        """
+        token_budget = TokenBudget(tokens, self.settings, self.agent.id)
+        token_budget.read(self.counted, self.tools, self.view)
+        return token_budget
+
+    def with_compaction(self, settings: CompactionSettings | None) -> NextRequest:
+        """Returns the request of an agent with these settings over its own."""
+        if settings is None:
+            return self
+        compaction = settings.over(self.agent.compaction)
+        return replace(self, agent=replace(self.agent, compaction=compaction))
 
 
 def describe(

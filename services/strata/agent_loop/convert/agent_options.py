@@ -132,7 +132,20 @@ def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
     )
 
 
-def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
+def is_of_next_turn(request: pb.PreviewCompactionRequest) -> bool:
+    """Says whether the preview of a compaction is that of the next turn, or of one on request.
+
+    Raises:
+        InvalidArgumentError: The trigger is unknown.
+    """
+    if request.trigger not in pb.CompactionTrigger.values():
+        checks.refuse([FieldViolation("trigger", "is not a known trigger")])
+    return request.trigger == pb.COMPACTION_TRIGGER_NEXT_TURN
+
+
+def compaction_of(
+    request: pb.CompactConversationRequest | pb.PreviewCompactionRequest,
+) -> CompactionSettings:
     """Returns the compaction settings of a request.
 
     Raises:

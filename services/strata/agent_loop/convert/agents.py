@@ -58,6 +58,7 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import FieldViolation
 from strata.shared.agent_types import MEMORY_AGENT_TYPES, AgentType
+from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import RequestKey, digest_of, request_id_violations
 from strata.shared.ids import check_id, new_id
@@ -66,6 +67,9 @@ from strata.shared.one_line import is_one_line
 from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
+MAX_LISTED_IDS = 500
+"""Most ids of one request for a list of agents."""
+
 _MAX_FILES = 1_000
 _MAX_VIEW = 1_000_000
 _TYPES = EnumTable(pb.AgentType, AgentType, default=AgentType.LETTA_V1)
@@ -155,6 +159,18 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
         request_of(request),
         request.enable_sleeptime,
     )
+
+
+def agent_ids_from_proto(request: pb.ListAgentsRequest) -> list[str]:
+    """Returns the ids of the agents that a list is limited to; empty for all.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong id; INVALID_FIELD if there are too many.
+    """
+    id_checks = Checks()
+    agent_ids = id_checks.ids(request.agent_ids, "agent", "agent_ids", most=MAX_LISTED_IDS)
+    id_checks.done()
+    return agent_ids
 
 
 def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
@@ -301,6 +317,11 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     if agent.update_time is not None:
         wire.update_time.FromDatetime(agent.update_time)
     return wire
+
+
+def agent_name_to_proto(agent: Agent) -> pb.Agent:
+    """Returns an agent as a proto with its id and name only."""
+    return pb.Agent(id=agent.id, name=agent.name)
 
 
 def agent_from_proto(wire: pb.Agent) -> Agent:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from strata.agent_loop.agents.next_requests import NextSteps
 from strata.agent_loop.compaction.manual_compaction import CompactionResult
-from strata.agent_loop.context.inspection import NextRequest, NextSteps, describe
-from strata.agent_loop.context.requests import view_of
+from strata.agent_loop.compaction.plan import Obstacle, Plan
+from strata.agent_loop.compaction.preview import (
+    CompactionPreview,
+    Outcome,
+    OutcomeSum,
+    PreviewedMessage,
+)
+from strata.agent_loop.context.inspection import NextRequest, describe
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.convert.messages import message_to_proto
 from strata.agent_loop.domain.agent.file_limits import file_limits_of
-from strata.agent_loop.domain.model.chat import DEFAULT_ENDPOINT_TYPE, ModelSettings
-from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.agent_loop.models.tokens import tools_bytes
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.shared.convert.enums import EnumTable
+from strata.shared.convert.messages import ROLES
 
-# Used if no model is configured: the most common protocol and the default window.
-_NO_MODEL = ModelSettings("", DEFAULT_ENDPOINT_TYPE, "")
-
-
-def token_budget_of(next_request: NextRequest, tokens: TokenEstimator) -> TokenBudget:
-    """Returns the token budget for the window of a request.
-
-    Its ratio of bytes per token comes from the model's last exact count of the window.
-    """
-    settings = _settings(next_request)
-    token_budget = TokenBudget(tokens, settings, next_request.agent.id)
-    token_budget.read(
-        next_request.counted, next_request.tools, view_of(settings, next_request.agent)
-    )
-    return token_budget
+_OBSTACLES = EnumTable(pb.CompactionObstacle, Obstacle)
+_OUTCOMES = EnumTable(pb.CompactionOutcome, Outcome)
 
 
 def window_to_proto(
@@ -36,12 +31,11 @@ def window_to_proto(
 
     Args:
         next_request: The request.
-        token_budget: See `token_budget_of`.
+        token_budget: See `NextRequest.token_budget`.
         steps: What a turn would do before the request.
     """
     agent, window, toolset = next_request.agent, next_request.window, next_request.tools
-    settings = _settings(next_request)
-    view = view_of(settings, agent)
+    settings, view = next_request.settings, next_request.view
     parts = describe(window, toolset, view, token_budget.estimate)
     size = view.size(window.messages) + tools_bytes(toolset.schemas)
     limits = file_limits_of(agent, settings.context_window)
@@ -63,12 +57,8 @@ def window_to_proto(
         max_files_open=limits.max_open,
         per_file_view_window_char_limit=limits.view_chars,
         files_to_close=steps.files_to_close,
-        compaction_due=steps.compaction,
+        compaction_due=isinstance(steps.compaction, Plan),
     )
-
-
-def _settings(next_request: NextRequest) -> ModelSettings:
-    return next_request.bound.settings if next_request.bound is not None else _NO_MODEL
 
 
 def compaction_result_to_proto(result: CompactionResult) -> pb.CompactConversationResponse:
@@ -78,3 +68,45 @@ def compaction_result_to_proto(result: CompactionResult) -> pb.CompactConversati
         tokens_before=result.tokens_before,
         tokens_after=result.tokens_after,
     )
+
+
+def preview_to_proto(preview: CompactionPreview, mode: str) -> pb.PreviewCompactionResponse:
+    """Returns the preview of a compaction as a proto.
+
+    Args:
+        preview: The preview.
+        mode: The mode of the compaction.
+    """
+    response = pb.PreviewCompactionResponse(
+        messages=map(_previewed_to_proto, preview.messages),
+        first_position=preview.first_position,
+        kept=_sum_to_proto(preview.sums[Outcome.KEPT]),
+        summarized=_sum_to_proto(preview.sums[Outcome.SUMMARIZED]),
+        replaced=_sum_to_proto(preview.sums[Outcome.REPLACED]),
+        mode=mode,
+        tokens_before=preview.tokens_before,
+        tokens_kept=preview.tokens_kept,
+    )
+    if preview.obstacle is not None:
+        response.obstacle = _OBSTACLES.to_proto[preview.obstacle]
+    return response
+
+
+def _previewed_to_proto(previewed: PreviewedMessage) -> pb.PreviewedMessage:
+    message = previewed.message
+    out = pb.PreviewedMessage(
+        message_id=message.id,
+        role=ROLES.to_proto[message.role],
+        sequence=message.sequence,
+        outcome=_OUTCOMES.to_proto[previewed.outcome],
+        tokens=previewed.tokens,
+        pinned=message.pinned,
+        excerpt=previewed.excerpt,
+    )
+    if message.create_time is not None:
+        out.create_time.FromDatetime(message.create_time)
+    return out
+
+
+def _sum_to_proto(outcome_sum: OutcomeSum) -> pb.PreviewedSum:
+    return pb.PreviewedSum(message_count=outcome_sum.message_count, tokens=outcome_sum.tokens)

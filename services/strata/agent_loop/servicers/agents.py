@@ -7,10 +7,13 @@ from typing import Any
 
 from strata.agent_loop.agents.lifecycle import AgentLifecycle
 from strata.agent_loop.agents.next_requests import NextRequests
-from strata.agent_loop.compaction.manual_compaction import ManualCompaction
+from strata.agent_loop.compaction.manual_compaction import ManualCompaction, plan_on_request
+from strata.agent_loop.compaction.preview import preview_of
 from strata.agent_loop.convert import checks
-from strata.agent_loop.convert.agent_options import compaction_of
+from strata.agent_loop.convert.agent_options import compaction_of, is_of_next_turn
 from strata.agent_loop.convert.agents import (
+    agent_ids_from_proto,
+    agent_name_to_proto,
     agent_to_proto,
     check_conversation_name,
     conversation_from_proto,
@@ -21,7 +24,7 @@ from strata.agent_loop.convert.agents import (
 )
 from strata.agent_loop.convert.context_windows import (
     compaction_result_to_proto,
-    token_budget_of,
+    preview_to_proto,
     window_to_proto,
 )
 from strata.agent_loop.domain.agent.store import AgentStore
@@ -91,14 +94,18 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     ) -> pb.ListAgentsResponse:
         """Lists agents by id."""
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        scope = f"ListAgents {sorted(request.tags)} {request.name_contains}"
+        agent_ids = agent_ids_from_proto(request)
+        scope = f"ListAgents {sorted(request.tags)} {request.name_contains} {sorted(agent_ids)}"
         key = decode_page_token(scope, request.page_token, (str,))
         rows = await self._store.page(
-            request.tags, request.name_contains, limit + 1, str(key[0]) if key else ""
+            request.tags, request.name_contains, limit + 1, str(key[0]) if key else "", agent_ids
         )
         page = Page.cut(rows, limit, scope, lambda agent: (agent.id,))
         return pb.ListAgentsResponse(
-            agents=[agent_to_proto(agent) for agent in page.rows],
+            agents=[
+                agent_name_to_proto(agent) if request.names_only else agent_to_proto(agent)
+                for agent in page.rows
+            ],
             next_page_token=page.next_page_token,
         )
 
@@ -164,21 +171,49 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         self, request: pb.GetContextWindowRequest, context: Context
     ) -> pb.GetContextWindowResponse:
         """Returns the parts of the context window and their sizes."""
-        check_id(request.agent_id, "agent", field="agent_id")
-        conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
-        check_id(conversation_id, "conversation", field="conversation_id")
+        conversation_id = _conversation_of(request)
         next_request = await self._next_requests.inspect(request.agent_id, conversation_id)
-        token_budget = token_budget_of(next_request, self._tokens)
+        token_budget = next_request.token_budget(self._tokens)
         steps = await self._next_requests.next_steps(next_request, token_budget)
         return window_to_proto(next_request, token_budget, steps)
+
+    async def PreviewCompaction(
+        self, request: pb.PreviewCompactionRequest, context: Context
+    ) -> pb.PreviewCompactionResponse:
+        """Returns what a compaction would do with each message of a window."""
+        conversation_id = _conversation_of(request)
+        in_next_turn = is_of_next_turn(request)
+        settings = self._lifecycle.check_compaction(compaction_of(request))
+        inspected = await self._next_requests.inspect(request.agent_id, conversation_id)
+        next_request = inspected.with_compaction(settings)
+        token_budget = next_request.token_budget(self._tokens)
+        if in_next_turn:
+            planned = (await self._next_requests.next_steps(next_request, token_budget)).compaction
+        else:
+            planned = plan_on_request(next_request, token_budget)
+        preview = preview_of(next_request, token_budget, planned)
+        return preview_to_proto(preview, next_request.agent.compaction.evicts)
 
     async def CompactConversation(
         self, request: pb.CompactConversationRequest, context: Context
     ) -> pb.CompactConversationResponse:
         """Compacts the window of a conversation now."""
-        check_id(request.agent_id, "agent", field="agent_id")
-        conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
-        check_id(conversation_id, "conversation", field="conversation_id")
+        conversation_id = _conversation_of(request)
         settings = self._lifecycle.check_compaction(compaction_of(request))
         freed = await self._compaction.compact(request.agent_id, conversation_id, settings)
         return compaction_result_to_proto(freed)
+
+
+def _conversation_of(
+    request: pb.GetContextWindowRequest
+    | pb.PreviewCompactionRequest
+    | pb.CompactConversationRequest,
+) -> str:
+    """Returns the conversation of a request, by default that of the agent.
+
+    Raises:
+        InvalidArgumentError: A malformed id.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
+    return check_id(conversation_id, "conversation", field="conversation_id")

@@ -105,6 +105,7 @@ _PAGE = text(
     WHERE project_id = :project AND id > :after AND state = 'active'
       AND tags @> CAST(:tags AS text[])
       AND (CAST(:part AS text) = '' OR position(lower(:part) IN lower(name)) > 0)
+      AND (cardinality(CAST(:ids AS text[])) = 0 OR id = ANY(CAST(:ids AS text[])))
     ORDER BY id LIMIT :limit
     """
 )
@@ -250,7 +251,12 @@ class PostgresAgentStore:
         return replace(to_agent(row), model_keys=to_keys(row))
 
     async def page(
-        self, tags: Sequence[str], name_contains: str, limit: int, after: str
+        self,
+        tags: Sequence[str],
+        name_contains: str,
+        limit: int,
+        after: str,
+        agent_ids: Sequence[str] = (),
     ) -> Sequence[Agent]:
         """Lists active agents."""
         async with self._database.transaction(read_only=True) as connection:
@@ -261,6 +267,7 @@ class PostgresAgentStore:
                 part=name_contains,
                 limit=limit,
                 after=after,
+                ids=list(agent_ids),
             )
         return [to_agent(row) for row in rows]
 

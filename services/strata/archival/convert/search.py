@@ -41,8 +41,7 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     checks = Checks()
     checks.exactly_one(request, "agent_id", "archive_ids")
     checks.id(request.agent_id, "agent", "agent_id", optional=True)
-    for index, archive_id in enumerate(request.archive_ids):
-        checks.id(archive_id, "archive", f"archive_ids[{index}]")
+    checks.ids(request.archive_ids, "archive", "archive_ids")
     checks.query(request.query, "query", most=MAX_QUERY_CHARS)
     checks.not_negative(request.top_k, "top_k")
     checks.unless(request.tag_match_mode in _MATCH, "tag_match_mode", "is not a known mode")

@@ -44,12 +44,10 @@ MAX_TOOL_RULES = 1_000
 def to_share(message: context_pb.ShareBlocksRequest) -> ShareBlocks:
     """Returns the command of a ShareBlocks request."""
     checks = Checks()
-    for index, agent_id in enumerate(message.agent_ids):
-        checks.id(agent_id, "agent", f"agent_ids[{index}]")
-    for index, block_id in enumerate(message.block_ids):
-        checks.id(block_id, "block", f"block_ids[{index}]")
+    agent_ids = checks.ids(message.agent_ids, "agent", "agent_ids")
+    block_ids = checks.ids(message.block_ids, "block", "block_ids")
     checks.done()
-    return ShareBlocks(tuple(message.agent_ids), tuple(message.block_ids))
+    return ShareBlocks(tuple(agent_ids), tuple(block_ids))
 
 
 def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
@@ -102,8 +100,7 @@ def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     blocks = [
         new_block(checks, block, f"blocks[{index}]") for index, block in enumerate(message.blocks)
     ]
-    for index, block_id in enumerate(message.block_ids):
-        checks.id(block_id, "block", f"block_ids[{index}]")
+    checks.ids(message.block_ids, "block", "block_ids")
     if message.follows_agent_id:
         checks.id(message.follows_agent_id, "agent", "follows_agent_id")
     limit = _prompt_limit(checks, message, "prompt_limit")

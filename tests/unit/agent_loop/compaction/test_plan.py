@@ -11,9 +11,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories, unpinned
-from strata.agent_loop.compaction.plan import MIN_SUMMARY_BYTES, Plan, plan
+from strata.agent_loop.compaction.plan import (
+    MIN_SUMMARY_BYTES,
+    Obstacle,
+    Plan,
+    plan,
+    plan_of_next_turn,
+)
 from strata.agent_loop.context.requests import Offer, View, build_request
 from strata.agent_loop.domain.agent.agents import CompactionSettings
+from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
 from strata.agent_loop.domain.model.chat import TextPart
 from strata.agent_loop.domain.tools import ToolSet
@@ -63,7 +70,7 @@ def test_plan_is_valid_for_any_history_and_space(
 ) -> None:
     planned = plan(window, VIEW, space, chosen)
     body = [m for m in window[1:] if m.role is not MessageRole.SUMMARY]
-    if planned is None:
+    if isinstance(planned, Obstacle):
         return
 
     assert planned.evicted
@@ -85,7 +92,9 @@ def test_plan_is_valid_for_any_history_and_space(
     after = with_summary(window, planned)
     fitted = build_request(after, Offer(ToolSet(())), VIEW, max_bytes=system + space)
     removable = plan(after, VIEW, space, chosen)
-    assert fitted.whole_size <= system + space or removable is None, "it fits or nothing can go"
+    assert fitted.whole_size <= system + space or isinstance(removable, Obstacle), (
+        "it fits or nothing can go"
+    )
 
 
 SHAPES: dict[str, Callable[[list[Message]], bool]] = {
@@ -123,7 +132,7 @@ def test_random_histories_cover_every_shape() -> None:
 @given(histories().map(unpinned), st.integers(0, 40_000))
 def test_no_reply_is_kept_without_its_question(window: list[Message], space: int) -> None:
     planned = plan(window, VIEW, space, SLIDING)
-    if planned is None:
+    if isinstance(planned, Obstacle):
         return
     kept = set(ids(planned.kept))
     whole = exchanges([m for m in window[1:] if m.role is not MessageRole.SUMMARY])
@@ -152,21 +161,48 @@ def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
     for share in (0.2, 0.5, 0.8):
         chosen = CompactionSettings(sliding_window_percentage=share, clip_chars=300)
         planned = plan(window, VIEW, space, chosen)
-        assert planned is not None
+        assert isinstance(planned, Plan)
         left = VIEW.size(planned.kept) / space
         assert 1 - share - 0.06 <= left <= 1 - share
 
 
 def test_a_window_with_space_to_spare_is_left_alone() -> None:
     window = talk(3)
-    assert plan(window, VIEW, 10_000, SLIDING) is None
+    assert plan(window, VIEW, 10_000, SLIDING) is Obstacle.SPACE_IS_FREE
 
 
 def test_mode_all_keeps_only_the_current_exchange() -> None:
     window = [*talk(5), text_message(MessageRole.USER, "now", 11)]
     planned = plan(window, VIEW, 10_000, ALL)
-    assert planned is not None
+    assert isinstance(planned, Plan)
     assert ids(planned.kept) == ["m11"]
+
+
+def test_obstacle_says_why_nothing_leaves() -> None:
+    window = talk(3)
+    pinned = [replace(message, pinned=True) for message in window]
+    assert plan(window[:3], VIEW, 10_000, ALL) is Obstacle.NO_OLDER_EXCHANGE
+    assert plan(window[:1], VIEW, 10_000, ALL) is Obstacle.NO_OLDER_EXCHANGE
+    assert plan(pinned, VIEW, 10_000, ALL) is Obstacle.OLDER_MESSAGES_PINNED
+    assert plan(pinned, VIEW, 700, ALL) is Obstacle.PINNED_MESSAGES_FILL_SPACE
+    assert plan(pinned, VIEW, 700, ALL, forced=True) is Obstacle.OLDER_MESSAGES_PINNED
+
+
+def test_next_turn_ends_the_exchange_before_it() -> None:
+    window = talk(3)
+    planned = plan_of_next_turn(window, VIEW, 10_000, ALL)
+    assert isinstance(planned, Plan)
+    assert (ids(planned.kept), len(planned.evicted)) == ([], 6)
+    assert plan_of_next_turn(window, VIEW, 10_000, SLIDING) is Obstacle.SPACE_IS_FREE
+
+
+def test_next_turn_continues_an_exchange_that_waits_for_approval() -> None:
+    request = Message("m8", MessageRole.APPROVAL, (ApprovalRequest("approval-1", ()),))
+    window = [*talk(3), text_message(MessageRole.USER, "now", 7), request]
+    planned = plan_of_next_turn(window, VIEW, 10_000, ALL)
+    assert isinstance(planned, Plan)
+    assert ids(planned.kept) == ["m7", "m8"]
+    assert planned == plan(window, VIEW, 10_000, ALL)
 
 
 def test_steps_of_the_current_exchange_leave_last() -> None:
@@ -176,7 +212,7 @@ def test_steps_of_the_current_exchange_leave_last() -> None:
     ]
     window += [text_message(MessageRole.ASSISTANT, "s" * 1000, number) for number in range(2, 12)]
     planned = plan(window, VIEW, 4_000, SLIDING)
-    assert planned is not None
+    assert isinstance(planned, Plan)
     assert ids(planned.kept) == ["m1", "m10", "m11"]
     assert ids(planned.evicted) == [f"m{number}" for number in range(2, 10)]
 
@@ -185,22 +221,22 @@ def test_a_pinned_answer_keeps_its_question() -> None:
     window = talk(10)
     window[4] = replace(window[4], pinned=True)
     planned = plan(window, VIEW, 800, SLIDING)
-    assert planned is not None
+    assert isinstance(planned, Plan)
     assert ids(planned.kept)[:2] == ["m3", "m4"]
 
 
 def test_summary_gets_the_free_space_and_a_minimum() -> None:
     window = talk(20, 500)
     planned = plan(window, VIEW, 12_000, SLIDING)
-    assert planned is not None
+    assert isinstance(planned, Plan)
     assert planned.summary_bytes == 12_000 - VIEW.size(planned.kept)
     tight = plan(window, VIEW, 10, SLIDING)
-    assert tight is not None
+    assert isinstance(tight, Plan)
     assert tight.summary_bytes == MIN_SUMMARY_BYTES
 
 
 @pytest.mark.parametrize("space", [-5_000.0, 0.0])
 def test_without_any_space_the_newest_unit_stays(space: float) -> None:
     planned = plan([*talk(4), text_message(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
-    assert planned is not None
+    assert isinstance(planned, Plan)
     assert ids(planned.kept) == ["m9"]

@@ -17,6 +17,7 @@ from strata.cli.compaction_options import (
     PromptOption,
     ShareOption,
 )
+from strata.cli.compaction_preview import print_preview
 from strata.cli.context_picture import picture
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import console, note, print_json, print_table, print_text
@@ -33,6 +34,13 @@ def show_context(
     prompt: Annotated[
         bool, typer.Option("--prompt", help="Print the whole system message instead.")
     ] = False,
+    compaction: Annotated[
+        bool,
+        typer.Option(
+            "--compaction",
+            help="List the messages instead, with what the next compaction would do with each.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what fills the context window of an agent."""
@@ -43,6 +51,23 @@ def show_context(
         )
         return await client.agents.GetContextWindow(request)
 
+    async def read_preview(client: Client) -> pb.PreviewCompactionResponse:
+        window = await read(client)
+        return await client.agents.PreviewCompaction(
+            pb.PreviewCompactionRequest(
+                agent_id=await client.agent_id(agent),
+                conversation_id=conversation,
+                trigger=(
+                    pb.COMPACTION_TRIGGER_NEXT_TURN
+                    if window.compaction_due
+                    else pb.COMPACTION_TRIGGER_REQUEST
+                ),
+            )
+        )
+
+    if compaction:
+        print_preview(connection.run(read_preview), as_json=as_json)
+        return
     window = connection.run(read)
     if as_json:
         print_json(window)
@@ -79,6 +104,12 @@ def compact_conversation(
     prompt: PromptOption = None,
     prompt_file: PromptFileOption = None,
     chars: CharsOption = None,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="List what would leave, with the same options; change nothing."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Replace older messages with a summary now; the messages stay in recall memory.
@@ -88,6 +119,14 @@ def compact_conversation(
     choice = CompactionChoice(mode, share, model, prompt, prompt_file, chars)
     settings = choice.over() if choice else None
 
+    async def read_preview(client: Client) -> pb.PreviewCompactionResponse:
+        request = pb.PreviewCompactionRequest(
+            agent_id=await client.agent_id(agent),
+            conversation_id=conversation,
+            compaction=settings,
+        )
+        return await client.agents.PreviewCompaction(request)
+
     async def compact(client: Client) -> pb.CompactConversationResponse:
         request = pb.CompactConversationRequest(
             agent_id=await client.agent_id(agent),
@@ -96,6 +135,9 @@ def compact_conversation(
         )
         return await client.agents.CompactConversation(request, timeout=_COMPACTION_S)
 
+    if preview:
+        print_preview(connection.run(read_preview), as_json=as_json)
+        return
     done = connection.run(compact)
     if as_json:
         print_json(done)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.gateway.console.visits import Visit
-from strata.protocol.errors import NotFoundError, PermissionDeniedError
+from strata.protocol.errors import PermissionDeniedError
 from strata.shared.ids import is_id
 
 _SUGGESTIONS = 200
 
 
 async def names_of(visit: Visit, agent_ids: Iterable[str]) -> Mapping[str, str]:
-    """Returns the names of agents by id; one that cannot be read is missing."""
-    wanted = sorted({agent_id for agent_id in agent_ids if agent_id})
-    names = await asyncio.gather(*(_name_of(visit, agent_id) for agent_id in wanted))
-    return {agent_id: name for agent_id, name in zip(wanted, names, strict=True) if name}
-
-
-async def _name_of(visit: Visit, agent_id: str) -> str:
+    """Returns the names of at most a page of agents by id; one that cannot be read is missing."""
+    wanted = sorted({agent_id for agent_id in agent_ids if is_id(agent_id, "agent")})
+    if not wanted:
+        return {}
+    request = pb.ListAgentsRequest(agent_ids=wanted, page_size=len(wanted), names_only=True)
     try:
-        response = await visit.services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent_id))
-    except (NotFoundError, PermissionDeniedError):
-        return ""
-    return str(response.agent.name)
+        listing = await visit.services.agents.ListAgents(request)
+    except PermissionDeniedError:
+        return {}
+    return {agent.id: agent.name for agent in listing.agents}
 
 
 async def suggested_names(visit: Visit) -> list[str]:
     """Returns names of agents that a form suggests."""
-    request = pb.ListAgentsRequest(page_size=_SUGGESTIONS)
+    request = pb.ListAgentsRequest(page_size=_SUGGESTIONS, names_only=True)
     return [agent.name for agent in (await visit.services.agents.ListAgents(request)).agents]
 
 

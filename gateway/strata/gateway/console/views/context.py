@@ -28,6 +28,25 @@ _NAMES = {
 }
 
 
+_OUTCOMES = {
+    pb.COMPACTION_OUTCOME_KEPT: "stays",
+    pb.COMPACTION_OUTCOME_SUMMARIZED: "is summarised",
+    pb.COMPACTION_OUTCOME_REPLACED: "is replaced",
+}
+_OBSTACLES = {
+    pb.COMPACTION_OBSTACLE_SPACE_IS_FREE: (
+        "without the summary, the messages leave free what a compaction frees"
+    ),
+    pb.COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: "there is nothing before the exchange under way",
+    pb.COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: "all older messages are pinned",
+    pb.COMPACTION_OBSTACLE_NO_MODEL: "no model is configured that could write the summary",
+    pb.COMPACTION_OBSTACLE_WINDOW_NOT_FULL: "the next request fits",
+    pb.COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: "instructions and tools fill the window",
+    pb.COMPACTION_OBSTACLE_PINNED_MESSAGES_FILL_SPACE: "pinned messages fill the window",
+    pb.COMPACTION_OBSTACLE_WINDOW_IS_CLEARED: "each turn begins with an empty window",
+}
+
+
 async def context(visit: Visit) -> Response:
     """Shows what fills the context window of a conversation."""
     agent = await agent_of(visit)
@@ -45,6 +64,14 @@ async def context(visit: Visit) -> Response:
             pb.ListConversationsRequest(agent_id=agent.id, page_size=500)
         ),
     )
+    trigger = (
+        pb.COMPACTION_TRIGGER_NEXT_TURN if window.compaction_due else pb.COMPACTION_TRIGGER_REQUEST
+    )
+    preview = await visit.services.agents.PreviewCompaction(
+        pb.PreviewCompactionRequest(
+            agent_id=agent.id, conversation_id=conversation_id, trigger=trigger
+        )
+    )
     whole = max(window.context_window, window.used_tokens, 1)
     return visit.page(
         "context.html",
@@ -59,6 +86,13 @@ async def context(visit: Visit) -> Response:
         compaction_at=round(window.compaction_tokens * BAR_WIDTH / whole),
         share=agent.compaction.sliding_window_percentage or _DEFAULT_SHARE,
         pinned=len(pinned.messages),
+        preview=preview,
+        preview_count=sum(
+            total.message_count for total in (preview.kept, preview.summarized, preview.replaced)
+        ),
+        obstacle=_OBSTACLES.get(preview.obstacle, ""),
+        outcomes=_OUTCOMES,
+        kept=pb.COMPACTION_OUTCOME_KEPT,
     )
 
 

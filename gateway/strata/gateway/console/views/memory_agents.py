@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.responses import Response
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.console.visits import ViewRoute, Visit
-from strata.protocol.errors import NotFoundError
 
 _PAGE = 50
 
@@ -21,24 +19,24 @@ async def list_memory_agents(visit: Visit) -> Response:
         agent_pb.ListAgentsRequest(page_size=_PAGE, page_token=visit.query("page"))
     )
     tended = [agent for agent in listing.agents if agent.memory_agent_id]
-    states = await asyncio.gather(*(_states(visit, agent.id) for agent in tended))
+    states = await _states(visit, [agent.id for agent in tended])
     return visit.page(
         "memory_agents/list.html",
-        tended=list(zip(tended, states, strict=True)),
+        tended=[(agent, states.get(agent.id, [])) for agent in tended],
         next_page=listing.next_page_token,
     )
 
 
-async def _states(visit: Visit, agent_id: str) -> Sequence[pb.MemoryStatus]:
-    """Returns what the memory agent of an agent has read, by conversation and by file."""
-    try:
-        status = await visit.services.runs.GetMemoryStatus(
-            pb.GetMemoryStatusRequest(agent_id=agent_id)
-        )
-    except NotFoundError:
-        # It was deleted after the agents were listed.
-        return []
-    states: Sequence[pb.MemoryStatus] = status.conversations
+async def _states(visit: Visit, agent_ids: list[str]) -> Mapping[str, Sequence[pb.MemoryStatus]]:
+    """Returns by agent what its memory agent has read, by conversation and by file."""
+    if not agent_ids:
+        return {}
+    status = await visit.services.runs.GetMemoryStatus(
+        pb.GetMemoryStatusRequest(agent_ids=agent_ids)
+    )
+    states: dict[str, list[pb.MemoryStatus]] = {}
+    for state in status.conversations:
+        states.setdefault(state.agent_id, []).append(state)
     return states
 
 

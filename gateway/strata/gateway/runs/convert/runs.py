@@ -49,6 +49,7 @@ MAX_STEPS = 200
 _MAX_DELAY = timedelta(days=366)
 _MAX_PARTS = 64
 _MAX_NAME = 128
+_MAX_TENDED = 100
 _ROLES = frozenset(
     {
         message_pb2.ROLE_UNSPECIFIED,
@@ -351,6 +352,20 @@ def run_to_pb(run: Run) -> pb.Run:
     if run.finish_time is not None:
         out.finish_time.FromDatetime(run.finish_time)
     return out
+
+
+def memory_agents_of(request: pb.GetMemoryStatusRequest) -> list[str]:
+    """Returns the ids of the agents that a request asks about.
+
+    Raises:
+        InvalidArgumentError: A malformed id, no id or too many, or both fields.
+    """
+    checks = Checks()
+    checks.exactly_one(request, "agent_id", "agent_ids")
+    checks.id(request.agent_id, "agent", "agent_id", optional=True)
+    agent_ids = checks.ids(request.agent_ids, "agent", "agent_ids", most=_MAX_TENDED)
+    checks.done()
+    return agent_ids or [request.agent_id]
 
 
 def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:

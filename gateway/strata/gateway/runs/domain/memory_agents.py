@@ -305,8 +305,13 @@ class MemoryBudget:
 class MemoryRunStore(Protocol):
     """Marks of memory agents, and the queue of their runs."""
 
-    async def memory_marks(self, project_id: str, agent_id: str) -> Sequence[MemoryMark]:
-        """Returns the marks of the conversations of an agent, by conversation."""
+    async def memory_marks(self, project_id: str, agent_ids: Sequence[str]) -> Sequence[MemoryMark]:
+        """Returns the marks of the conversations of agents, by agent and conversation.
+
+        Args:
+            project_id: The project.
+            agent_ids: Agents with a memory agent, or memory agents.
+        """
         ...
 
     async def start_memory_run(

@@ -98,12 +98,14 @@ _BEGIN_NOW = text("""
 UPDATE gateway.runs SET run_at = now()
  WHERE project_id = :project_id AND id = :run_id AND state = 'QUEUED' AND run_at > now()
 """)
-MARKS_OF_AGENT = text(f"""
+MARKS_OF_AGENTS = text(f"""
 SELECT {_MARK}, run.state, run.run_at
   FROM gateway.memory_agents mark
   LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
- WHERE mark.project_id = :project_id AND :agent_id IN (mark.agent_id, mark.memory_agent_id)
- ORDER BY mark.conversation_id
+ WHERE mark.project_id = :project_id
+   AND (mark.agent_id = ANY(CAST(:agent_ids AS text[]))
+        OR mark.memory_agent_id = ANY(CAST(:agent_ids AS text[])))
+ ORDER BY mark.agent_id, mark.conversation_id
 """)
 FORGET = text(f"""
 WITH deleted_marks AS (
@@ -212,8 +214,8 @@ async def start_now(
         source = await connection.execute(_LAST_RUN, values)
         source_id = source.scalar_one()
         await _queue(connection, project_id, mark, source_id=source_id, pause_s=0.0)
-    rows = (await connection.execute(MARKS_OF_AGENT, values)).mappings().all()
-    return next(mark_of(row) for row in rows if row["conversation_id"] == conversation_id)
+    marks = await marks_of_agents(connection, project_id, [agent_id])
+    return next(mark for mark in marks if mark.conversation_id == conversation_id)
 
 
 _LAST_RUN = text("""
@@ -313,12 +315,12 @@ async def _write(
     )
 
 
-async def marks_of_agent(
-    connection: AsyncConnection, project_id: str, agent_id: str
+async def marks_of_agents(
+    connection: AsyncConnection, project_id: str, agent_ids: Sequence[str]
 ) -> Sequence[MemoryMark]:
     """See `MemoryRunStore.memory_marks`."""
-    values = {"project_id": project_id, "agent_id": agent_id}
-    rows = (await connection.execute(MARKS_OF_AGENT, values)).mappings().all()
+    values = {"project_id": project_id, "agent_ids": list(agent_ids)}
+    rows = (await connection.execute(MARKS_OF_AGENTS, values)).mappings().all()
     return [mark_of(row) for row in rows]
 
 
@@ -338,10 +340,10 @@ class PostgresMemoryRuns:
         # The last project of the previous claim.
         self._memory_after = ""
 
-    async def memory_marks(self, project_id: str, agent_id: str) -> Sequence[MemoryMark]:
+    async def memory_marks(self, project_id: str, agent_ids: Sequence[str]) -> Sequence[MemoryMark]:
         """See `MemoryRunStore.memory_marks`."""
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return await marks_of_agent(connection, project_id, agent_id)
+            return await marks_of_agents(connection, project_id, agent_ids)
 
     async def start_memory_run(
         self, project_id: str, agent_id: str, conversation_id: str

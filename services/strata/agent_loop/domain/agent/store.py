@@ -89,9 +89,22 @@ class AgentStore(Protocol):
         ...
 
     async def page(
-        self, tags: Sequence[str], name_contains: str, limit: int, after: str
+        self,
+        tags: Sequence[str],
+        name_contains: str,
+        limit: int,
+        after: str,
+        agent_ids: Sequence[str] = (),
     ) -> Sequence[Agent]:
-        """Lists active agents that have all the tags and whose name contains the text."""
+        """Lists active agents that have all the tags and whose name contains the text.
+
+        Args:
+            tags: The tags.
+            name_contains: The text.
+            limit: Most agents.
+            after: The id after which the list begins; empty for the first agents.
+            agent_ids: Only agents with these ids; empty for all.
+        """
         ...
 
     async def known_agent(self, request: RequestKey) -> Agent | None:

@@ -82,6 +82,134 @@ AGENT_TYPE_SPLIT_THREAD: AgentType.ValueType  # 9
 """(split_thread_agent) Not supported: INVALID_FIELD."""
 Global___AgentType: _TypeAlias = AgentType  # noqa: Y015
 
+class _CompactionTrigger:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompactionTriggerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionTrigger.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPACTION_TRIGGER_UNSPECIFIED: _CompactionTrigger.ValueType  # 0
+    """COMPACTION_TRIGGER_REQUEST."""
+    COMPACTION_TRIGGER_REQUEST: _CompactionTrigger.ValueType  # 1
+    """A call of CompactConversation."""
+    COMPACTION_TRIGGER_NEXT_TURN: _CompactionTrigger.ValueType  # 2
+    """The next turn, before it asks the model, if its request does not fit. The message that
+    causes the turn is not known and counts as empty.
+    """
+
+class CompactionTrigger(_CompactionTrigger, metaclass=_CompactionTriggerEnumTypeWrapper):
+    """What compacts a window."""
+
+COMPACTION_TRIGGER_UNSPECIFIED: CompactionTrigger.ValueType  # 0
+"""COMPACTION_TRIGGER_REQUEST."""
+COMPACTION_TRIGGER_REQUEST: CompactionTrigger.ValueType  # 1
+"""A call of CompactConversation."""
+COMPACTION_TRIGGER_NEXT_TURN: CompactionTrigger.ValueType  # 2
+"""The next turn, before it asks the model, if its request does not fit. The message that
+causes the turn is not known and counts as empty.
+"""
+Global___CompactionTrigger: _TypeAlias = CompactionTrigger  # noqa: Y015
+
+class _CompactionObstacle:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompactionObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionObstacle.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPACTION_OBSTACLE_UNSPECIFIED: _CompactionObstacle.ValueType  # 0
+    """Nothing stands against it."""
+    COMPACTION_OBSTACLE_SPACE_IS_FREE: _CompactionObstacle.ValueType  # 1
+    """Older messages could leave, but without the summary the messages leave free the share
+    that a compaction frees. Mode "sliding_window" only.
+    """
+    COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: _CompactionObstacle.ValueType  # 2
+    """Besides summaries and pinned messages of the user, the window holds only the exchange
+    under way.
+    """
+    COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: _CompactionObstacle.ValueType  # 3
+    """All that is older than the exchange under way are pinned messages, the messages that they
+    answer, and summaries.
+    """
+    COMPACTION_OBSTACLE_NO_MODEL: _CompactionObstacle.ValueType  # 4
+    """No model is configured that could write the summary: CompactConversation fails with
+    MODEL_NOT_CONFIGURED.
+    """
+    COMPACTION_OBSTACLE_WINDOW_NOT_FULL: _CompactionObstacle.ValueType  # 5
+    """The request of the next turn fits. This and the following stand against a compaction in
+    a turn only.
+    """
+    COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: _CompactionObstacle.ValueType  # 6
+    """System message and tools leave messages so little space that each turn would pay for a
+    summary and be too large again.
+    """
+    COMPACTION_OBSTACLE_PINNED_MESSAGES_FILL_SPACE: _CompactionObstacle.ValueType  # 7
+    """Pinned messages alone fill the space for messages, with the same effect."""
+    COMPACTION_OBSTACLE_WINDOW_IS_CLEARED: _CompactionObstacle.ValueType  # 8
+    """The turn begins with an empty window, see message_buffer_autoclear."""
+
+class CompactionObstacle(_CompactionObstacle, metaclass=_CompactionObstacleEnumTypeWrapper):
+    """Why a compaction would change nothing."""
+
+COMPACTION_OBSTACLE_UNSPECIFIED: CompactionObstacle.ValueType  # 0
+"""Nothing stands against it."""
+COMPACTION_OBSTACLE_SPACE_IS_FREE: CompactionObstacle.ValueType  # 1
+"""Older messages could leave, but without the summary the messages leave free the share
+that a compaction frees. Mode "sliding_window" only.
+"""
+COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: CompactionObstacle.ValueType  # 2
+"""Besides summaries and pinned messages of the user, the window holds only the exchange
+under way.
+"""
+COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: CompactionObstacle.ValueType  # 3
+"""All that is older than the exchange under way are pinned messages, the messages that they
+answer, and summaries.
+"""
+COMPACTION_OBSTACLE_NO_MODEL: CompactionObstacle.ValueType  # 4
+"""No model is configured that could write the summary: CompactConversation fails with
+MODEL_NOT_CONFIGURED.
+"""
+COMPACTION_OBSTACLE_WINDOW_NOT_FULL: CompactionObstacle.ValueType  # 5
+"""The request of the next turn fits. This and the following stand against a compaction in
+a turn only.
+"""
+COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: CompactionObstacle.ValueType  # 6
+"""System message and tools leave messages so little space that each turn would pay for a
+summary and be too large again.
+"""
+COMPACTION_OBSTACLE_PINNED_MESSAGES_FILL_SPACE: CompactionObstacle.ValueType  # 7
+"""Pinned messages alone fill the space for messages, with the same effect."""
+COMPACTION_OBSTACLE_WINDOW_IS_CLEARED: CompactionObstacle.ValueType  # 8
+"""The turn begins with an empty window, see message_buffer_autoclear."""
+Global___CompactionObstacle: _TypeAlias = CompactionObstacle  # noqa: Y015
+
+class _CompactionOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompactionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPACTION_OUTCOME_UNSPECIFIED: _CompactionOutcome.ValueType  # 0
+    """Not set."""
+    COMPACTION_OUTCOME_KEPT: _CompactionOutcome.ValueType  # 1
+    """It stays in the window."""
+    COMPACTION_OUTCOME_SUMMARIZED: _CompactionOutcome.ValueType  # 2
+    """It leaves the window, and the new summary stands for it."""
+    COMPACTION_OUTCOME_REPLACED: _CompactionOutcome.ValueType  # 3
+    """It is an earlier summary; the new one takes it in and replaces it."""
+
+class CompactionOutcome(_CompactionOutcome, metaclass=_CompactionOutcomeEnumTypeWrapper):
+    """What becomes of a message."""
+
+COMPACTION_OUTCOME_UNSPECIFIED: CompactionOutcome.ValueType  # 0
+"""Not set."""
+COMPACTION_OUTCOME_KEPT: CompactionOutcome.ValueType  # 1
+"""It stays in the window."""
+COMPACTION_OUTCOME_SUMMARIZED: CompactionOutcome.ValueType  # 2
+"""It leaves the window, and the new summary stands for it."""
+COMPACTION_OUTCOME_REPLACED: CompactionOutcome.ValueType  # 3
+"""It is an earlier summary; the new one takes it in and replaces it."""
+Global___CompactionOutcome: _TypeAlias = CompactionOutcome  # noqa: Y015
+
 @_typing.final
 class ModelConfig(_message.Message):
     """How the model is called."""
@@ -771,15 +899,25 @@ class ListAgentsRequest(_message.Message):
     NAME_CONTAINS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    NAMES_ONLY_FIELD_NUMBER: _builtins.int
     name_contains: _builtins.str
     """Only agents whose name contains this text."""
     page_size: _builtins.int
     """Agents to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    names_only: _builtins.bool
+    """True to return only the id and the name of each agent."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only agents with all these tags."""
+
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only the agents with these ids, at most 500; empty means all. Ids of no agent of the
+        project are left out.
+        """
 
     def __init__(
         self,
@@ -788,10 +926,12 @@ class ListAgentsRequest(_message.Message):
         name_contains: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        names_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name_contains", b"name_contains", "page_size", b"page_size", "page_token", b"page_token", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "name_contains", b"name_contains", "names_only", b"names_only", "page_size", b"page_size", "page_token", b"page_token", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1562,6 +1702,186 @@ class CompactConversationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompactConversationResponse: _TypeAlias = CompactConversationResponse  # noqa: Y015
+
+@_typing.final
+class PreviewCompactionRequest(_message.Message):
+    """Asks what a compaction would take."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
+    TRIGGER_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    conversation_id: _builtins.str
+    """The conversation; empty means the default one."""
+    trigger: Global___CompactionTrigger.ValueType
+    """What compacts; unset means CompactConversation."""
+    @_builtins.property
+    def compaction(self) -> Global___CompactionSettings:
+        """For this preview: fields that are set stand for those of the agent."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        compaction: Global___CompactionSettings | None = ...,
+        trigger: Global___CompactionTrigger.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "compaction", b"compaction", "conversation_id", b"conversation_id", "trigger", b"trigger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewCompactionRequest: _TypeAlias = PreviewCompactionRequest  # noqa: Y015
+
+@_typing.final
+class PreviewedMessage(_message.Message):
+    """A message of the window, and what becomes of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    EXCERPT_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """The message."""
+    role: _message_pb2.Role.ValueType
+    """Its role."""
+    sequence: _builtins.int
+    """Its sequence in the conversation."""
+    outcome: Global___CompactionOutcome.ValueType
+    """What becomes of it."""
+    tokens: _builtins.int
+    """Its tokens as the model is shown it, estimated."""
+    pinned: _builtins.bool
+    """True if it is pinned to the window."""
+    excerpt: _builtins.str
+    """The beginning of its text, or the names of the tools that it calls; at most 120 characters."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was stored."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        role: _message_pb2.Role.ValueType = ...,
+        sequence: _builtins.int = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        outcome: Global___CompactionOutcome.ValueType = ...,
+        tokens: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+        excerpt: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "excerpt", b"excerpt", "message_id", b"message_id", "outcome", b"outcome", "pinned", b"pinned", "role", b"role", "sequence", b"sequence", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewedMessage: _TypeAlias = PreviewedMessage  # noqa: Y015
+
+@_typing.final
+class PreviewedSum(_message.Message):
+    """Messages with one outcome, and their tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    message_count: _builtins.int
+    """Messages."""
+    tokens: _builtins.int
+    """Their tokens, estimated."""
+    def __init__(
+        self,
+        *,
+        message_count: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_count", b"message_count", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewedSum: _TypeAlias = PreviewedSum  # noqa: Y015
+
+@_typing.final
+class PreviewCompactionResponse(_message.Message):
+    """What a compaction would take."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    SUMMARIZED_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    TOKENS_BEFORE_FIELD_NUMBER: _builtins.int
+    TOKENS_KEPT_FIELD_NUMBER: _builtins.int
+    first_position: _builtins.int
+    """Position of the first of them in the window, from 0, the system message not counted."""
+    obstacle: Global___CompactionObstacle.ValueType
+    """Why no message would leave; unset if some would."""
+    mode: _builtins.str
+    """The mode: "sliding_window" or "all"."""
+    tokens_before: _builtins.int
+    """Tokens of the window now, estimated."""
+    tokens_kept: _builtins.int
+    """Tokens of what stays, estimated: system message, tools and the messages that are kept.
+    Those of the new summary come on top.
+    """
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewedMessage]:
+        """The messages of the window in order, without the system message. At most 1,000: of more,
+        those around the last one that leaves, or the first ones if none leaves.
+        """
+
+    @_builtins.property
+    def kept(self) -> Global___PreviewedSum:
+        """All messages that stay, not only those above."""
+
+    @_builtins.property
+    def summarized(self) -> Global___PreviewedSum:
+        """All that the new summary would stand for, likewise."""
+
+    @_builtins.property
+    def replaced(self) -> Global___PreviewedSum:
+        """All earlier summaries that the new one would replace, likewise."""
+
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___PreviewedMessage] | None = ...,
+        first_position: _builtins.int = ...,
+        kept: Global___PreviewedSum | None = ...,
+        summarized: Global___PreviewedSum | None = ...,
+        replaced: Global___PreviewedSum | None = ...,
+        obstacle: Global___CompactionObstacle.ValueType = ...,
+        mode: _builtins.str = ...,
+        tokens_before: _builtins.int = ...,
+        tokens_kept: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept", "replaced", b"replaced", "summarized", b"summarized"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_position", b"first_position", "kept", b"kept", "messages", b"messages", "mode", b"mode", "obstacle", b"obstacle", "replaced", b"replaced", "summarized", b"summarized", "tokens_before", b"tokens_before", "tokens_kept", b"tokens_kept"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewCompactionResponse: _TypeAlias = PreviewCompactionResponse  # noqa: Y015
 
 @_typing.final
 class ExportAgentRequest(_message.Message):

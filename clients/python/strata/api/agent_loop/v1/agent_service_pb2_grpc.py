@@ -89,6 +89,11 @@ class AgentServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.FromString,
                 _registered_method=True)
+        self.PreviewCompaction = channel.unary_unary(
+                '/strata.api.agent_loop.v1.AgentService/PreviewCompaction',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionResponse.FromString,
+                _registered_method=True)
         self.CompactConversation = channel.unary_unary(
                 '/strata.api.agent_loop.v1.AgentService/CompactConversation',
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationRequest.SerializeToString,
@@ -207,6 +212,15 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PreviewCompaction(self, request, context):
+        """Shows which messages a compaction would take out of the window now and which stay, by
+        the rule of the compaction itself. Nothing is changed and no model is asked.
+        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CompactConversation(self, request, context):
         """Puts a summary in the place of older messages now, instead of when the
         window is full. They stay in recall memory. Turns go on meanwhile; the swap
@@ -284,6 +298,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.GetContextWindow,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.SerializeToString,
+            ),
+            'PreviewCompaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewCompaction,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionResponse.SerializeToString,
             ),
             'CompactConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.CompactConversation,
@@ -576,6 +595,33 @@ class AgentService:
             '/strata.api.agent_loop.v1.AgentService/GetContextWindow',
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewCompaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.AgentService/PreviewCompaction',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.PreviewCompactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,11 @@ class AgentServiceStub:
     schemas of the tools. Files are not closed and messages not summarised to make it
     fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
     """
+    PreviewCompaction: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.PreviewCompactionRequest, _agent_service_pb2.PreviewCompactionResponse]
+    """Shows which messages a compaction would take out of the window now and which stay, by
+    the rule of the compaction itself. Nothing is changed and no model is asked.
+    NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    """
     CompactConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CompactConversationRequest, _agent_service_pb2.CompactConversationResponse]
     """Puts a summary in the place of older messages now, instead of when the
     window is full. They stay in recall memory. Turns go on meanwhile; the swap
@@ -190,6 +195,16 @@ class AgentServiceServicer:
         message that causes it: blocks, open files and counts as they are now, and the
         schemas of the tools. Files are not closed and messages not summarised to make it
         fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
+
+    def PreviewCompaction(
+        self,
+        request: _agent_service_pb2.PreviewCompactionRequest,
+        context: _aio.ServicerContext[_agent_service_pb2.PreviewCompactionRequest, _abc.Awaitable[_agent_service_pb2.PreviewCompactionResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.PreviewCompactionResponse]:
+        """Shows which messages a compaction would take out of the window now and which stay, by
+        the rule of the compaction itself. Nothing is changed and no model is asked.
+        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
 
     def CompactConversation(

@@ -1218,16 +1218,24 @@ class GetMemoryStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent whose memory is tended, or its memory agent."""
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Several of them in one call, at most 100, in place of agent_id. Ids of no agent of the
+        project are left out.
+        """
+
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_ids", b"agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1394,7 +1402,7 @@ class GetMemoryStatusResponse(_message.Message):
     CONVERSATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def conversations(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryStatus]:
-        """One for each conversation in which a turn has ended."""
+        """One for each conversation in which a turn has ended, by agent."""
 
     def __init__(
         self,

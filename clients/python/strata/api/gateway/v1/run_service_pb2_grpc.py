@@ -243,8 +243,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMemoryStatus(self, request, context):
-        """Returns how far the memory agent of an agent has read its conversations, and what its runs
-        failed with; also by the id of the memory agent.
+        """Returns how far the memory agents of agents have read their conversations, and what their
+        runs failed with; also by the ids of the memory agents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -86,8 +86,8 @@ class RunServiceStub:
     follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
     """
     GetMemoryStatus: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetMemoryStatusRequest, _run_service_pb2.GetMemoryStatusResponse]
-    """Returns how far the memory agent of an agent has read its conversations, and what its runs
-    failed with; also by the id of the memory agent.
+    """Returns how far the memory agents of agents have read their conversations, and what their
+    runs failed with; also by the ids of the memory agents.
     """
     IngestFiles: _aio.UnaryUnaryMultiCallable[_run_service_pb2.IngestFilesRequest, _run_service_pb2.IngestFilesResponse]
     """Starts agents that read the files in the folders of an agent, each into a memory block of the
@@ -239,8 +239,8 @@ class RunServiceServicer:
         request: _run_service_pb2.GetMemoryStatusRequest,
         context: _aio.ServicerContext[_run_service_pb2.GetMemoryStatusRequest, _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]:
-        """Returns how far the memory agent of an agent has read its conversations, and what its runs
-        failed with; also by the id of the memory agent.
+        """Returns how far the memory agents of agents have read their conversations, and what their
+        runs failed with; also by the ids of the memory agents.
         """
 
     def IngestFiles(

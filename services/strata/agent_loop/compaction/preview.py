@@ -1,0 +1,137 @@
+"""Describes what a planned compaction does with each message of a window. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strata.agent_loop.compaction.plan import Obstacle, Plan
+from strata.agent_loop.compaction.transcript import brief
+from strata.agent_loop.context.inspection import NextRequest
+from strata.agent_loop.context.token_budget import TokenBudget
+from strata.agent_loop.domain.conversation.messages import Message
+from strata.shared.messages import MessageRole
+
+MAX_MESSAGES = 1_000
+"""Messages that a preview lists."""
+
+EXCERPT_CHARS = 120
+"""Characters shown of a message."""
+
+
+class Outcome(StrEnum):
+    """What a compaction does with a message."""
+
+    KEPT = "kept"
+    SUMMARIZED = "summarized"
+    REPLACED = "replaced"
+    """It is an earlier summary, which the new one replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedMessage:
+    """A message of a window, and what a compaction does with it.
+
+    Attributes:
+        message: The message.
+        outcome: What the compaction does with it.
+        tokens: Its tokens as the model sees it, estimated.
+        excerpt: The beginning of its text; empty for a message that clients are not shown.
+    """
+
+    message: Message
+    outcome: Outcome
+    tokens: int
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeSum:
+    """The messages with one outcome, and their tokens."""
+
+    message_count: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPreview:
+    """What a compaction would do.
+
+    Attributes:
+        messages: The messages of the window in order, without the system message; at most
+            `MAX_MESSAGES`, those around the last one that leaves.
+        first_position: Position of the first of them in the window.
+        sums: The sums of the whole window, by outcome.
+        obstacle: Why nothing would leave; None if something would.
+        tokens_before: Estimated tokens of the window now.
+        tokens_kept: Estimated tokens of what stays; those of the new summary come on top.
+    """
+
+    messages: Sequence[PreviewedMessage]
+    first_position: int
+    sums: dict[Outcome, OutcomeSum]
+    obstacle: Obstacle | None
+    tokens_before: int
+    tokens_kept: int
+
+
+def preview_of(
+    next_request: NextRequest, token_budget: TokenBudget, planned: Plan | Obstacle
+) -> CompactionPreview:
+    """Returns a description of a planned compaction.
+
+    Args:
+        next_request: The next model request of the conversation, with its window.
+        token_budget: Token budget of the window.
+        planned: The plan, or why there is none.
+    """
+    view, body = next_request.view, next_request.window.messages[1:]
+    outcomes = _outcomes(body, planned)
+    sizes = [view.size([message]) for message in body]
+    by_outcome: dict[Outcome, list[int]] = {outcome: [] for outcome in Outcome}
+    for outcome, size in zip(outcomes, sizes, strict=True):
+        by_outcome[outcome].append(size)
+    first = _first_listed(outcomes)
+    fixed = next_request.fixed_bytes
+    return CompactionPreview(
+        messages=[
+            PreviewedMessage(message, outcome, token_budget.estimate(size), _excerpt(message))
+            for message, outcome, size in list(zip(body, outcomes, sizes, strict=True))[
+                first : first + MAX_MESSAGES
+            ]
+        ],
+        first_position=first,
+        sums={
+            outcome: OutcomeSum(len(chosen), token_budget.estimate(sum(chosen)))
+            for outcome, chosen in by_outcome.items()
+        },
+        obstacle=planned if isinstance(planned, Obstacle) else None,
+        tokens_before=token_budget.estimate(fixed + sum(sizes)),
+        tokens_kept=token_budget.estimate(fixed + sum(by_outcome[Outcome.KEPT])),
+    )
+
+
+def _outcomes(body: Sequence[Message], planned: Plan | Obstacle) -> list[Outcome]:
+    if isinstance(planned, Obstacle):
+        return [Outcome.KEPT] * len(body)
+    kept = {message.id for message in planned.kept}
+    return [_outcome(message, kept) for message in body]
+
+
+def _outcome(message: Message, kept: AbstractSet[str]) -> Outcome:
+    if message.id in kept:
+        return Outcome.KEPT
+    return Outcome.REPLACED if message.role is MessageRole.SUMMARY else Outcome.SUMMARIZED
+
+
+def _first_listed(outcomes: Sequence[Outcome]) -> int:
+    """Returns the position of the first message that is listed."""
+    leaving = [index for index, outcome in enumerate(outcomes) if outcome is not Outcome.KEPT]
+    middle = leaving[-1] if leaving else 0
+    return max(0, min(middle - MAX_MESSAGES // 2, len(outcomes) - MAX_MESSAGES))
+
+
+def _excerpt(message: Message) -> str:
+    return "" if message.hidden else brief(message, EXCERPT_CHARS)
