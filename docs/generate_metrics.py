@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata.shared.metric_names import METRICS, MetricDefinition
+from strata.shared.metric_names import METRICS, PARTITION_LABEL, MetricDefinition
 
 TARGET = Path(__file__).resolve().parent / "guides" / "metrics.md"
 _HEAD = "| metric | labels | kind | meaning |\n|---|---|---|---|\n"
@@ -27,6 +27,8 @@ def document(page: str) -> str:
 
 def _row(metric: MetricDefinition) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
+    if metric.by_partition:
+        labels = f"{labels} (`{PARTITION_LABEL}`)".strip()
     return f"| `{metric.name}` | {labels} | {metric.kind} | {metric.help} |\n"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Any
@@ -214,6 +214,7 @@ class System(SystemClient):
         project_id: That project.
         model: What the model answers.
         urls: The databases, by service.
+        partition_urls: Those of further partitions, by partition and service.
         gateway_settings: The settings of the gateway.
         http_url: Base URL of its HTTP port, if it was asked for.
         organization_key: The organisation key, which makes projects.
@@ -235,18 +236,21 @@ class System(SystemClient):
         self.project_id = project_id
         self.model = model
         self.urls: dict[str, Any] = {}
+        self.partition_urls: dict[str, dict[str, Any]] = {}
         self.meter: Meter | None = None
 
     def client(self, key: str) -> SystemClient:
         """Returns a client with another key; close its channel after use."""
         return SystemClient(KeyedChannel(self.address, key))
 
-    async def key_of_other_project(self) -> str:
+    async def key_of_other_project(self, partition: str = "") -> str:
         """Returns an API key, with all scopes, of a new project of the organisation."""
         operator = self.client(self.organization_key)
         try:
             made = await operator.admin.CreateProject(
-                admin_pb.CreateProjectRequest(name=f"elsewhere {new_id('x')[-8:]}")
+                admin_pb.CreateProjectRequest(
+                    name=f"elsewhere {new_id('x')[-8:]}", partition=partition
+                )
             )
             key = await operator.admin.CreateApiKey(
                 admin_pb.CreateApiKeyRequest(
@@ -290,9 +294,15 @@ def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
 
 @asynccontextmanager
 async def open_system(
-    databases: Any, vectors: EmbeddedVectors, shape: Shape, **gateway: Any
+    databases: Any,
+    vectors: EmbeddedVectors,
+    shape: Shape,
+    partitions: Mapping[str, Any] | None = None,
+    **gateway: Any,
 ) -> AsyncIterator[System]:
     """Starts everything, on databases of its own; `gateway` are settings of the gateway.
+
+    `partitions` make the databases of further partitions, by name.
 
     The vector engine is the session's, its collections are shared by name: agents and archives
     have ids of their own, so worlds do not see each other's.
@@ -301,7 +311,7 @@ async def open_system(
     async with AsyncExitStack() as stack:
         stack.enter_context(sql.on())
         model = await stack.enter_async_context(ModelServer())
-        builder = await _Builder.make(databases, vectors, model)
+        builder = await _Builder.make(databases, vectors, model, partitions or {})
         if shape is Shape.SOCKETS:
             builder.gateway_port = stack.enter_context(ReservedPort()).number
             builder.targets[GATEWAY.name] = f"127.0.0.1:{builder.gateway_port}"
@@ -321,6 +331,7 @@ async def open_system(
             server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
         system = System(shape, server.address, project.secret, project.project_id, model)
         system.urls = builder.urls
+        system.partition_urls = builder.partition_urls
         system.gateway_settings = settings
         system.organization_key = organization.secret
         if settings.http_port is not None:
@@ -336,6 +347,7 @@ class _Builder:
 
     def __init__(self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer) -> None:
         self.urls = urls
+        self.partition_urls: dict[str, dict[str, Any]] = {}
         self.targets: dict[str, str] = {}
         self.gateway_port = 0
         self.private_key, self.public_key = generate_key_pair()
@@ -345,9 +357,20 @@ class _Builder:
         self._model = model
 
     @classmethod
-    async def make(cls, databases: Any, vectors: EmbeddedVectors, model: ModelServer) -> _Builder:
+    async def make(
+        cls,
+        databases: Any,
+        vectors: EmbeddedVectors,
+        model: ModelServer,
+        partitions: Mapping[str, Any],
+    ) -> _Builder:
         urls = {spec.name: await databases.of(spec.migrations) for spec in SERVICES}
-        return cls(urls, vectors, model)
+        builder = cls(urls, vectors, model)
+        for name, further in partitions.items():
+            builder.partition_urls[name] = {
+                spec.name: await further.of(spec.migrations) for spec in SERVICES
+            }
+        return builder
 
     def settings(self, spec: ServiceSpec, **more: Any) -> Any:
         values: dict[str, Any] = {
@@ -360,6 +383,13 @@ class _Builder:
         if spec.name in self.urls:
             values["database_url"] = self.urls[spec.name].service_url
             values["worker_database_url"] = self.urls[spec.name].worker_url
+            further = {name: urls[spec.name] for name, urls in self.partition_urls.items()}
+            values["partition_database_urls"] = {
+                name: database.service_url for name, database in further.items()
+            }
+            values["partition_worker_database_urls"] = {
+                name: database.worker_url for name, database in further.items()
+            }
         if spec.name in {"recall", "archival"}:
             values["qdrant_url"] = self._vectors.url
             values["qdrant_api_key"] = self._vectors.api_key

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
+from strata.gateway.auth.partitions import ProjectPartitions
 from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.run_tokens import RunTokenAuthenticator
@@ -45,11 +47,12 @@ from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.run_recorder import RunRecorder
 from strata.gateway.runs.store.run_queue import RunQueue
 from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs_of_projects import RunsOfPartition, RunsOfProjects
 from strata.gateway.schedules.domain import ScheduleTerms
 from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.servicers.admin import AdminServicer
-from strata.gateway.servicers.proxy import proxied_service
+from strata.gateway.servicers.proxy import AfterSuccess, proxied_service
 from strata.gateway.servicers.run_follow import RunFollowServicer
 from strata.gateway.servicers.runs import RunServicer
 from strata.gateway.servicers.schedules import ScheduleServicer
@@ -59,11 +62,16 @@ from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.auth import TokenSigner
+from strata.shared.context import require_caller
+from strata.shared.db import Database
 from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.ids import new_id
+from strata.shared.partitioned_service import routed, settings_by_partition
+from strata.shared.partitions import DEFAULT_PARTITION, not_configured
 from strata.shared.release import release
 from strata.shared.server import run_service
-from strata.shared.service import GrpcService, Listener, Service, Wiring
+from strata.shared.service import BackgroundTask, GrpcService, Listener, Service, Wiring
+from strata.shared.telemetry import Telemetry
 from strata.shared.tracing.spans import Tracer
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
@@ -91,18 +99,192 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     """
     signer = TokenSigner(settings.private_key(), clock=wiring.clock)
     hasher = Hasher(settings.pepper())
-    await MIGRATIONS.check(settings.database_url)
-    database = open_database(settings, NAME, wiring.telemetry, stack)
-    worker = open_worker_database(
-        settings, NAME, wiring.telemetry, stack, pool_size=settings.worker_pool_size
+    opened = await _open_partitions(settings, wiring, stack)
+    first = opened[DEFAULT_PARTITION]
+    # Organisations, projects and keys are there, and read before the partition is known.
+    database = first.database.of_any_partition()
+    projects = ProjectPartitions(database)
+    limiter = RateLimiter(
+        wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
+    )
+    keys = ApiKeyAuthenticator(
+        PostgresKeyLookup(first.worker, projects.note),
+        hasher,
+        signer,
+        policy_of(public_services()),
+        limiter,
+        wiring.clock,
+        ttl_s=settings.key_cache_s,
+    )
+    agent_loop = wiring.channel("agent_loop")
+    agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=timing.AGENT_CACHE_S)
+    peers = Peers(settings.advertised_address)
+    stack.push_async_callback(peers.close)
+    common = _Common(
+        settings,
+        wiring,
+        signer,
+        new_id("gateway"),
+        agents,
+        peers,
+        MessageRetention(wiring.channel("recall"), signer, database),
+        await _webhook_requests(settings, stack),
+    )
+    parts = {
+        partition.name: await _runs_of_partition(common, partition, stack)
+        for partition in opened.values()
+    }
+    admin = AdminServicer(
+        PostgresAdminStore(database, first.worker, hasher, settings.project_partitions),
+        RunsOfProjects({name: part.runs for name, part in parts.items()}, projects.of),
+        wiring.clock,
+        version=release(),
+        partitions=settings.project_partitions,
+        on_revoked=keys.forget,
     )
 
-    owner = new_id("gateway")
+    def of_caller() -> _RunParts:
+        partition = require_caller().partition
+        if partition not in parts:
+            raise not_configured(partition)
+        return parts[partition]
+
+    async def agent_deleted(request: bytes) -> None:
+        await of_caller().agent_deleted(request)
+
+    async def group_deleted(request: bytes) -> None:
+        await of_caller().group_deleted(request)
+
+    async def folder_attached(request: bytes) -> None:
+        await of_caller().folder_attached(request)
+
+    return Service(
+        NAME,
+        services=(
+            *(
+                routed({name: part.services[index] for name, part in parts.items()})
+                for index in range(len(parts[DEFAULT_PARTITION].services))
+            ),
+            GrpcService.of(admin),
+            *(
+                proxied_service(
+                    descriptor,
+                    wiring.channel(service),
+                    {_DELETE_AGENT: agents.forget},
+                    {
+                        _DELETE_AGENT: agent_deleted,
+                        _DELETE_GROUP: group_deleted,
+                        _ATTACH_FOLDER: folder_attached,
+                    },
+                    {_LIST_MESSAGES: _SENT_AS_TEXT},
+                )
+                for service, services in PROXIED_SERVICES.items()
+                for descriptor in services
+            ),
+        ),
+        background=[task for part in parts.values() for task in part.background],
+        authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
+        listeners=_http(settings, wiring.telemetry.tracer),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """A partition with open databases."""
+
+    name: str
+    database: Database
+    worker: Database
+    telemetry: Telemetry
+
+
+async def _open_partitions(
+    settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
+) -> dict[str, _Partition]:
+    opened = {}
+    for name, own in settings_by_partition(settings).items():
+        await MIGRATIONS.check(own.database_url)
+        several = len(settings.partitions) > 1
+        telemetry = wiring.telemetry.of_partition(name) if several else wiring.telemetry
+        database = open_database(own, NAME, telemetry, stack)
+        worker = open_worker_database(
+            own, NAME, telemetry, stack, pool_size=settings.worker_pool_size
+        )
+        opened[name] = _Partition(name, database, worker, telemetry)
+    return opened
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What the parts of all partitions share."""
+
+    settings: GatewaySettings
+    wiring: Wiring
+    signer: TokenSigner
+    owner: str
+    agents: AgentDirectory
+    peers: Peers
+    retention: MessageRetention
+    webhooks: _WebhookRequests
+
+
+@dataclass(frozen=True, slots=True)
+class _WebhookRequests:
+    """What checks and sends the requests of webhooks."""
+
+    guard: Guard
+    fetcher: Fetcher
+
+
+@dataclass(frozen=True, slots=True)
+class _RunParts:
+    """The parts of the gateway for the projects of one partition.
+
+    Attributes:
+        services: The services whose calls act in a project, the same for each partition.
+        background: Endless tasks.
+        runs: For what names its project.
+        agent_deleted: Awaited with the request after an agent was deleted.
+        group_deleted: Awaited with the request after a group was deleted.
+        folder_attached: Awaited with the request after a folder was attached.
+    """
+
+    services: Sequence[GrpcService]
+    background: Sequence[BackgroundTask]
+    runs: RunsOfPartition
+    agent_deleted: AfterSuccess
+    group_deleted: AfterSuccess
+    folder_attached: AfterSuccess
+
+
+async def _webhook_requests(settings: GatewaySettings, stack: AsyncExitStack) -> _WebhookRequests:
+    resolver = SystemResolver()
+    stack.callback(resolver.close)
+    guard = Guard(
+        resolver,
+        private_networks=settings.webhook_private_networks,
+        ports=settings.webhook_ports,
+    )
+    limits = FetchLimits(
+        total_s=settings.webhook_timeout_s, redirects=0, body_bytes=_WEBHOOK_ANSWER_BYTES
+    )
+    fetcher = await stack.enter_async_context(
+        Fetcher(guard, limits, user_agent=f"Strata/{release()}")
+    )
+    return _WebhookRequests(guard, fetcher)
+
+
+async def _runs_of_partition(
+    common: _Common, partition: _Partition, stack: AsyncExitStack
+) -> _RunParts:
+    """Builds the parts for the projects of one partition."""
+    settings, wiring = common.settings, common.wiring
+    database, worker = partition.database, partition.worker
     store = PostgresRunStore(
         database,
         worker,
         LeaseTerms(
-            owner,
+            common.owner,
             timing.LEASE_S,
             settings.run_timeout_s,
             RunQuotas(settings.open_runs_per_project, settings.delayed_runs_per_project),
@@ -112,12 +294,9 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     if settings.only_replica:
         await store.release_others()
     agent_loop = wiring.channel("agent_loop")
-    agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=timing.AGENT_CACHE_S)
     watch = RunWatch(store, pause_s=timing.FOLLOW_POLL_S)
     hub = RunHub(watch.notify)
-    peers = Peers(settings.advertised_address)
-    stack.push_async_callback(peers.close)
-    follower = RunFollower(store, hub, watch, peers, poll_s=timing.POLL_S)
+    follower = RunFollower(store, hub, watch, common.peers, poll_s=timing.POLL_S)
     group_turns = GroupTurns(store, follower, SwarmHolders(agent_loop))
     ingestion = DocumentIngestion(
         store,
@@ -129,9 +308,9 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         store,
         hub,
         TurnsByRunner(GrpcTurnClient(agent_loop), group_turns),
-        signer,
+        common.signer,
         wiring.clock,
-        owner=owner,
+        owner=common.owner,
         terms=DispatchTerms(
             heartbeat_s=timing.HEARTBEAT_S,
             max_attempts=timing.MAX_ATTEMPTS,
@@ -142,30 +321,19 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                 settings.memory_tokens_per_hour, settings.memory_tokens_per_hour_per_project
             ),
         ),
-        on_not_found=agents.forget,
+        on_not_found=common.agents.forget,
         on_memory_run=ingestion.memory_run_ended,
-        telemetry=wiring.telemetry,
+        telemetry=partition.telemetry,
+        partition=partition.name,
     )
     stack.push_async_callback(dispatcher.close)
-    queue = RunQueue(worker, wiring.telemetry)
+    queue = RunQueue(worker, partition.telemetry)
     defaults = DefaultAnswers(store, dispatcher.accept)
-    limiter = RateLimiter(
-        wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
-    )
-    keys = ApiKeyAuthenticator(
-        PostgresKeyLookup(worker),
-        hasher,
-        signer,
-        policy_of(public_services()),
-        limiter,
-        wiring.clock,
-        ttl_s=settings.key_cache_s,
-    )
     runs = RunServicer(
         store,
         dispatcher,
         follower,
-        agents,
+        common.agents,
         GroupDirectory(agent_loop),
         GrpcToolVersions(wiring.channel("tool_execution")),
         ingestion,
@@ -184,37 +352,24 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             settings.schedule_history_days,
         ),
     )
-    admin = AdminServicer(
-        PostgresAdminStore(database, worker, hasher),
-        store,
-        schedule_store,
-        wiring.clock,
-        version=release(),
-        on_revoked=keys.forget,
-        cancel_run=runs.cancel_run_of,
-    )
-    schedules = ScheduleServicer(schedule_store, agents)
+    schedules = ScheduleServicer(schedule_store, common.agents)
     schedule_runner = ScheduleRunner(schedule_store, dispatcher.look)
 
-    resolver = SystemResolver()
-    stack.callback(resolver.close)
-    guard = Guard(
-        resolver,
-        private_networks=settings.webhook_private_networks,
-        ports=settings.webhook_ports,
-    )
-    limits = FetchLimits(
-        total_s=settings.webhook_timeout_s, redirects=0, body_bytes=_WEBHOOK_ANSWER_BYTES
-    )
-    fetcher = await stack.enter_async_context(
-        Fetcher(guard, limits, user_agent=f"Strata/{release()}")
-    )
     webhook_store = PostgresWebhookStore(
         database, worker, per_project=settings.webhooks_per_project
     )
     webhook_secrets = WebhookSecrets(settings.envelope())
-    webhooks = WebhookServicer(webhook_store, store, agents, webhook_secrets, guard)
-    webhook_sender = WebhookSender(webhook_store, store, webhook_secrets, fetcher, SendTerms())
+    webhooks = WebhookServicer(
+        webhook_store, store, common.agents, webhook_secrets, common.webhooks.guard
+    )
+    webhook_sender = WebhookSender(
+        webhook_store,
+        store,
+        webhook_secrets,
+        common.webhooks.fetcher,
+        SendTerms(),
+        partition.name,
+    )
     due_work = DueWork(
         worker,
         {
@@ -228,7 +383,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
 
     retention = RetentionWorker(
         PostgresRetention(database, worker),
-        MessageRetention(wiring.channel("recall"), signer, database).days,
+        common.retention.days,
         wiring.clock,
         RetentionTerms(
             event_days=settings.run_events_days,
@@ -247,29 +402,12 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         await ingestion.folder_attached(request)
         dispatcher.look()
 
-    return Service(
-        NAME,
+    return _RunParts(
         services=(
             GrpcService.of(runs),
             GrpcService.of(RunFollowServicer(follower), listed=False),
-            GrpcService.of(admin),
             GrpcService.of(schedules),
             GrpcService.of(webhooks),
-            *(
-                proxied_service(
-                    descriptor,
-                    wiring.channel(service),
-                    {_DELETE_AGENT: agents.forget},
-                    {
-                        _DELETE_AGENT: agent_deleted,
-                        _DELETE_GROUP: runs.cancel_runs_of_deleted_group,
-                        _ATTACH_FOLDER: folder_attached,
-                    },
-                    {_LIST_MESSAGES: _SENT_AS_TEXT},
-                )
-                for service, services in PROXIED_SERVICES.items()
-                for descriptor in services
-            ),
         ),
         background=(
             dispatcher.keep_leases,
@@ -282,8 +420,10 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             retention.keep_deleting,
             queue.keep_measuring,
         ),
-        authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
-        listeners=_http(settings, wiring.telemetry.tracer),
+        runs=RunsOfPartition(store, schedule_store, runs.cancel_run_of),
+        agent_deleted=agent_deleted,
+        group_deleted=runs.cancel_runs_of_deleted_group,
+        folder_attached=folder_attached,
     )
 
 

@@ -9,6 +9,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.auth import public_key_of
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.secrets import MasterKeySettings
 from strata.shared.settings import MIB, ServerLimits, settings_config
 from strata.shared.tls import ServerTls
@@ -130,14 +131,15 @@ class GatewaySettings(MasterKeySettings):
     runs_at_once: int = Field(
         default=1000,
         gt=0,
-        description="Most concurrent runs of one replica, at most three quarters of them of one"
-        " project; further runs are queued.",
+        description="Most concurrent runs of one replica and partition, at most three quarters of"
+        " them of one project; further runs are queued.",
     )
     memory_runs_at_once: int = Field(
         default=8,
         ge=0,
-        description="Most concurrent runs of memory agents (sleeptime) of one replica, in addition"
-        " to runs_at_once and only while that has a free slot; with 0 they wait.",
+        description="Most concurrent runs of memory agents (sleeptime) of one replica and"
+        " partition, in addition to runs_at_once and only while that has a free slot; with 0 they"
+        " wait.",
     )
     memory_runs_at_once_per_project: int = Field(
         default=2,
@@ -147,9 +149,9 @@ class GatewaySettings(MasterKeySettings):
     memory_tokens_per_hour: int = Field(
         default=0,
         ge=0,
-        description="Most tokens per hour for the memory agents of all projects together; 0 for no"
-        " limit. Beyond it, runs of memory agents wait; an active run is finished, and counted at"
-        " its end.",
+        description="Most tokens per hour for the memory agents of all projects of a partition"
+        " together; 0 for no limit. Beyond it, runs of memory agents wait; an active run is"
+        " finished, and counted at its end.",
     )
     memory_tokens_per_hour_per_project: int = Field(
         default=0,
@@ -236,12 +238,25 @@ class GatewaySettings(MasterKeySettings):
         ' ["10.1.0.0/16"]; metadata services of clouds are never reached.',
     )
     worker_pool_size: int = Field(default=3, gt=0, description="Connections of the worker role.")
+    project_partitions: tuple[str, ...] = Field(
+        default=(DEFAULT_PARTITION,),
+        min_length=1,
+        description="JSON: the partitions for new projects, such as"
+        ' ["default", "p1"]; each is placed on the one with the fewest projects, unless its request'
+        " names one. A partition that is left out keeps its projects.",
+    )
 
     @field_validator("webhook_private_networks")
     @classmethod
     def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         read_networks(networks)
         return networks
+
+    @model_validator(mode="after")
+    def _has_databases_of_projects(self) -> Self:
+        if set(self.project_partitions) - set(self.partitions):
+            raise ValueError("project_partitions must be among those of partition_database_urls")
+        return self
 
     @property
     def advertised_address(self) -> str:

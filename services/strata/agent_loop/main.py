@@ -36,6 +36,7 @@ from strata.agent_loop.store import (
 )
 from strata.agent_loop.store.groups import PostgresGroupStore
 from strata.shared.db.opening import open_database, open_worker_database
+from strata.shared.partitioned_service import build_partitions
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
@@ -55,6 +56,11 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         UnavailableError: The database cannot be reached.
         ValueError: A model endpoint or a master key is configured wrongly.
     """
+    return await build_partitions(_build, settings, wiring, stack)
+
+
+async def _build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service for one partition."""
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     factory = await stack.enter_async_context(

@@ -33,6 +33,7 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
 from strata.shared.metric_names import SEARCH_SECONDS
+from strata.shared.partitioned_service import build_partitions
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
@@ -65,6 +66,11 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
             folder of the reranker cannot be used (``MODEL_NOT_CONFIGURED``).
         UnavailableError: The database cannot be reached.
     """
+    return await build_partitions(_build, settings, wiring, stack)
+
+
+async def _build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service for one partition."""
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     worker = open_worker_database(settings, NAME, wiring.telemetry, stack, pool_size=_WORKER_POOL)

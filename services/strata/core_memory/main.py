@@ -38,6 +38,7 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.db.opening import open_database, open_worker_database
+from strata.shared.partitioned_service import build_partitions
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
 
@@ -58,6 +59,11 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
     """
+    return await build_partitions(_build, settings, wiring, stack)
+
+
+async def _build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service for one partition."""
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresBlockStore(database)
@@ -90,7 +96,8 @@ def _background(worker: Database | None, ingest: Ingest | None) -> list[Backgrou
 
 def _file_index(settings: CoreMemorySettings, wiring: Wiring) -> ArchivalFileIndex:
     key = settings.worker_key()
-    return ArchivalFileIndex(wiring.channel("archival"), TokenSigner(key) if key else None)
+    signer = TokenSigner(key) if key else None
+    return ArchivalFileIndex(wiring.channel("archival"), signer, settings.partition)
 
 
 def _ingest(

@@ -24,6 +24,7 @@ from strata.recall.store import (
 )
 from strata.shared.db.opening import open_database, open_worker_database
 from strata.shared.metric_names import SEARCH_SECONDS
+from strata.shared.partitioned_service import build_partitions
 from strata.shared.search.reranking.factory import open_reranking
 from strata.shared.server import run_service
 from strata.shared.service import GrpcService, Service, Wiring
@@ -51,6 +52,11 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         UnavailableError: The database cannot be reached.
         ValueError: Indexing is enabled without a worker role.
     """
+    return await build_partitions(_build, settings, wiring, stack)
+
+
+async def _build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service for one partition."""
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     worker = None

@@ -13,6 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.db.opening import open_database, open_worker_database
+from strata.shared.partitioned_service import build_partitions
 from strata.shared.search.engines import open_english_embedder
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
@@ -67,6 +68,11 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         ValueError: A master key is invalid, or the packages folder or the CA file of tools cannot
             be used.
     """
+    return await build_partitions(_build, settings, wiring, stack)
+
+
+async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
+    """Builds the service for one partition."""
     await MIGRATIONS.check(settings.database_url)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresToolStore(database)

@@ -1,7 +1,7 @@
 """Signs and verifies the internal token that carries a caller's identity between services.
 
 The gateway authenticates a key or user once and mints a short-lived EdDSA token
-{organisation, project, principal, scopes, run}; every service verifies it on every
+{organisation, project, principal, scopes, run, partition}; every service verifies it on every
 call. Verification takes about 260 us, so verified tokens are cached until they
 expire, and the signer returns the same token again while it is fresh.
 
@@ -30,6 +30,7 @@ from jwt.utils import base64url_decode
 from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.context import Caller
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.scopes import OrganizationScope
 
 ISSUER = "strata-gateway"
@@ -55,6 +56,7 @@ class Claims:
         principal: Claim ``sub``.
         scopes: Claim ``scope``, joined by spaces on the wire.
         run_id: Claim ``run``, absent outside of a run.
+        partition: Claim ``prt``, absent for the default partition.
     """
 
     organization_id: str
@@ -62,6 +64,7 @@ class Claims:
     principal: str
     scopes: frozenset[str]
     run_id: str | None = None
+    partition: str = DEFAULT_PARTITION
 
 
 def generate_key_pair() -> tuple[str, str]:
@@ -109,6 +112,7 @@ class TokenSigner:
         scopes: Iterable[str],
         run_id: str | None = None,
         ttl: timedelta = DEFAULT_TTL,
+        partition: str = DEFAULT_PARTITION,
     ) -> str:
         """Returns a token that is valid for at least `ttl` from now.
 
@@ -116,7 +120,9 @@ class TokenSigner:
         cover the longest turn. A token may be handed out again for equal claims, up to
         a minute after it was made, so that the services find it in their cache.
         """
-        claims = Claims(organization_id, project_id, principal, frozenset(scopes), run_id)
+        claims = Claims(
+            organization_id, project_id, principal, frozenset(scopes), run_id, partition
+        )
         seconds = ttl.total_seconds()
         now = self._clock.now().timestamp()
         key = (claims, seconds)
@@ -144,6 +150,8 @@ class TokenSigner:
         }
         if claims.run_id is not None:
             payload["run"] = claims.run_id
+        if claims.partition != DEFAULT_PARTITION:
+            payload["prt"] = claims.partition
         return jwt.encode(payload, self._key, algorithm=ALGORITHM, headers={"kid": self._kid})
 
 
@@ -244,6 +252,7 @@ class TokenVerifier:
                 scopes=frozenset(_text(payload["scope"]).split()),
                 run_id=_text(payload["run"]) if "run" in payload else None,
                 token=token,
+                partition=_text(payload.get("prt", DEFAULT_PARTITION)),
             )
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise _invalid() from error

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from strata.protocol.errors import PermissionDeniedError, Reason, UnauthenticatedError
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.tracing.spans import Span
 
 
@@ -29,6 +30,7 @@ class Caller:
         scopes: What the caller may do.
         run_id: The run on whose behalf the call is made, if any.
         token: The signed internal token, forwarded on outgoing calls; never logged.
+        partition: The partition that the project is placed on.
     """
 
     organization_id: str
@@ -37,6 +39,7 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     run_id: str | None = None
     token: str = field(default="", repr=False)
+    partition: str = DEFAULT_PARTITION
 
 
 @dataclass(frozen=True, slots=True)

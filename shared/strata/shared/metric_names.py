@@ -42,6 +42,7 @@ class MetricDefinition:
         help: What it counts or measures, as one sentence.
         labels: Names of its labels.
         buckets: Upper bounds of a histogram; empty for other kinds.
+        by_partition: Also has the label `PARTITION_LABEL`, if the service has several partitions.
     """
 
     name: str
@@ -49,7 +50,11 @@ class MetricDefinition:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    by_partition: bool = False
 
+
+PARTITION_LABEL: Final = "partition"
+"""Label of the partition of a project; only where a service has several."""
 
 _defined: dict[str, MetricDefinition] = {}
 
@@ -65,12 +70,18 @@ def _counter(name: str, text: str, *labels: str) -> str:
     return _define(MetricDefinition(name, MetricKind.COUNTER, text, labels))
 
 
-def _gauge(name: str, text: str, *labels: str) -> str:
-    return _define(MetricDefinition(name, MetricKind.GAUGE, text, labels))
+def _gauge(name: str, text: str, *labels: str, by_partition: bool = False) -> str:
+    return _define(
+        MetricDefinition(name, MetricKind.GAUGE, text, labels, by_partition=by_partition)
+    )
 
 
-def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -> str:
-    return _define(MetricDefinition(name, MetricKind.HISTOGRAM, text, labels, buckets))
+def _histogram(
+    name: str, buckets: tuple[float, ...], text: str, *labels: str, by_partition: bool = False
+) -> str:
+    return _define(
+        MetricDefinition(name, MetricKind.HISTOGRAM, text, labels, buckets, by_partition)
+    )
 
 
 RPC_REQUESTS: Final = _counter(
@@ -97,11 +108,14 @@ TRACE_SPANS: Final = _counter(
     "outcome",
 )
 
-RUNS_ACTIVE: Final = _gauge("strata_runs_active", "Runs that this gateway executes.", "kind")
+RUNS_ACTIVE: Final = _gauge(
+    "strata_runs_active", "Runs that this gateway executes.", "kind", by_partition=True
+)
 RUNS_QUEUED: Final = _gauge(
     "strata_runs_queued",
     "Runs that are due and wait for a slot or for their conversation, 10000 at most; every gateway"
     " reports the same runs.",
+    by_partition=True,
 )
 RUNS_FINISHED: Final = _counter(
     "strata_runs_finished_total", "Runs that ended in this gateway.", "kind", "stop_reason"
@@ -210,25 +224,38 @@ RERANK_SECONDS: Final = _histogram(
     "Time that searches waited for the reranker, in seconds.",
 )
 INDEX_WAITING: Final = _gauge(
-    "strata_index_waiting", "Texts that are not indexed yet, 100000 at most.", "collection"
+    "strata_index_waiting",
+    "Texts that are not indexed yet, 100000 at most.",
+    "collection",
+    by_partition=True,
 )
 INDEX_LAG_SECONDS: Final = _gauge(
     "strata_index_lag_seconds",
     "Age of the oldest text that is not indexed yet, in seconds.",
     "collection",
+    by_partition=True,
 )
 
 DATABASE_CONNECTIONS: Final = _gauge(
-    "strata_database_connections", "Open connections to PostgreSQL.", "service", "role"
+    "strata_database_connections",
+    "Open connections to PostgreSQL.",
+    "service",
+    "role",
+    by_partition=True,
 )
 DATABASE_CONNECTIONS_IN_USE: Final = _gauge(
     "strata_database_connections_in_use",
     "Connections to PostgreSQL that are in use.",
     "service",
     "role",
+    by_partition=True,
 )
 DATABASE_POOL_SIZE: Final = _gauge(
-    "strata_database_pool_size", "Most connections to PostgreSQL.", "service", "role"
+    "strata_database_pool_size",
+    "Most connections to PostgreSQL.",
+    "service",
+    "role",
+    by_partition=True,
 )
 DATABASE_WAIT_SECONDS: Final = _histogram(
     "strata_database_connection_wait_seconds",
@@ -236,6 +263,7 @@ DATABASE_WAIT_SECONDS: Final = _histogram(
     "Time until a connection to PostgreSQL was free or opened, in seconds.",
     "service",
     "role",
+    by_partition=True,
 )
 
 METRICS: Final[Mapping[str, MetricDefinition]] = _defined

@@ -22,7 +22,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from strata.shared.http_listener import Application, HttpListener, Receive, Scope, Send
-from strata.shared.metric_names import MetricDefinition, MetricKind
+from strata.shared.metric_names import PARTITION_LABEL, MetricDefinition, MetricKind
 from strata.shared.settings import ServiceSettings
 from strata.shared.telemetry import Gauge, Histogram, ReadGauge, Sample, Telemetry
 
@@ -64,25 +64,29 @@ def _read(sample: Sample) -> Sample:
 
 
 def _family(definition: MetricDefinition, samples: Iterable[Sample]) -> Metric:
-    name, text, labels = definition.name, definition.help, definition.labels
+    name, text, samples = definition.name, definition.help, tuple(samples)
+    labels = list(definition.labels)
+    if any(PARTITION_LABEL in sample.labels for sample in samples):
+        labels.append(PARTITION_LABEL)
     if definition.kind is MetricKind.HISTOGRAM:
         histograms = HistogramMetricFamily(name, text, labels=labels)
         for sample in samples:
             if isinstance(sample.metric, Histogram) and sample.metric.count:
                 histograms.add_metric(
-                    _values(definition, sample), _buckets(sample.metric), sample.metric.sum
+                    _values(labels, sample), _buckets(sample.metric), sample.metric.sum
                 )
         return histograms
     made = CounterMetricFamily if definition.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = made(name, text, labels=labels)
     for sample in samples:
         if not isinstance(sample.metric, Histogram):
-            family.add_metric(_values(definition, sample), sample.metric.value)
+            family.add_metric(_values(labels, sample), sample.metric.value)
     return family
 
 
-def _values(definition: MetricDefinition, sample: Sample) -> list[str]:
-    return [sample.labels[label] for label in definition.labels]
+def _values(labels: Sequence[str], sample: Sample) -> list[str]:
+    # A service with one partition, in the same process, has no label for it.
+    return [sample.labels.get(label, "") for label in labels]
 
 
 def _buckets(histogram: Histogram) -> Sequence[tuple[str, float]]:

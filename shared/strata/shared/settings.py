@@ -16,14 +16,23 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from strata.protocol.errors import FieldViolation, WrongSettingError
 from strata.shared.logs import LogFormat, LogLevel, get_logger
+from strata.shared.partitions import DEFAULT_PARTITION, NAME_RULE, is_partition_name
 from strata.shared.tls import ServerTls
 
 KIB = 1024
@@ -199,6 +208,18 @@ class ServiceSettings(EnvironmentSettings):
     worker_database_url: str = Field(
         default="", repr=False, description="PostgreSQL URL of the service's worker role."
     )
+    partition_database_urls: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="PostgreSQL URLs of the service role on further partitions, by the name of the"
+        " partition: JSON, or one variable each, such as …__P1. The partition `default` is"
+        " database_url.",
+    )
+    partition_worker_database_urls: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="PostgreSQL URLs of the worker role on further partitions, in the same form.",
+    )
     pool_size: int = Field(
         default=10, gt=0, description="Most connections to PostgreSQL with the service role."
     )
@@ -238,6 +259,59 @@ class ServiceSettings(EnvironmentSettings):
     access_log: bool = Field(
         default=False, description="Log successful calls at INFO instead of DEBUG."
     )
+
+    _partition: str = PrivateAttr(DEFAULT_PARTITION)
+
+    @model_validator(mode="after")
+    def _partitions_are_whole(self) -> Self:
+        urls, worker_urls = self.partition_database_urls, self.partition_worker_database_urls
+        for name in (*urls, *worker_urls):
+            if name == DEFAULT_PARTITION or not is_partition_name(name):
+                raise ValueError(
+                    f"partition_database_urls: a name {NAME_RULE}, and not {DEFAULT_PARTITION!r}"
+                )
+        if worker_urls and worker_urls.keys() != urls.keys():
+            raise ValueError(
+                "partition_database_urls and partition_worker_database_urls must name the same"
+                " partitions"
+            )
+        if len({self.database_url, *urls.values()}) <= len(urls):
+            raise ValueError(
+                "database_url and partition_database_urls must be URLs of different databases"
+            )
+        return self
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the partitions, that of `database_url` first."""
+        return (DEFAULT_PARTITION, *self.partition_database_urls)
+
+    @property
+    def partition(self) -> str:
+        """The partition that `database_url` is of."""
+        return self._partition
+
+    def of_partition(self, name: str) -> Self:
+        """Returns the settings for one of the partitions, with its URLs as the only ones.
+
+        Raises:
+            KeyError: There is no such partition.
+        """
+        if name == DEFAULT_PARTITION:
+            urls = (self.database_url, self.worker_database_url)
+        else:
+            worker_url = self.partition_worker_database_urls.get(name, "")
+            urls = (self.partition_database_urls[name], worker_url)
+        settings = self.model_copy(
+            update={
+                "database_url": urls[0],
+                "worker_database_url": urls[1],
+                "partition_database_urls": {},
+                "partition_worker_database_urls": {},
+            }
+        )
+        settings._partition = name  # noqa: SLF001 - of the same class
+        return settings
 
     @property
     def tls(self) -> ServerTls | None:

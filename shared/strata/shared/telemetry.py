@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strata.shared.metric_names import METRICS, SHORT_BUCKETS_S, MetricDefinition, MetricKind
+from strata.shared.metric_names import (
+    METRICS,
+    PARTITION_LABEL,
+    SHORT_BUCKETS_S,
+    MetricDefinition,
+    MetricKind,
+)
 from strata.shared.tracing.spans import Tracer
 
 
@@ -124,6 +130,17 @@ class Telemetry:
         self.definitions = definitions
         self.tracer = tracer
         self._metrics: dict[_Key, Metric] = {}
+        self._partition = ""
+
+    def of_partition(self, name: str) -> Telemetry:
+        """Returns a view of this registry for the parts of a service that serve one partition.
+
+        Metrics that are kept by partition get its name as a further label; others are the same.
+        """
+        view = Telemetry(self.definitions, self.tracer)
+        view._metrics = self._metrics
+        view._partition = name
+        return view
 
     def counter(self, name: str, /, **labels: str) -> Counter:
         """Returns the counter of this name and these labels, made at first use."""
@@ -140,7 +157,7 @@ class Telemetry:
     def read_gauge(self, name: str, read: Callable[[], float], /, **labels: str) -> None:
         """Adds a gauge whose value is computed when it is read; replaces an earlier one."""
         self._check(MetricKind.GAUGE, name, labels)
-        self._metrics[_key(name, labels)] = ReadGauge(read)
+        self._metrics[self._key(name, labels)] = ReadGauge(read)
 
     def samples(self) -> Iterator[Sample]:
         """Yields all metrics."""
@@ -158,7 +175,7 @@ class Telemetry:
         )
 
     def _get(self, made: type[_M], kind: MetricKind, name: str, labels: Mapping[str, str]) -> _M:
-        key = _key(name, labels)
+        key = self._key(name, labels)
         metric = self._metrics.get(key)
         if metric is None:
             definition = self._check(kind, name, labels)
@@ -167,6 +184,12 @@ class Telemetry:
         if not isinstance(metric, made):
             raise TypeError(f"{name} is a {type(metric).__name__}, not a {made.__name__}")
         return metric
+
+    def _key(self, name: str, labels: Mapping[str, str]) -> _Key:
+        items = sorted(labels.items())
+        if self._partition and name in self.definitions and self.definitions[name].by_partition:
+            items.append((PARTITION_LABEL, self._partition))
+        return name, tuple(items)
 
     def _check(self, kind: MetricKind, name: str, labels: Mapping[str, str]) -> MetricDefinition:
         definition = self.definitions.get(name)
@@ -177,7 +200,3 @@ class Telemetry:
         if labels.keys() != set(definition.labels):
             raise ValueError(f"{name} has the labels {definition.labels}, not {tuple(labels)}")
         return definition
-
-
-def _key(name: str, labels: Mapping[str, str]) -> _Key:
-    return name, tuple(sorted(labels.items()))

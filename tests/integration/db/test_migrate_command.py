@@ -75,3 +75,21 @@ async def test_downgrades_that_destroy_rows_need_consent(databases: Databases) -
 def test_options_that_do_not_fit_together_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         migrate(url="postgresql://nowhere", **options)  # type: ignore[arg-type]
+
+
+async def test_all_partitions_are_migrated_and_none_is_forgotten(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [databases.url(await databases.create()) for _ in range(2)]
+    await migrate_all(first, urls(databases), check_only=False)
+    monkeypatch.setenv("STRATA_RECALL_PARTITION_DATABASE_URLS__P1", second)
+
+    with pytest.raises(UsageError, match="STRATA_PARTITION_DATABASE_ADMIN_URLS__P1"):
+        await asyncio.to_thread(migrate, url=first)
+    monkeypatch.setenv("STRATA_PARTITION_DATABASE_ADMIN_URLS__P1", second)
+    await asyncio.to_thread(migrate, url=first)
+
+    for spec in SERVICES:
+        assert await spec.migrations.version(second) == spec.migrations.head
+    await asyncio.to_thread(migrate, url=first, service="recall", to=NO_TABLES, yes=True)
+    assert await RECALL.version(first) is await RECALL.version(second) is None

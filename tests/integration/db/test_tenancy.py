@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from strata.protocol.errors import Reason
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
+from strata.shared.context import Caller
 from strata.shared.db import Database, MissingTenantError
 from strata.shared.db.errors import driver_error
 
@@ -192,3 +193,25 @@ async def test_interleaved_projects_on_shared_connections_see_their_own_rows_onl
 
     assert seen == [[project] for project in projects]
     assert database.statistics.connections <= 4
+
+
+async def test_a_project_of_another_partition_is_refused(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, partition="p1")
+    caller = Caller("org-1", "project-a", "key-1", partition="p2")
+    try:
+        with context.use(context.RequestContext(caller=caller)):
+            for project_id in (None, "project-a"):
+                with pytest.raises(FailedPreconditionError) as refused:
+                    async with database.transaction(project_id=project_id):
+                        pass
+                assert refused.value.reason is Reason.PARTITION_NOT_CONFIGURED
+            with pytest.raises(FailedPreconditionError):
+                await database.execute(
+                    text("SELECT body FROM example.notes WHERE project_id = :project"), {}
+                )
+            # Work for other projects, and tables that are of no partition, are not the caller's.
+            assert await _bodies(database, "project-b") == []
+            assert await _bodies(database.of_any_partition(), "project-a") == []
+        assert database.statistics.transactions == 2
+    finally:
+        await database.close()

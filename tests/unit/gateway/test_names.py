@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.gateway.auth.convert import new_key, new_name, new_organization_key
+from strata.gateway.auth.convert import new_key, new_organization, new_organization_key, new_project
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.names import name_problems
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACES: dict[str, Callable[[str], Any]] = {
-    "organisation": lambda name: new_name(pb.CreateOrganizationRequest(name=name)),
-    "project": lambda name: new_name(pb.CreateProjectRequest(name=name)),
+    "organisation": lambda name: new_organization(pb.CreateOrganizationRequest(name=name)),
+    "project": lambda name: new_project(pb.CreateProjectRequest(name=name), ["default"]),
     "key": lambda name: new_key(pb.CreateApiKeyRequest(name=name), NOW),
     "organisation key": lambda name: new_organization_key(
         pb.CreateOrganizationKeyRequest(name=name), NOW

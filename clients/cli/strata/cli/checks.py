@@ -21,6 +21,7 @@ from strata.client.settings import ClientSettings
 from strata.protocol.errors import StrataError
 from strata.shared.auth import CLOCK_LEEWAY_S
 from strata.shared.clock_skew import NOTICEABLE_S
+from strata.shared.partitions import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
@@ -372,9 +373,12 @@ async def schemas(folder: DataFolderReader) -> Findings:
 
     checks: list[tuple[str, Callable[[str], Awaitable[None]], str]] = []
     for spec in SERVICES:
-        url = spec.settings().database_url
-        if url:
-            checks.append((spec.name, spec.migrations.check, url))
+        settings = spec.settings()
+        for partition in settings.partitions:
+            url = settings.of_partition(partition).database_url
+            where = "" if partition == DEFAULT_PARTITION else f" on {partition}"
+            if url:
+                checks.append((f"{spec.name}{where}", spec.migrations.check, url))
     findings = []
     for service, check, url in checks:
         try:

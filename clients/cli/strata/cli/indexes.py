@@ -17,19 +17,23 @@ COLLECTIONS = ("passages", "files", "messages")
 
 @dataclass(frozen=True, slots=True)
 class WholeIndex:
-    """An index that all projects share.
+    """An index that all projects of a partition share.
 
     Attributes:
         stub: Stub of its service.
         name: Name of the collection.
+        partition: The partition; empty for the default one.
     """
 
     stub: Any
     name: str
+    partition: str = ""
 
     async def state(self) -> pb.IndexState:
         """Returns which model serves the index, and how many texts wait for it."""
-        reply = await self.stub.GetIndex(pb.GetIndexRequest(collection=self.name))
+        reply = await self.stub.GetIndex(
+            pb.GetIndexRequest(collection=self.name, partition=self.partition)
+        )
         state: pb.IndexState = reply.index
         return state
 
@@ -47,18 +51,21 @@ class WholeIndex:
     async def start(self, model: str) -> pb.Reindex:
         """Starts a rebuild."""
         request = pb.StartReindexRequest(
-            request_id=str(uuid.uuid4()), collection=self.name, embedding_model=model
+            request_id=str(uuid.uuid4()),
+            collection=self.name,
+            embedding_model=model,
+            partition=self.partition,
         )
         return _reindex(await self.stub.StartReindex(request))
 
     async def finish(self) -> pb.Reindex:
         """Drops the old index after a rebuild."""
-        request = pb.FinishReindexRequest(collection=self.name)
+        request = pb.FinishReindexRequest(collection=self.name, partition=self.partition)
         return _reindex(await self.stub.FinishReindex(request))
 
     async def roll_back(self) -> pb.Reindex:
         """Switches back to the old index."""
-        request = pb.RollBackReindexRequest(collection=self.name)
+        request = pb.RollBackReindexRequest(collection=self.name, partition=self.partition)
         return _reindex(await self.stub.RollBackReindex(request))
 
 
@@ -94,21 +101,21 @@ class ArchiveIndex:
         return _reindex(await self.client.archives.ReindexArchive(request))
 
 
-async def index_of(client: Client, name: str) -> WholeIndex | ArchiveIndex:
-    """Returns the index of a collection, or of an archive by id or name.
+async def index_of(client: Client, name: str, partition: str = "") -> WholeIndex | ArchiveIndex:
+    """Returns the index of a collection on a partition, or of an archive by id or name.
 
     Raises:
         NotFoundError: There is no archive of that name.
     """
     if name in COLLECTIONS:
-        return whole_index(client, name)
+        return whole_index(client, name, partition)
     return ArchiveIndex(client, await archive_id(client, name))
 
 
-def whole_index(client: Client, name: str) -> WholeIndex:
-    """Returns an index that all projects share."""
+def whole_index(client: Client, name: str, partition: str = "") -> WholeIndex:
+    """Returns an index that all projects of a partition share."""
     stub: Any = client.message_index if name == "messages" else client.passage_index
-    return WholeIndex(stub, name)
+    return WholeIndex(stub, name, partition)
 
 
 def _reindex(reply: Any) -> pb.Reindex:

@@ -13,7 +13,9 @@ from strata.shared.settings import EnvironmentSettings
 class CliSettings(EnvironmentSettings):
     """How commands start servers. The settings of Python programs hold as well."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True
+    )
 
     port: int = Field(
         default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
@@ -37,4 +39,10 @@ class CliSettings(EnvironmentSettings):
     )
     database_admin_url: str = Field(
         default="", repr=False, description="PostgreSQL URL that `strata migrate` connects with."
+    )
+    partition_database_admin_urls: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Those of further partitions, by name: JSON, or one variable each, such as"
+        " …__P1.",
     )

@@ -82,8 +82,18 @@ class ApiKeyAuthenticator:
         if needed is not None and not needed & scopes:
             raise _denied(record, needed)
         self._limiter.take(record.id)
-        token = self._signer.mint(record.organization_id, record.project_id, record.id, scopes)
-        return Caller(record.organization_id, record.project_id, record.id, scopes, token=token)
+        organization_id, project_id = record.organization_id, record.project_id
+        token = self._signer.mint(
+            organization_id, project_id, record.id, scopes, partition=record.partition
+        )
+        return Caller(
+            organization_id,
+            project_id,
+            record.id,
+            scopes,
+            token=token,
+            partition=record.partition,
+        )
 
     def forget(self, key_id: str) -> None:
         """Drops a key that was revoked here from the cache."""

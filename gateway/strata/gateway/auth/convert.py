@@ -34,19 +34,42 @@ _DEFAULT_BUCKET_SECONDS = 86_400
 _MIN_BUCKET_SECONDS, _MAX_BUCKET_SECONDS = 60, 366 * 86_400
 
 
-def new_name(
-    request: pb.CreateProjectRequest | pb.CreateOrganizationRequest,
-) -> tuple[str, str | None]:
-    """Returns name and request id of the project or organisation to create.
+def new_organization(request: pb.CreateOrganizationRequest) -> tuple[str, str | None]:
+    """Returns name and request id of the organisation to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
+    checks = _checked_name(request)
+    checks.done()
+    return request.name, request.request_id or None
+
+
+def new_project(
+    request: pb.CreateProjectRequest, partitions: Sequence[str]
+) -> tuple[str, str | None]:
+    """Returns name and request id of the project to create.
+
+    Args:
+        request: The request.
+        partitions: The partitions on which it may be placed.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    checks = _checked_name(request)
+    if request.partition:
+        rule = f"must be empty or one of {', '.join(partitions)}"
+        checks.unless(request.partition in partitions, "partition", rule)
+    checks.done()
+    return request.name, request.request_id or None
+
+
+def _checked_name(request: pb.CreateProjectRequest | pb.CreateOrganizationRequest) -> Checks:
     checks = Checks()
     checks.extend(name_violations(request.name))
     checks.request_id(request.request_id)
-    checks.done()
-    return request.name, request.request_id or None
+    return checks
 
 
 def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
@@ -160,7 +183,12 @@ def organization_to_pb(organization: Organization) -> pb.Organization:
 
 def project_to_pb(project: Project) -> pb.Project:
     """Converts a project."""
-    out = pb.Project(id=project.id, organization_id=project.organization_id, name=project.name)
+    out = pb.Project(
+        id=project.id,
+        organization_id=project.organization_id,
+        name=project.name,
+        partition=project.partition,
+    )
     out.create_time.FromDatetime(project.create_time)
     return out
 

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from strata.protocol.errors import PermissionDeniedError
 from strata.shared.context import Caller
 from strata.shared.ids import new_id
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.scopes import with_included
 
 _PREFIX = "sk-strata-"
@@ -44,6 +45,7 @@ class KeyRecord:
     Attributes:
         project_id: Empty for an organisation key.
         scopes: The stored scopes.
+        partition: The partition of the project.
     """
 
     project_id: str
@@ -53,6 +55,7 @@ class KeyRecord:
     secret_hash: bytes = field(repr=False)
     revoked: bool
     expire_time: datetime | None
+    partition: str = DEFAULT_PARTITION
 
     def valid(self, digest: bytes, now: datetime) -> bool:
         """Returns whether the key is valid now and has this hash, in constant time."""
@@ -115,12 +118,17 @@ def check_granted(caller: Caller, scopes: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project."""
+    """A project.
+
+    Attributes:
+        partition: Where its data is; never changes.
+    """
 
     id: str
     organization_id: str
     name: str
     create_time: datetime
+    partition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +234,15 @@ class AdminStore(Protocol):
         ...
 
     async def create_project(
-        self, organization_id: str, name: str, request_id: str | None
+        self, organization_id: str, name: str, request_id: str | None, partition: str = ""
     ) -> Project:
         """Creates a project; the same request_id gives the same project.
+
+        Args:
+            organization_id: Its organisation.
+            name: Its name.
+            request_id: Identifies the request; None for none.
+            partition: Where to place it; empty for the partition with the fewest projects.
 
         Raises:
             AlreadyExistsError: The name is taken, or the request_id was used for another.

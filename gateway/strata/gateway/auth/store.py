@@ -10,7 +10,7 @@ granted the columns that it needs and no others.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,8 +31,9 @@ from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
+from strata.shared.partitions import DEFAULT_PARTITION
 
-_PROJECT = "project_id, organization_id, name, create_time"
+_PROJECT = "project_id, organization_id, name, create_time, partition"
 _KEY = "project_id, id, organization_id, name, scopes, create_time, revoke_time, expire_time"
 _ORGANIZATION_KEY = _KEY.replace("project_id", "'' AS project_id")
 _ORGANIZATION = "organization_id, name, create_time"
@@ -43,8 +44,10 @@ _CHECKED = (
 )
 # Ids of keys are unique over both tables: they are random, and made by the server.
 _FIND_KEY = text(
-    f"SELECT project_id, {_CHECKED} FROM gateway.api_keys WHERE id = :id"
-    f" UNION ALL SELECT '', {_CHECKED} FROM gateway.organization_keys WHERE id = :id"
+    f"SELECT project_id, {_CHECKED}, (SELECT partition FROM gateway.projects"
+    "  WHERE projects.project_id = api_keys.project_id) AS partition"
+    " FROM gateway.api_keys WHERE id = :id"
+    f" UNION ALL SELECT '', {_CHECKED}, NULL FROM gateway.organization_keys WHERE id = :id"
 )
 _INSERT_ORGANIZATION = text(
     "INSERT INTO gateway.organizations (organization_id, name, request_id)"
@@ -83,9 +86,13 @@ _GET_ORGANIZATION_KEY = text(
     " WHERE organization_id = :organization_id AND id = :id"
 )
 _INSERT_PROJECT = text(
-    "INSERT INTO gateway.projects (project_id, organization_id, name, request_id)"
-    " VALUES (:id, :organization_id, :name, CAST(:request_id AS text))"
+    "INSERT INTO gateway.projects (project_id, organization_id, name, request_id, partition)"
+    " VALUES (:id, :organization_id, :name, CAST(:request_id AS text), :partition)"
     f" ON CONFLICT DO NOTHING RETURNING {_PROJECT}"
+)
+_PROJECTS_BY_PARTITION = text(
+    "SELECT partition, count(*) AS projects FROM gateway.projects"
+    " WHERE partition = ANY(:partitions) GROUP BY partition"
 )
 _SAME_PROJECT = text(
     f"SELECT {_PROJECT}, request_id FROM gateway.projects"
@@ -124,10 +131,18 @@ _GET_KEY = text(
 
 
 class PostgresKeyLookup:
-    """`KeyLookup` as the worker role."""
+    """`KeyLookup` as the worker role.
 
-    def __init__(self, worker: Database) -> None:
+    Args:
+        worker: Connections with the worker role.
+        note_partition: Called with a project and its partition, which a key tells as well.
+    """
+
+    def __init__(
+        self, worker: Database, note_partition: Callable[[str, str], None] | None = None
+    ) -> None:
         self._worker = worker
+        self._note_partition = note_partition
 
     async def find(self, key_id: str) -> KeyRecord | None:
         """See `KeyLookup.find`."""
@@ -135,6 +150,9 @@ class PostgresKeyLookup:
         if not rows:
             return None
         row = rows[0]
+        partition = row.partition or DEFAULT_PARTITION
+        if row.project_id and self._note_partition is not None:
+            self._note_partition(row.project_id, partition)
         return KeyRecord(
             project_id=row.project_id,
             id=row.id,
@@ -143,6 +161,7 @@ class PostgresKeyLookup:
             secret_hash=bytes(row.secret_hash),
             revoked=row.revoked,
             expire_time=row.expire_time,
+            partition=partition,
         )
 
 
@@ -153,12 +172,20 @@ class PostgresAdminStore:
         database: Connections with the service role.
         worker: Connections with the worker role, for statements over all organisations.
         hasher: Hashes secrets.
+        partitions: The partitions for new projects.
     """
 
-    def __init__(self, database: Database, worker: Database, hasher: Hasher) -> None:
+    def __init__(
+        self,
+        database: Database,
+        worker: Database,
+        hasher: Hasher,
+        partitions: Sequence[str] = (DEFAULT_PARTITION,),
+    ) -> None:
         self._database = database
         self._worker = worker
         self._hasher = hasher
+        self._partitions = partitions
 
     async def create_organization(self, name: str, request_id: str | None) -> Organization:
         """See `AdminStore.create_organization`."""
@@ -218,7 +245,7 @@ class PostgresAdminStore:
         return _key(row)
 
     async def create_project(
-        self, organization_id: str, name: str, request_id: str | None
+        self, organization_id: str, name: str, request_id: str | None, partition: str = ""
     ) -> Project:
         """See `AdminStore.create_project`."""
         values = {
@@ -226,6 +253,7 @@ class PostgresAdminStore:
             "organization_id": organization_id,
             "name": name,
             "request_id": request_id,
+            "partition": partition or await self._emptiest_partition(),
         }
         async with self._within(Authority(organization_id)) as connection:
             row = (await connection.execute(_INSERT_PROJECT, values)).mappings().one_or_none()
@@ -233,7 +261,18 @@ class PostgresAdminStore:
                 return _project(row)
             same = (await connection.execute(_SAME_PROJECT, values)).mappings().one()
         _check_same(same, name, request_id, "The organisation has a project")
+        if partition and request_id is not None:
+            check_same_request(request_id, same["partition"], partition)
         return _project(same)
+
+    async def _emptiest_partition(self) -> str:
+        """Returns the partition for new projects that has the fewest projects, or the first one."""
+        if len(self._partitions) == 1:
+            return self._partitions[0]
+        values = {"partitions": list(self._partitions)}
+        rows = await self._worker.system_query(_PROJECTS_BY_PARTITION, values)
+        counts = {row.partition: row.projects for row in rows}
+        return min(self._partitions, key=lambda name: counts.get(name, 0))
 
     async def list_projects(
         self, organization_id: str, *, after: str | None, limit: int
@@ -377,7 +416,9 @@ def _organization(row: Mapping[Any, Any]) -> Organization:
 
 
 def _project(row: Mapping[Any, Any]) -> Project:
-    return Project(row["project_id"], row["organization_id"], row["name"], row["create_time"])
+    return Project(
+        row["project_id"], row["organization_id"], row["name"], row["create_time"], row["partition"]
+    )
 
 
 def _key(row: Mapping[Any, Any]) -> ApiKey:

@@ -14,7 +14,9 @@ from strata.shared.scopes import Scope
 
 _PRINCIPAL = "retention"
 _TIMEOUT_S = 10.0
-_ORGANIZATION = text("SELECT organization_id FROM gateway.projects WHERE project_id = :project_id")
+_PROJECT = text(
+    "SELECT organization_id, partition FROM gateway.projects WHERE project_id = :project_id"
+)
 
 
 class MessageRetention:
@@ -23,7 +25,7 @@ class MessageRetention:
     Args:
         recall: Channel to recall.
         signer: Signs the token of the call.
-        database: Connections with the service role, for the organisation of the project.
+        database: Connections with the service role, for organisation and partition of the project.
     """
 
     def __init__(self, recall: grpc.aio.Channel, signer: TokenSigner, database: Database) -> None:
@@ -38,13 +40,22 @@ class MessageRetention:
             StrataError: The call to recall failed.
         """
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = await connection.execute(_ORGANIZATION, {"project_id": project_id})
-            organization_id: str | None = row.scalar_one_or_none()
-        if organization_id is None:
+            result = await connection.execute(_PROJECT, {"project_id": project_id})
+            row = result.one_or_none()
+        if row is None:
             return 0.0
         scopes = frozenset({Scope.READ.value})
-        token = self._signer.mint(organization_id, project_id, _PRINCIPAL, scopes)
-        caller = Caller(organization_id, project_id, _PRINCIPAL, scopes, token=token)
+        token = self._signer.mint(
+            row.organization_id, project_id, _PRINCIPAL, scopes, partition=row.partition
+        )
+        caller = Caller(
+            row.organization_id,
+            project_id,
+            _PRINCIPAL,
+            scopes,
+            token=token,
+            partition=row.partition,
+        )
         with use(RequestContext(caller=caller)):
             response = await self._stub.GetRetention(
                 message_pb.GetRetentionRequest(), timeout=_TIMEOUT_S

@@ -10,8 +10,8 @@ from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as pb_grpc
 from strata.gateway.auth import convert
 from strata.gateway.auth.domain import AdminStore, Authority, check_granted
-from strata.gateway.runs.domain.runs import RunStore, UsageSum
-from strata.gateway.schedules.domain import ScheduleStore
+from strata.gateway.runs.domain.runs import UsageSum
+from strata.gateway.runs_of_projects import RunsOfProjects
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.db import Page, decode_page_token, page_limit
@@ -29,38 +29,35 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
     Args:
         store: Projects and keys.
-        runs: For usage, and for the delayed runs of a revoked key.
-        schedules: For the schedules of a revoked key.
+        runs: For usage, and for delayed runs and schedules of a revoked key.
         clock: The time.
         version: Release of the server.
+        partitions: The partitions for new projects.
         on_revoked: Called with the id of a key that was revoked here.
-        cancel_run: Cancels a run, by the ids of project and run.
     """
 
     def __init__(
         self,
         store: AdminStore,
-        runs: RunStore,
-        schedules: ScheduleStore,
+        runs: RunsOfProjects,
         clock: Clock,
         *,
         version: str,
+        partitions: Sequence[str],
         on_revoked: Callable[[str], None],
-        cancel_run: Callable[[str, str], Awaitable[object]],
     ) -> None:
         self._store = store
         self._runs = runs
-        self._schedules = schedules
         self._clock = clock
         self._version = version
+        self._partitions = partitions
         self._on_revoked = on_revoked
-        self._cancel_run = cancel_run
 
     async def CreateOrganization(
         self, request: pb.CreateOrganizationRequest, context: Any
     ) -> pb.CreateOrganizationResponse:
         """Creates an organisation."""
-        organization = await self._store.create_organization(*convert.new_name(request))
+        organization = await self._store.create_organization(*convert.new_organization(request))
         return pb.CreateOrganizationResponse(organization=convert.organization_to_pb(organization))
 
     async def ListOrganizations(
@@ -117,9 +114,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.CreateProjectRequest, context: Any
     ) -> pb.CreateProjectResponse:
         """Creates a project."""
-        name, request_id = convert.new_name(request)
+        name, request_id = convert.new_project(request, self._partitions)
         organization = require_caller().organization_id
-        project = await self._store.create_project(organization, name, request_id)
+        project = await self._store.create_project(
+            organization, name, request_id, request.partition
+        )
         return pb.CreateProjectResponse(project=convert.project_to_pb(project))
 
     async def ListProjects(
@@ -171,14 +170,15 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
         key = await self._store.revoke_key(Authority.of(require_caller()), key_id)
         self._on_revoked(key_id)
+        own = await self._runs.of(key.project_id)
         if request.pause_schedules:
-            count = await self._schedules.pause_of_principal(key.project_id, key_id, KEY_REVOKED)
+            count = await own.schedules.pause_of_principal(key.project_id, key_id, KEY_REVOKED)
         else:
-            count = await self._schedules.count_of_principal(key.project_id, key_id)
-        delayed = await self._runs.delayed_of_principal(key.project_id, key_id)
+            count = await own.schedules.count_of_principal(key.project_id, key_id)
+        delayed = await own.runs.delayed_of_principal(key.project_id, key_id)
         if request.pause_schedules:
             for run_id in delayed:
-                await self._cancel_run(key.project_id, run_id)
+                await own.cancel_run(key.project_id, run_id)
         return pb.RevokeApiKeyResponse(
             api_key=convert.key_to_pb(key), schedule_count=count, delayed_run_count=len(delayed)
         )
@@ -200,7 +200,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
         await self._check_project(project_id)
-        total = await self._runs.usage(project_id, start, end, request.agent_id)
+        own = await self._runs.of(project_id)
+        total = await own.runs.usage(project_id, start, end, request.agent_id)
         return convert.usage_sum_to_pb(total)
 
     async def GetUsageSeries(
@@ -213,7 +214,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._check_project(project_id)
         sums: Sequence[UsageSum] = []
         if starts:
-            sums = await self._runs.usage_series(project_id, starts, end, request.agent_id)
+            own = await self._runs.of(project_id)
+            sums = await own.runs.usage_series(project_id, starts, end, request.agent_id)
         return convert.usage_series_to_pb(starts, end, sums)
 
     async def _check_project(self, project_id: str) -> None:
@@ -234,7 +236,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         )
         page = Page.cut(rows, limit, "project_usage", lambda project: (project.id,))
         ids = [project.id for project in page.rows]
-        sums = await self._runs.usage_of_projects(ids, start, end)
+        sums = await self._runs.usage(ids, start, end)
         return pb.ListProjectUsageResponse(
             projects=[
                 pb.ProjectUsage(

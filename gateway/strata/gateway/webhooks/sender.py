@@ -17,6 +17,7 @@ from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import DataLossError, StrataError
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.polling import keep_working
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
@@ -51,6 +52,7 @@ class WebhookSender:
         secrets: Decrypts the signing secrets.
         fetcher: Sends requests; it checks every address and follows no redirect of a POST.
         terms: Limits.
+        partition: The partition of the projects.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class WebhookSender:
         secrets: WebhookSecrets,
         fetcher: Fetcher,
         terms: SendTerms,
+        partition: str = DEFAULT_PARTITION,
     ) -> None:
+        self._partition = partition
         self._store = store
         self._runs = runs
         self._secrets = secrets
@@ -119,7 +123,7 @@ class WebhookSender:
         task.add_done_callback(finish)
 
     async def _send(self, project_id: str, delivery_id: str) -> None:
-        with use(RequestContext(Caller("", project_id, _PRINCIPAL))):
+        with use(RequestContext(Caller("", project_id, _PRINCIPAL, partition=self._partition))):
             await self._attempt(project_id, delivery_id)
 
     async def _attempt(self, project_id: str, delivery_id: str) -> None:

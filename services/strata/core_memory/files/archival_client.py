@@ -15,6 +15,7 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import new_id
+from strata.shared.partitions import DEFAULT_PARTITION
 
 PRINCIPAL = "core-memory-worker"
 _SCOPES = frozenset({"files"})
@@ -30,11 +31,18 @@ class ArchivalFileIndex:
     Args:
         channel: The channel to the archival service.
         signer: Signs the tokens of background work; None disables it.
+        partition: The partition of the projects whose files are indexed.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, signer: TokenSigner | None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        signer: TokenSigner | None,
+        partition: str = DEFAULT_PARTITION,
+    ) -> None:
         self._stub = pb_grpc.FileIndexServiceStub(channel)
         self._signer = signer
+        self._partition = partition
 
     async def index(
         self,
@@ -98,8 +106,9 @@ class ArchivalFileIndex:
     def _signed(self, project_id: str) -> Iterator[None]:
         if self._signer is None:
             raise UnavailableError("Semantic search of files is not set up.")
-        token = self._signer.mint("", project_id, PRINCIPAL, _SCOPES)
-        caller = Caller("", project_id, PRINCIPAL, _SCOPES, token=token)
+        partition = self._partition
+        token = self._signer.mint("", project_id, PRINCIPAL, _SCOPES, partition=partition)
+        caller = Caller("", project_id, PRINCIPAL, _SCOPES, token=token, partition=partition)
         with use(RequestContext(caller=caller, request_id=new_id("request"))):
             yield
 

@@ -70,7 +70,10 @@ async def open_indexes(
         ValueError: Indexing is enabled without a worker role.
     """
     if not settings.index_messages:
-        return Indexes(None, IndexAdmin(None, None, {}, allowed=settings.reindex_by_key))
+        admin = IndexAdmin(
+            None, None, {}, allowed=settings.reindex_by_key, partition=settings.partition
+        )
+        return Indexes(None, admin)
     if worker is None:
         raise ValueError("Indexing messages needs worker_database_url.")
     models = await open_models(settings, wiring.shared_resources, stack)

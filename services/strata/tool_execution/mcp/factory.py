@@ -63,6 +63,6 @@ async def open_mcp(
         idle_s=_IDLE_S,
         connections=settings.mcp_max_connections,
     )
-    manager = McpManager(store, box, transports, limits)
+    manager = McpManager(store, box, transports, limits, settings.partition)
     stack.push_async_callback(manager.close)
     return manager, transports, sign_ins

@@ -21,6 +21,7 @@ from strata.protocol.errors import DataLossError, FailedPreconditionError, Strat
 from strata.shared.context import Caller, RequestContext, current, current_project, use
 from strata.shared.fair_slots import share_of
 from strata.shared.logs import get_logger
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.redaction import Redactor
 from strata.shared.sandbox import RunStatus
 from strata.tool_execution.custom.secrets import SecretBox
@@ -94,15 +95,22 @@ class McpManager:
         box: Decrypts their secrets.
         transports: Opens connections to servers, as the operator allows.
         limits: Limits of sessions.
+        partition: The partition of the projects.
     """
 
     def __init__(
-        self, store: McpStore, box: SecretBox, transports: McpTransports, limits: ManagerLimits
+        self,
+        store: McpStore,
+        box: SecretBox,
+        transports: McpTransports,
+        limits: ManagerLimits,
+        partition: str = DEFAULT_PARTITION,
     ) -> None:
         self._store = store
         self._box = box
         self._transports = transports
         self._limits = limits
+        self._partition = partition
         self._entries: dict[Key, _Entry] = {}
         self._resyncs: dict[Key, asyncio.Task[None]] = {}
         self._contacts: dict[Key, asyncio.Task[None]] = {}
@@ -271,9 +279,13 @@ class McpManager:
     def _contact_done(self, key: Key, _: asyncio.Task[None]) -> None:
         self._contacts.pop(key, None)
 
+    def _context(self, project_id: str) -> RequestContext:
+        """Returns the context of work that no call waits for."""
+        return RequestContext(caller=Caller("", project_id, "mcp", partition=self._partition))
+
     async def _contact(self, key: Key) -> None:
         project, server_id = key
-        with use(RequestContext(caller=Caller("", project, "mcp"))):
+        with use(self._context(project)):
             try:
                 await self.refresh(server_id)
             except (ConnectError, StrataError) as error:
@@ -443,7 +455,7 @@ class McpManager:
 
     async def _resync(self, key: Key, connection: Connection) -> None:
         project, server_id = key
-        with use(RequestContext(caller=Caller("", project, "mcp"))):
+        with use(self._context(project)):
             while not connection.ended:
                 connection.stale = False
                 connectable: Connectable | None = None

@@ -289,6 +289,7 @@ class SignedInAuth(httpx2.Auth):
         sign_ins: Provides the tokens.
         project_id: Project of the server; requests are sent by tasks without a caller's context.
         tokens: Receives the current tokens by kind, so that they can be redacted in responses.
+        partition: The partition of the project.
 
     Attributes:
         failed: Whether no token could be obtained.
@@ -302,11 +303,13 @@ class SignedInAuth(httpx2.Auth):
         sign_ins: SignIns,
         project_id: str,
         tokens: MutableMapping[str, str],
+        partition: str,
     ) -> None:
         self._server = server
         self._sign_ins = sign_ins
         self._tokens = tokens
         self._project = project_id
+        self._partition = partition
         self._lock = asyncio.Lock()
         self.failed = False
 
@@ -327,7 +330,7 @@ class SignedInAuth(httpx2.Auth):
             yield request
 
     async def _token(self, request: httpx2.Request, refused: str = "") -> str:
-        context = RequestContext(caller=Caller("", self._project, "mcp"))
+        context = RequestContext(caller=Caller("", self._project, "mcp", partition=self._partition))
         try:
             # One refresh at a time, since each holds a database connection.
             async with self._lock:

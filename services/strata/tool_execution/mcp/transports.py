@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from strata.shared.context import current_project
+from strata.shared.context import current_project, require_caller
 from strata.shared.web.errors import FetchError
 from strata.shared.web.url_guard import Admission, parse_url
 from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
@@ -195,7 +195,9 @@ class McpTransports:
         self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
     ) -> ClientCredentialsAuth | SignedInAuth | None:
         if server.oauth is not None and self.sign_ins is not None:
-            return SignedInAuth(server, self.sign_ins, current_project(), tokens)
+            return SignedInAuth(
+                server, self.sign_ins, current_project(), tokens, require_caller().partition
+            )
         credentials = server.client_credentials
         if credentials is None:
             return None

@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -50,6 +51,7 @@ from strata.shared.db.policies import SHARED_SCHEMA, TENANT_SETTING, TENANT_TYPE
 from strata.shared.db.statement_spans import statement_span
 from strata.shared.db.statements import with_tenant
 from strata.shared.db.statistics import Statistics
+from strata.shared.partitions import ANY_PARTITION, DEFAULT_PARTITION, not_configured
 from strata.shared.telemetry import Histogram
 
 # Runs a statement on a cursor, with its parameters.
@@ -99,6 +101,8 @@ class Database:
         idle_timeout: Seconds after which the server closes an unused connection, which takes 5 MB
             there.
         waits: Observes how long each transaction and query waited for its connection, in seconds.
+        partition: The partition whose projects it holds, or `ANY_PARTITION`. A transaction of a
+            caller's own project is refused if that is on another one.
     """
 
     def __init__(
@@ -113,7 +117,9 @@ class Database:
         hung_timeout: float = 10.0,
         idle_timeout: float = 60.0,
         waits: Histogram | None = None,
+        partition: str = DEFAULT_PARTITION,
     ) -> None:
+        self._partition = partition
         self._waits = waits or Histogram()
         self._hung_ms = int(hung_timeout * 1000)
         # A pooler that keeps no prepared statements prepares and executes one for the same
@@ -141,6 +147,12 @@ class Database:
         )
         event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
         event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
+
+    def of_any_partition(self) -> Database:
+        """Returns this database, with the same connections, for tables that are of no partition."""
+        view = copy(self)
+        view._partition = ANY_PARTITION  # noqa: SLF001 - of the same class
+        return view
 
     @property
     def connections(self) -> int:
@@ -185,13 +197,15 @@ class Database:
 
         Raises:
             MissingTenantError: The context has no project.
+            FailedPreconditionError: The project of the call is on another partition
+                (``PARTITION_NOT_CONFIGURED``).
             UnavailableError: The database cannot be reached; nothing was committed, unless the
                 connection broke during the commit itself.
             AbortedError: A deadlock, or a serialization failure.
             DeadlineExceededError: A statement ran into its time limit.
             ResourceExhaustedError: No connection became free in time.
         """
-        tenant = _tenant(project_id)
+        tenant = self._tenant(project_id)
         begin = "BEGIN READ ONLY" if read_only or snapshot else "BEGIN"
         if snapshot:
             begin += ", ISOLATION LEVEL REPEATABLE READ"
@@ -239,7 +253,7 @@ class Database:
 
         Raises: as `transaction` does.
         """
-        tenant = _tenant(project_id)
+        tenant = self._tenant(project_id)
         name = "project_id" if "project_id" in values else "project"
         bound = {**values, name: tenant}
         if not self._may_run_alone:
@@ -289,6 +303,23 @@ class Database:
             async with self.system_transaction(read_only=True) as connection:
                 return (await connection.execute(statement, values)).all()
         return (await self._run_alone(statement, values, read_only=True)).all()
+
+    def _tenant(self, project_id: str | None) -> str:
+        """Returns the project that a transaction is bound to: by default that of the call."""
+        caller = context.current().caller
+        if (
+            caller is not None
+            and caller.partition != self._partition != ANY_PARTITION
+            and project_id in (None, caller.project_id)
+        ):
+            raise not_configured(caller.partition)
+        if project_id is None:
+            if caller is None:
+                raise MissingTenantError("a transaction needs a project")
+            project_id = caller.project_id
+        if not _PROJECT_ID.fullmatch(project_id):
+            raise MissingTenantError("a transaction needs a project with a valid id")
+        return project_id
 
     async def _run_alone(
         self,
@@ -488,17 +519,6 @@ def _keep_when_cancelled(failure: ExceptionContext) -> None:
     # SQLAlchemy would disconnect; we wait until the server ends the statement, and roll back.
     if isinstance(failure.original_exception, asyncio.CancelledError):
         failure.is_disconnect = False
-
-
-def _tenant(project_id: str | None) -> str:
-    if project_id is None:
-        caller = context.current().caller
-        if caller is None:
-            raise MissingTenantError("a transaction needs a project")
-        project_id = caller.project_id
-    if not _PROJECT_ID.fullmatch(project_id):
-        raise MissingTenantError("a transaction needs a project with a valid id")
-    return project_id
 
 
 def _engine(

@@ -21,7 +21,7 @@ _Role = Literal["service", "worker"]
 def open_database(
     settings: ServiceSettings, service: str, telemetry: Telemetry, stack: AsyncExitStack
 ) -> Database:
-    """Opens a database with the service role.
+    """Opens a database with the service role, of the partition that the settings are of.
 
     Args:
         settings: Settings of the service.
@@ -60,6 +60,7 @@ def _open(
         application_name=f"strata-{name.replace('_', '-')}",
         prepared_statements=settings.prepared_statements,
         waits=telemetry.histogram(DATABASE_WAIT_SECONDS, service=service, role=role),
+        partition=settings.partition,
     )
     stack.push_async_callback(database.close)
     telemetry.gauge(DATABASE_POOL_SIZE, service=service, role=role).set(pool_size)

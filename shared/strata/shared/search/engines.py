@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.search.embedding import CachingEmbedder, Embedder, EmbeddingModels, ModelInfo
 from strata.shared.search.embedding.base import (
     ENGLISH_DIM,
@@ -20,6 +21,7 @@ from strata.shared.search.fusion import FusionConfig
 from strata.shared.search.service_settings import EmbeddingEndpoint, SearchingServiceSettings
 from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.index import VectorIndex
+from strata.shared.search.vectors.partition import PartitionIndex
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
 from strata.shared.shared_resources import SharedResources
 
@@ -70,6 +72,8 @@ async def open_vectors(
 ) -> VectorIndex:
     """Returns the vector index, which connects at the first call.
 
+    Partitions other than the default one have collections of their own in the same engine.
+
     Args:
         settings: The service's settings.
         shared_resources: Resources of the process.
@@ -89,7 +93,10 @@ async def open_vectors(
         closing.push_async_callback(index.close)
         return index
 
-    return await shared_resources.share(("vectors", *address), make, stack)
+    index = await shared_resources.share(("vectors", *address), make, stack)
+    if settings.partition == DEFAULT_PARTITION:
+        return index
+    return PartitionIndex(index, settings.partition)
 
 
 def _endpoints(settings: SearchingServiceSettings) -> list[EmbeddingEndpoint]:

@@ -67,6 +67,11 @@ def index_upkeep(
     upgrade = SupersededModel(ledger, models, indexes)
     reindexer = Indexer([upgrade, driver], poll=INDEX_POLL_S * POLL_FACTOR, rarely_when_idle=True)
     admin = IndexAdmin(
-        ledger, models, indexes, allowed=settings.reindex_by_key, wake=reindexer.wake
+        ledger,
+        models,
+        indexes,
+        allowed=settings.reindex_by_key,
+        wake=reindexer.wake,
+        partition=settings.partition,
     )
     return IndexUpkeep(indexer, reindexer, admin)

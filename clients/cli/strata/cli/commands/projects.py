@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
@@ -33,10 +35,19 @@ def list_projects(
         )
 
     listed = connection.run_as_organization(read, organization_key)
+    several = len({project.partition for project in listed.projects}) > 1
     print_listing(
         listed,
-        ["name", "id", "created"],
-        [(project.name, project.id, when(project.create_time)) for project in listed.projects],
+        ["name", "id", "created", *(["partition"] if several else [])],
+        [
+            (
+                project.name,
+                project.id,
+                when(project.create_time),
+                *([project.partition] if several else []),
+            )
+            for project in listed.projects
+        ],
         empty="No projects. Create one with: strata projects create NAME",
         as_json=as_json,
     )
@@ -47,11 +58,21 @@ def list_projects(
 def create_project(
     connection: Connection,
     name: NameArgument,
+    partition: Annotated[
+        str,
+        typer.Option(
+            "--partition",
+            metavar="NAME",
+            help="Where to place its data, for good; by default the partition with the fewest "
+            "projects.",
+            show_default=False,
+        ),
+    ] = "",
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Create a project and print its id. It has no key yet: see strata keys create."""
-    request = pb.CreateProjectRequest(request_id=new_request_id(), name=name)
+    request = pb.CreateProjectRequest(request_id=new_request_id(), name=name, partition=partition)
 
     async def create(client: Client) -> pb.CreateProjectResponse:
         return await client.admin.CreateProject(request)

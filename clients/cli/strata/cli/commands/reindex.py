@@ -47,13 +47,22 @@ def reindex(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the new index serves.")
     ] = True,
+    partition: Annotated[
+        str,
+        typer.Option(
+            "--partition",
+            metavar="NAME",
+            help="The partition whose passages, files or messages are meant.",
+            show_default="default",
+        ),
+    ] = "",
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild an index while it serves, optionally with another embedding model.
 
-    All projects share the indexes passages, files and messages: rebuilding them needs an
-    organisation key with the scope installation.admin. An archive belongs to one project.
+    All projects of a partition share the indexes passages, files and messages: rebuilding them
+    needs an organisation key with the scope installation.admin. An archive belongs to one project.
 
     The new index is filled beside the old one, and serves after a check that it finds stored texts
     as well as the old one. Until it is finished, --rollback switches back. Interrupting this
@@ -63,7 +72,7 @@ def reindex(
         raise typer.BadParameter("choose one of --model, --status, --rollback and --finish")
 
     async def work(client: Client) -> pb.Reindex:
-        index = await index_of(client, what)
+        index = await index_of(client, what, partition)
         if status:
             return await index.latest()
         if rollback:

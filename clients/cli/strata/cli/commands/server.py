@@ -14,6 +14,7 @@ from strata.cli.settings import CliSettings
 from strata.client.settings import ClientSettings
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.logs import LogFormat, LogLevel
+from strata.shared.partitions import DEFAULT_PARTITION
 
 app = typer.Typer(add_completion=False)
 
@@ -156,16 +157,19 @@ def migrate(
 ) -> None:
     """Bring the schemas of all services in a PostgreSQL of your own up to date.
 
-    Strata does this itself for the database in its data folder. With --to, the schema of one
+    Strata does this itself for the database in its data folder. Further partitions are those of
+    STRATA_PARTITION_DATABASE_ADMIN_URLS. With --to, the schema of one
     service goes back to an earlier revision, for an earlier release; stop the service first.
     """
     if bool(service) != bool(to):
         raise UsageError("--service and --to belong together.")
     if to and check:
         raise UsageError("--check changes nothing, so it cannot be used with --to.")
-    admin_url = url or CliSettings().database_admin_url
+    settings = CliSettings()
+    admin_url = url or settings.database_admin_url
     if not admin_url:
         raise UsageError("No database: give --url, or set STRATA_DATABASE_ADMIN_URL.")
+    admin_urls = {DEFAULT_PARTITION: admin_url, **settings.partition_database_admin_urls}
     from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every service
         migrations_of,
         run_downgrade,
@@ -177,12 +181,16 @@ def migrate(
         migrations_of(service)
         question = f"Downgrade the schema of {service} to {to}? Rows of later tables are lost."
         confirm(question, yes=yes, otherwise="This destroys the rows of later tables.")
-        done = [run_downgrade(admin_url, service, to)]
+        done = run_downgrade(admin_urls, service, to)
     else:
-        done = run_migrate(admin_url, check_only=check)
+        done = run_migrate(admin_urls, check_only=check)
+    several = len(admin_urls) > 1
     print_table(
-        ["service", "before", "now"],
-        [(change.service, change.before, change.after) for change in done],
+        [*(["partition"] if several else []), "service", "before", "now"],
+        [
+            (*([change.partition] if several else []), change.service, change.before, change.after)
+            for change in done
+        ],
         empty="",
     )
 

@@ -44,6 +44,7 @@ from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import get_logger
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import Telemetry
 
@@ -86,6 +87,7 @@ class Dispatcher:
         on_not_found: Called with project and agent if agent_loop does not find the agent.
         on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
         telemetry: Gets the metrics and the spans of runs; None for none.
+        partition: The partition of the projects whose runs it executes.
     """
 
     def __init__(
@@ -101,7 +103,9 @@ class Dispatcher:
         on_not_found: Callable[[str, str], None] | None = None,
         on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
         telemetry: Telemetry | None = None,
+        partition: str = DEFAULT_PARTITION,
     ) -> None:
+        self._partition = partition
         self._store = store
         self._hub = hub
         self._turns = turns
@@ -531,6 +535,7 @@ class Dispatcher:
             principal.scopes,
             run_id=run.id,
             ttl=timedelta(seconds=max(dispatch.remaining_s, 0.0) + _TOKEN_MARGIN_S),
+            partition=self._partition,
         )
         caller = Caller(
             principal.organization_id,
@@ -539,6 +544,7 @@ class Dispatcher:
             principal.scopes,
             run.id,
             token,
+            self._partition,
         )
         context = RequestContext(caller=caller, request_id=run.id)
         return self._traces.context(dispatch, context)

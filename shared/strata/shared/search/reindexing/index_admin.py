@@ -15,6 +15,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.convert.enums import EnumTable
 from strata.shared.idempotency.keys import check_request_id
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.indexing.generations import Routes, Serving
 from strata.shared.search.indexing.indexer import IndexLag
@@ -57,6 +58,7 @@ class IndexAdmin:
         indexes: The indexes by their name on the wire.
         allowed: Whether API keys may use these methods.
         wake: Wakes the reindexer.
+        partition: The partition whose indexes they are.
     """
 
     def __init__(
@@ -67,12 +69,26 @@ class IndexAdmin:
         *,
         allowed: bool = True,
         wake: Callable[[], None] = lambda: None,
+        partition: str = DEFAULT_PARTITION,
     ) -> None:
+        self._partition = partition
         self._ledger = ledger
         self._models = models
         self._indexes = indexes
         self._allowed = allowed
         self._wake = wake
+
+    def check_partition(self, partition: str) -> None:
+        """Checks that a request means these indexes; an empty partition means the default one.
+
+        Raises:
+            InvalidArgumentError: There is no such partition.
+        """
+        if (partition or DEFAULT_PARTITION) != self._partition:
+            raise InvalidArgumentError(
+                "This service has no such partition.",
+                violations=[FieldViolation("partition", "must be one of this installation")],
+            )
 
     async def state(self, name: str) -> pb.IndexState:
         """Returns the serving generation, the backlog and the latest rebuild.

@@ -22,12 +22,14 @@ class IndexServicer:
 
     async def GetIndex(self, request: pb.GetIndexRequest, context: Context) -> pb.GetIndexResponse:
         """Returns the serving generation, its lag and a running rebuild."""
+        self._admin.check_partition(request.partition)
         return pb.GetIndexResponse(index=await self._admin.state(request.collection))
 
     async def StartReindex(
         self, request: pb.StartReindexRequest, context: Context
     ) -> pb.StartReindexResponse:
         """Starts the rebuild of an index."""
+        self._admin.check_partition(request.partition)
         job = await self._admin.start(
             request.collection, request.embedding_model, request.request_id
         )
@@ -37,10 +39,12 @@ class IndexServicer:
         self, request: pb.FinishReindexRequest, context: Context
     ) -> pb.FinishReindexResponse:
         """Deletes the replaced generation."""
+        self._admin.check_partition(request.partition)
         return pb.FinishReindexResponse(reindex=await self._admin.finish(request.collection))
 
     async def RollBackReindex(
         self, request: pb.RollBackReindexRequest, context: Context
     ) -> pb.RollBackReindexResponse:
         """Switches back to the replaced generation."""
+        self._admin.check_partition(request.partition)
         return pb.RollBackReindexResponse(reindex=await self._admin.roll_back(request.collection))

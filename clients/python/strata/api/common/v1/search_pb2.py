@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!strata/api/common/v1/search.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x01\n\tRelevance\x12\x13\n\x0bsearch_mode\x18\x01 \x01(\t\x12\x11\n\trrf_score\x18\x02 \x01(\x01\x12\x18\n\x0bvector_rank\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\x08\x66ts_rank\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x12\x19\n\x0crerank_score\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0brerank_rank\x18\x07 \x01(\x05H\x03\x88\x01\x01\x42\x0e\n\x0c_vector_rankB\x0b\n\t_fts_rankB\x0f\n\r_rerank_scoreB\x0e\n\x0c_rerank_rank\"\x80\x01\n\x10PossiblyOutdated\x12\x10\n\x08newer_id\x18\x01 \x01(\t\x12.\n\nnewer_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tstatement\x18\x03 \x01(\t\x12\x17\n\x0fnewer_statement\x18\x04 \x01(\t\">\n\tExclusion\x12\x11\n\tcondition\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x65st_id\x18\x03 \x01(\t\"}\n\x0eTimeExpression\x12\r\n\x05words\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"i\n\tReranking\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x02 \x01(\x05\x12\x34\n\x07outcome\x18\x03 \x01(\x0e\x32#.strata.api.common.v1.RerankOutcome\"\xdf\x02\n\x07Reindex\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\x12\x31\n\x05phase\x18\x04 \x01(\x0e\x32\".strata.api.common.v1.ReindexPhase\x12\x11\n\told_model\x18\x05 \x01(\t\x12\x11\n\tnew_model\x18\x06 \x01(\t\x12\r\n\x05total\x18\x07 \x01(\x03\x12\x0c\n\x04\x64one\x18\x08 \x01(\x03\x12\x0f\n\x07\x63hecked\x18\t \x01(\x05\x12\x14\n\x0c\x66ound_by_old\x18\n \x01(\x05\x12\x14\n\x0c\x66ound_by_new\x18\x0b \x01(\x05\x12\x0c\n\x04note\x18\x0c \x01(\t\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nphase_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe8\x01\n\nIndexState\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x02 \x01(\t\x12\x15\n\rembedding_dim\x18\x03 \x01(\x05\x12\x12\n\nnormalized\x18\x04 \x01(\x08\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0f\n\x07waiting\x18\x06 \x01(\x03\x12\x13\n\x0blag_seconds\x18\x07 \x01(\x01\x12\x18\n\x10\x65mbedding_models\x18\x08 \x03(\t\x12.\n\x07reindex\x18\t \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"%\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"V\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"*\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\",\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex*\x83\x01\n\rRerankOutcome\x12\x1e\n\x1aRERANK_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13RERANK_OUTCOME_DONE\x10\x01\x12\x1e\n\x1aRERANK_OUTCOME_OUT_OF_TIME\x10\x02\x12\x19\n\x15RERANK_OUTCOME_FAILED\x10\x03*\xf3\x01\n\x0cReindexPhase\x12\x1d\n\x19REINDEX_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REINDEX_PHASE_BUILDING\x10\x01\x12\x1a\n\x16REINDEX_PHASE_CHECKING\x10\x02\x12\x1a\n\x16REINDEX_PHASE_SWITCHED\x10\x03\x12\x1a\n\x16REINDEX_PHASE_FINISHED\x10\x04\x12\x1d\n\x19REINDEX_PHASE_ROLLED_BACK\x10\x05\x12\x18\n\x14REINDEX_PHASE_FAILED\x10\x06\x12\x1b\n\x17REINDEX_PHASE_CANCELLED\x10\x07\x42W\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!strata/api/common/v1/search.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x01\n\tRelevance\x12\x13\n\x0bsearch_mode\x18\x01 \x01(\t\x12\x11\n\trrf_score\x18\x02 \x01(\x01\x12\x18\n\x0bvector_rank\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\x08\x66ts_rank\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x12\x19\n\x0crerank_score\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0brerank_rank\x18\x07 \x01(\x05H\x03\x88\x01\x01\x42\x0e\n\x0c_vector_rankB\x0b\n\t_fts_rankB\x0f\n\r_rerank_scoreB\x0e\n\x0c_rerank_rank\"\x80\x01\n\x10PossiblyOutdated\x12\x10\n\x08newer_id\x18\x01 \x01(\t\x12.\n\nnewer_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tstatement\x18\x03 \x01(\t\x12\x17\n\x0fnewer_statement\x18\x04 \x01(\t\">\n\tExclusion\x12\x11\n\tcondition\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0f\n\x07\x62\x65st_id\x18\x03 \x01(\t\"}\n\x0eTimeExpression\x12\r\n\x05words\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"i\n\tReranking\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x61ndidate_count\x18\x02 \x01(\x05\x12\x34\n\x07outcome\x18\x03 \x01(\x0e\x32#.strata.api.common.v1.RerankOutcome\"\xdf\x02\n\x07Reindex\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x12\n\narchive_id\x18\x03 \x01(\t\x12\x31\n\x05phase\x18\x04 \x01(\x0e\x32\".strata.api.common.v1.ReindexPhase\x12\x11\n\told_model\x18\x05 \x01(\t\x12\x11\n\tnew_model\x18\x06 \x01(\t\x12\r\n\x05total\x18\x07 \x01(\x03\x12\x0c\n\x04\x64one\x18\x08 \x01(\x03\x12\x0f\n\x07\x63hecked\x18\t \x01(\x05\x12\x14\n\x0c\x66ound_by_old\x18\n \x01(\x05\x12\x14\n\x0c\x66ound_by_new\x18\x0b \x01(\x05\x12\x0c\n\x04note\x18\x0c \x01(\t\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nphase_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xe8\x01\n\nIndexState\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x02 \x01(\t\x12\x15\n\rembedding_dim\x18\x03 \x01(\x05\x12\x12\n\nnormalized\x18\x04 \x01(\x08\x12\x12\n\ngeneration\x18\x05 \x01(\t\x12\x0f\n\x07waiting\x18\x06 \x01(\x03\x12\x13\n\x0blag_seconds\x18\x07 \x01(\x01\x12\x18\n\x10\x65mbedding_models\x18\x08 \x03(\t\x12.\n\x07reindex\x18\t \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"8\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"i\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"=\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"?\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex*\x83\x01\n\rRerankOutcome\x12\x1e\n\x1aRERANK_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13RERANK_OUTCOME_DONE\x10\x01\x12\x1e\n\x1aRERANK_OUTCOME_OUT_OF_TIME\x10\x02\x12\x19\n\x15RERANK_OUTCOME_FAILED\x10\x03*\xf3\x01\n\x0cReindexPhase\x12\x1d\n\x19REINDEX_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REINDEX_PHASE_BUILDING\x10\x01\x12\x1a\n\x16REINDEX_PHASE_CHECKING\x10\x02\x12\x1a\n\x16REINDEX_PHASE_SWITCHED\x10\x03\x12\x1a\n\x16REINDEX_PHASE_FINISHED\x10\x04\x12\x1d\n\x19REINDEX_PHASE_ROLLED_BACK\x10\x05\x12\x18\n\x14REINDEX_PHASE_FAILED\x10\x06\x12\x1b\n\x17REINDEX_PHASE_CANCELLED\x10\x07\x42W\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.common.v1.search
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.common.v1P\001Z&strata.internal/api/common/v1;commonv1\252\002\024Strata.Api.Common.V1'
-  _globals['_RERANKOUTCOME']._serialized_start=1856
-  _globals['_RERANKOUTCOME']._serialized_end=1987
-  _globals['_REINDEXPHASE']._serialized_start=1990
-  _globals['_REINDEXPHASE']._serialized_end=2233
+  _globals['_RERANKOUTCOME']._serialized_start=1932
+  _globals['_RERANKOUTCOME']._serialized_end=2063
+  _globals['_REINDEXPHASE']._serialized_start=2066
+  _globals['_REINDEXPHASE']._serialized_end=2309
   _globals['_RELEVANCE']._serialized_start=93
   _globals['_RELEVANCE']._serialized_end=329
   _globals['_POSSIBLYOUTDATED']._serialized_start=332
@@ -52,19 +52,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INDEXSTATE']._serialized_start=1115
   _globals['_INDEXSTATE']._serialized_end=1347
   _globals['_GETINDEXREQUEST']._serialized_start=1349
-  _globals['_GETINDEXREQUEST']._serialized_end=1386
-  _globals['_GETINDEXRESPONSE']._serialized_start=1388
-  _globals['_GETINDEXRESPONSE']._serialized_end=1455
-  _globals['_STARTREINDEXREQUEST']._serialized_start=1457
-  _globals['_STARTREINDEXREQUEST']._serialized_end=1543
-  _globals['_STARTREINDEXRESPONSE']._serialized_start=1545
-  _globals['_STARTREINDEXRESPONSE']._serialized_end=1615
-  _globals['_FINISHREINDEXREQUEST']._serialized_start=1617
-  _globals['_FINISHREINDEXREQUEST']._serialized_end=1659
-  _globals['_FINISHREINDEXRESPONSE']._serialized_start=1661
-  _globals['_FINISHREINDEXRESPONSE']._serialized_end=1732
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=1734
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=1778
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=1780
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=1853
+  _globals['_GETINDEXREQUEST']._serialized_end=1405
+  _globals['_GETINDEXRESPONSE']._serialized_start=1407
+  _globals['_GETINDEXRESPONSE']._serialized_end=1474
+  _globals['_STARTREINDEXREQUEST']._serialized_start=1476
+  _globals['_STARTREINDEXREQUEST']._serialized_end=1581
+  _globals['_STARTREINDEXRESPONSE']._serialized_start=1583
+  _globals['_STARTREINDEXRESPONSE']._serialized_end=1653
+  _globals['_FINISHREINDEXREQUEST']._serialized_start=1655
+  _globals['_FINISHREINDEXREQUEST']._serialized_end=1716
+  _globals['_FINISHREINDEXRESPONSE']._serialized_start=1718
+  _globals['_FINISHREINDEXRESPONSE']._serialized_end=1789
+  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=1791
+  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=1854
+  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=1856
+  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=1929
 # @@protoc_insertion_point(module_scope)

@@ -439,16 +439,20 @@ class GetIndexRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Which: "messages" of recall, "passages" or "files" of archival memory."""
+    partition: _builtins.str
+    """The partition whose index is meant; empty means "default". Each partition has its own indexes."""
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,22 +491,26 @@ class StartReindexRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     COLLECTION_FIELD_NUMBER: _builtins.int
     EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     collection: _builtins.str
     """Which index; see GetIndexRequest."""
     embedding_model: _builtins.str
     """New embedding model; empty keeps the present one."""
+    partition: _builtins.str
+    """The partition; see GetIndexRequest."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         collection: _builtins.str = ...,
         embedding_model: _builtins.str = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "embedding_model", b"embedding_model", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "embedding_model", b"embedding_model", "partition", b"partition", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -539,16 +547,20 @@ class FinishReindexRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Which index; see GetIndexRequest."""
+    partition: _builtins.str
+    """The partition; see GetIndexRequest."""
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -585,16 +597,20 @@ class RollBackReindexRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Which index; see GetIndexRequest."""
+    partition: _builtins.str
+    """The partition; see GetIndexRequest."""
     def __init__(
         self,
         *,
         collection: _builtins.str = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

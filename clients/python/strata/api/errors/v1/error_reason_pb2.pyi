@@ -208,6 +208,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
     it received is not stored any more.
     """
+    ERROR_REASON_PARTITION_NOT_CONFIGURED: _ErrorReason.ValueType  # 160
+    """FAILED_PRECONDITION: the project is on a partition for which a service has no database.
+    Metadata: "partition".
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its gRPC status. The name of the value, without the
@@ -401,5 +405,9 @@ still returns how it ended.
 ERROR_REASON_RUN_NOT_RECORDABLE: ErrorReason.ValueType  # 150
 """FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
 it received is not stored any more.
+"""
+ERROR_REASON_PARTITION_NOT_CONFIGURED: ErrorReason.ValueType  # 160
+"""FAILED_PRECONDITION: the project is on a partition for which a service has no database.
+Metadata: "partition".
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -61,12 +61,17 @@ class Project(_message.Message):
     ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "project-" and a UUID."""
     organization_id: _builtins.str
     """The organisation."""
     name: _builtins.str
     """Name, unique in the organisation."""
+    partition: _builtins.str
+    """The partition that has its data, "default" if the installation has only one. It never
+    changes.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -78,10 +83,11 @@ class Project(_message.Message):
         organization_id: _builtins.str = ...,
         name: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "id", b"id", "name", b"name", "organization_id", b"organization_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "id", b"id", "name", b"name", "organization_id", b"organization_id", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -438,19 +444,25 @@ class CreateProjectRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     name: _builtins.str
     """Name."""
+    partition: _builtins.str
+    """The partition to place it on, one of those that the operator has opened for new projects.
+    Empty means the one of these with the fewest projects.
+    """
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         name: _builtins.str = ...,
+        partition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partition", b"partition", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

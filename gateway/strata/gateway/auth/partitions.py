@@ -1,0 +1,49 @@
+"""Finds the partition of a project for calls that the gateway makes of its own."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from strata.shared.db import Database
+from strata.shared.partitions import DEFAULT_PARTITION
+
+# Of each about 200 bytes.
+_MOST_KNOWN = 100_000
+_PARTITION = text("SELECT partition FROM gateway.projects WHERE project_id = :project")
+
+
+class ProjectPartitions:
+    """The partitions of projects, kept in memory, because that of a project never changes.
+
+    Args:
+        database: Connections with the service role.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, str] = {}
+
+    def note(self, project_id: str, partition: str) -> None:
+        """Keeps the partition of a project that was read elsewhere."""
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[project_id] = partition
+
+    async def of(self, project_id: str) -> str:
+        """Returns the partition of a project; the default one if there is no such project.
+
+        Raises:
+            UnavailableError: The database cannot be reached.
+        """
+        known = self._known.get(project_id)
+        if known is not None:
+            return known
+        values = {"project": project_id}
+        result = await self._database.execute(
+            _PARTITION, values, project_id=project_id, read_only=True
+        )
+        partition: str | None = result.scalar_one_or_none()
+        if partition is None:
+            return DEFAULT_PARTITION
+        self.note(project_id, partition)
+        return partition
