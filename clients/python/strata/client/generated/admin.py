@@ -135,7 +135,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         return response.organization_key
 
     async def create_project(
-        self, *, name: str = "", request_id: str = ""
+        self, *, name: str = "", partition: str = "", request_id: str = ""
     ) -> admin_service_pb2.Project:
         """Creates a project in the caller's organisation.
 
@@ -143,10 +143,12 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 
         Args:
             name: Name.
+            partition: The partition to place it on, one of those that the operator has opened for
+                new projects. Empty means the one of these with the fewest projects.
             request_id: Same id, same answer.
         """
         request = admin_service_pb2.CreateProjectRequest(
-            name=name, request_id=request_id or new_request_id()
+            name=name, partition=partition, request_id=request_id or new_request_id()
         )
         response = await self.CreateProject(request)
         return response.project
@@ -271,6 +273,39 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         )
         return await self.GetUsage(request)
 
+    async def get_usage_series(
+        self,
+        *,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        agent_id: AgentReference = "",
+        project_id: str | admin_service_pb2.Project = "",
+        bucket_seconds: int = 0,
+    ) -> admin_service_pb2.GetUsageSeriesResponse:
+        """Sums runs and tokens of a project for each part of a time range.
+
+        The parts, called buckets, are of one length. They are counted in UTC from Monday, 5 January
+        1970: buckets of an hour or a day begin with the hours and days of UTC, those of a week on
+        Mondays. Keys as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
+
+        Args:
+            start_time: From this time; unset means 30 days ago.
+            end_time: Before this time; unset means now.
+            agent_id: Only this agent.
+            project_id: The project; empty means the caller's, which an organisation key does not
+                have.
+            bucket_seconds: Length of a bucket: 0 means 86,400, a day; from 60 to 31,622,400. The
+                range must not have more than 1,000 buckets.
+        """
+        request = admin_service_pb2.GetUsageSeriesRequest(
+            start_time=time_of(start_time, "start_time"),
+            end_time=time_of(end_time, "end_time"),
+            agent_id=await agent_id_of(self.channel, agent_id),
+            project_id=id_of(project_id),
+            bucket_seconds=bucket_seconds,
+        )
+        return await self.GetUsageSeries(request)
+
     async def list_project_usage(
         self, *, start_time: Time | None = None, end_time: Time | None = None, page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.ProjectUsage, None]:
@@ -357,6 +392,7 @@ class SyncAdminCalls(OnThread[AdminCalls], admin_service_pb2_grpc.AdminServiceSt
     revoke_api_key = returning(AdminCalls.revoke_api_key)
     who_am_i = returning(AdminCalls.who_am_i)
     get_usage = returning(AdminCalls.get_usage)
+    get_usage_series = returning(AdminCalls.get_usage_series)
     list_project_usage = iterating(AdminCalls.list_project_usage)
     list_audit_events = iterating(AdminCalls.list_audit_events)
     erase_subject = returning(AdminCalls.erase_subject)

@@ -9,7 +9,7 @@ from grpc import aio
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, response_format_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2
-from strata.client.calls.agents import AgentLookup, AgentReference, agent_id_of
+from strata.client.calls.agents import AgentLookup, AgentReference, agent_id_of, agent_ids_of
 from strata.client.calls.arguments import (
     Blocks,
     Messages,
@@ -25,7 +25,7 @@ from strata.client.calls.arguments import (
 )
 from strata.client.calls.on_thread import LoopThread, OnThread, iterating, returning
 from strata.client.calls.pages import pages
-from strata.client.generated.enums import AgentTypeName
+from strata.client.generated.enums import AgentTypeName, CompactionTriggerName
 from strata.client.services import new_request_id
 
 
@@ -172,7 +172,13 @@ class AgentCalls(AgentLookup):
         return response.agent
 
     async def list(
-        self, *, tags: Iterable[str] = (), name_contains: str = "", page_size: int = 0
+        self,
+        *,
+        tags: Iterable[str] = (),
+        name_contains: str = "",
+        page_size: int = 0,
+        agent_ids: Iterable[AgentReference] = (),
+        names_only: bool = False,
     ) -> AsyncGenerator[agent_service_pb2.Agent, None]:
         """Lists agents by id.
 
@@ -182,9 +188,16 @@ class AgentCalls(AgentLookup):
             tags: Only agents with all these tags.
             name_contains: Only agents whose name contains this text.
             page_size: Agents to return: 0 means 50, at most 500.
+            agent_ids: Only the agents with these ids, at most 500; empty means all. Ids of no agent
+                of the project are left out.
+            names_only: True to return only the id and the name of each agent.
         """
         request = agent_service_pb2.ListAgentsRequest(
-            tags=texts_of(tags, "tags"), name_contains=name_contains, page_size=page_size
+            tags=texts_of(tags, "tags"),
+            name_contains=name_contains,
+            page_size=page_size,
+            agent_ids=await agent_ids_of(self.channel, agent_ids, "agent_ids"),
+            names_only=names_only,
         )
         async for page in pages(self.ListAgents, request):
             for item in page.agents:
@@ -426,6 +439,36 @@ class AgentCalls(AgentLookup):
         )
         return await self.GetContextWindow(request)
 
+    async def preview_compaction(
+        self,
+        agent_id: AgentReference,
+        *,
+        conversation_id: str | agent_service_pb2.Conversation = "",
+        compaction: agent_service_pb2.CompactionSettings | None = None,
+        trigger: CompactionTriggerName
+        | agent_service_pb2.CompactionTrigger.ValueType
+        | None = None,
+    ) -> agent_service_pb2.PreviewCompactionResponse:
+        """Shows which messages a compaction would take out of the window now and which stay, by the
+        rule of the compaction itself.
+
+        Nothing is changed and no model is asked. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND).
+
+        Args:
+            agent_id: The agent.
+            conversation_id: The conversation; empty means the default one.
+            compaction: For this preview: fields that are set stand for those of the agent.
+            trigger: What compacts; unset means CompactConversation.
+        """
+        request = agent_service_pb2.PreviewCompactionRequest(
+            agent_id=await agent_id_of(self.channel, agent_id),
+            conversation_id=id_of(conversation_id),
+            compaction=compaction,
+            trigger=enum_of(agent_service_pb2.CompactionTrigger, trigger, "trigger"),
+        )
+        return await self.PreviewCompaction(request)
+
     async def compact_conversation(
         self,
         agent_id: AgentReference,
@@ -502,6 +545,7 @@ class SyncAgentCalls(OnThread[AgentCalls], agent_service_pb2_grpc.AgentServiceSt
     list_conversations = iterating(AgentCalls.list_conversations)
     fork_conversation = returning(AgentCalls.fork_conversation)
     get_context_window = returning(AgentCalls.get_context_window)
+    preview_compaction = returning(AgentCalls.preview_compaction)
     compact_conversation = returning(AgentCalls.compact_conversation)
     export = iterating(AgentCalls.export)
     get = returning(AgentCalls.get)

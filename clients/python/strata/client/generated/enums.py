@@ -13,6 +13,7 @@ AgentTypeName: TypeAlias = Literal[
     "voice_sleeptime",
     "split_thread",
 ]
+CompactionTriggerName: TypeAlias = Literal["request", "next_turn"]
 DeliveryStateName: TypeAlias = Literal["pending", "delivered", "failed"]
 ListOrderName: TypeAlias = Literal["oldest_first", "newest_first"]
 ManagerTypeName: TypeAlias = Literal[

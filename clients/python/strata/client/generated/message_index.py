@@ -23,20 +23,27 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         super().__init__(channel)
         self.channel = channel
 
-    async def get(self, *, collection: str = "") -> search_pb2.IndexState:
+    async def get(self, *, collection: str = "", partition: str = "") -> search_pb2.IndexState:
         """Returns what serves, what waits for it, and the newest rebuild.
 
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
 
         Args:
             collection: Which: "messages" of recall, "passages" or "files" of archival memory.
+            partition: The partition whose index is meant; empty means "default". Each partition has
+                its own indexes.
         """
-        request = search_pb2.GetIndexRequest(collection=collection)
+        request = search_pb2.GetIndexRequest(collection=collection, partition=partition)
         response = await self.GetIndex(request)
         return response.index
 
     async def start_reindex(
-        self, *, collection: str = "", embedding_model: str = "", request_id: str = ""
+        self,
+        *,
+        collection: str = "",
+        embedding_model: str = "",
+        partition: str = "",
+        request_id: str = "",
     ) -> search_pb2.Reindex:
         """Begins to rebuild an index, with another embedding model if one is named: a new
         collection is filled beside the old one, and serves when a check has shown that it finds
@@ -48,17 +55,21 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         Args:
             collection: Which index; see GetIndexRequest.
             embedding_model: New embedding model; empty keeps the present one.
+            partition: The partition; see GetIndexRequest.
             request_id: Same id, same answer.
         """
         request = search_pb2.StartReindexRequest(
             collection=collection,
             embedding_model=embedding_model,
+            partition=partition,
             request_id=request_id or new_request_id(),
         )
         response = await self.StartReindex(request)
         return response.reindex
 
-    async def finish_reindex(self, *, collection: str = "") -> search_pb2.Reindex:
+    async def finish_reindex(
+        self, *, collection: str = "", partition: str = ""
+    ) -> search_pb2.Reindex:
         """Drops the old collection of a rebuild that serves, before the grace is over.
 
         NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is
@@ -66,12 +77,15 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
 
         Args:
             collection: Which index; see GetIndexRequest.
+            partition: The partition; see GetIndexRequest.
         """
-        request = search_pb2.FinishReindexRequest(collection=collection)
+        request = search_pb2.FinishReindexRequest(collection=collection, partition=partition)
         response = await self.FinishReindex(request)
         return response.reindex
 
-    async def roll_back_reindex(self, *, collection: str = "") -> search_pb2.Reindex:
+    async def roll_back_reindex(
+        self, *, collection: str = "", partition: str = ""
+    ) -> search_pb2.Reindex:
         """Lets the old collection serve again, or calls off a rebuild that does not serve yet.
 
         NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over;
@@ -79,8 +93,9 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
 
         Args:
             collection: Which index; see GetIndexRequest.
+            partition: The partition; see GetIndexRequest.
         """
-        request = search_pb2.RollBackReindexRequest(collection=collection)
+        request = search_pb2.RollBackReindexRequest(collection=collection, partition=partition)
         response = await self.RollBackReindex(request)
         return response.reindex
 

@@ -9,7 +9,7 @@ from grpc import aio
 from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2
 from strata.api.common.v1 import response_format_pb2
 from strata.api.gateway.v1 import run_service_pb2, run_service_pb2_grpc
-from strata.client.calls.agents import AgentReference, agent_id_of
+from strata.client.calls.agents import AgentReference, agent_id_of, agent_ids_of
 from strata.client.calls.arguments import (
     Messages,
     Time,
@@ -245,16 +245,19 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         return response.run
 
     async def get_memory_status(
-        self, agent_id: AgentReference
+        self, agent_id: AgentReference, *, agent_ids: Iterable[AgentReference] = ()
     ) -> Sequence[run_service_pb2.MemoryStatus]:
-        """Returns how far the memory agent of an agent has read its conversations, and what its
-        runs failed with; also by the id of the memory agent.
+        """Returns how far the memory agents of agents have read their conversations, and what their
+        runs failed with; also by the ids of the memory agents.
 
         Args:
             agent_id: The agent whose memory is tended, or its memory agent.
+            agent_ids: Several of them in one call, at most 100, in place of agent_id. Ids of no
+                agent of the project are left out.
         """
         request = run_service_pb2.GetMemoryStatusRequest(
-            agent_id=await agent_id_of(self.channel, agent_id)
+            agent_id=await agent_id_of(self.channel, agent_id),
+            agent_ids=await agent_ids_of(self.channel, agent_ids, "agent_ids"),
         )
         response = await self.GetMemoryStatus(request)
         return response.conversations
