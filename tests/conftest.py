@@ -30,6 +30,7 @@ from shapes import mark_other_shapes
 from strata.shared.db import Database
 from strata.shared.gc_freeze import freeze_long_lived
 from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.shared.partitions import DEFAULT_PARTITION
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -106,11 +107,16 @@ class Databases:
         """Returns the URL of a database for the superuser."""
         return self._postgres.url(database=database)
 
-    async def of(self, service: ServiceMigrations) -> ServiceDatabase:
-        """Returns a new database with the service's schema; the migration itself runs once."""
+    async def of(
+        self, service: ServiceMigrations, partition: str = DEFAULT_PARTITION
+    ) -> ServiceDatabase:
+        """Returns a new database with the service's schema; the migration itself runs once.
+
+        Of one `Databases`, all databases of a service are of the same partition.
+        """
         if service.package not in self._templates:
             template = await self.create()
-            await service.upgrade(self.url(template), self.passwords)
+            await service.upgrade(self.url(template), self.passwords, partition)
             self._templates[service.package] = template
         name = await self.create(self._templates[service.package])
         return ServiceDatabase(

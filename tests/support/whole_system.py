@@ -368,7 +368,7 @@ class _Builder:
         builder = cls(urls, vectors, model)
         for name, further in partitions.items():
             builder.partition_urls[name] = {
-                spec.name: await further.of(spec.migrations) for spec in SERVICES
+                spec.name: await further.of(spec.migrations, name) for spec in SERVICES
             }
         return builder
 

@@ -203,7 +203,7 @@ async def _open_partitions(
 ) -> dict[str, _Partition]:
     opened = {}
     for name, own in settings_by_partition(settings).items():
-        await MIGRATIONS.check(own.database_url)
+        await MIGRATIONS.check(own.database_url, name)
         several = len(settings.partitions) > 1
         telemetry = wiring.telemetry.of_partition(name) if several else wiring.telemetry
         database = open_database(own, NAME, telemetry, stack)

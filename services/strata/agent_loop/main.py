@@ -61,7 +61,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
 
 async def _build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service for one partition."""
-    await MIGRATIONS.check(settings.database_url)
+    await MIGRATIONS.check(settings.database_url, settings.partition)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     factory = await stack.enter_async_context(
         ModelFactory(telemetry=wiring.telemetry, slow_s=settings.slow_model_call_s)

@@ -71,7 +71,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
 
 async def _build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service for one partition."""
-    await MIGRATIONS.check(settings.database_url)
+    await MIGRATIONS.check(settings.database_url, settings.partition)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     worker = open_worker_database(settings, NAME, wiring.telemetry, stack, pool_size=_WORKER_POOL)
     indexes = await open_indexes(settings, wiring, stack, database, worker)

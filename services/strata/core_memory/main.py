@@ -64,7 +64,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
 
 async def _build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service for one partition."""
-    await MIGRATIONS.check(settings.database_url)
+    await MIGRATIONS.check(settings.database_url, settings.partition)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresBlockStore(database)
     memory = CoreMemory(store, wiring.clock)

@@ -57,7 +57,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
 
 async def _build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service for one partition."""
-    await MIGRATIONS.check(settings.database_url)
+    await MIGRATIONS.check(settings.database_url, settings.partition)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     worker = None
     if settings.worker_database_url:

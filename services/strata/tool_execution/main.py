@@ -73,7 +73,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
 
 async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
     """Builds the service for one partition."""
-    await MIGRATIONS.check(settings.database_url)
+    await MIGRATIONS.check(settings.database_url, settings.partition)
     database = open_database(settings, NAME, wiring.telemetry, stack)
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())

@@ -10,7 +10,7 @@ import pytest
 from strata.cli.commands.migrate import NO_TABLES, SchemaChange, downgrade, migrate_all
 from strata.cli.commands.server import migrate
 from strata.cli.failures import UsageError
-from strata.protocol.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.standalone.compose.services import SERVICES
 
 if TYPE_CHECKING:
@@ -91,5 +91,12 @@ async def test_all_partitions_are_migrated_and_none_is_forgotten(
 
     for spec in SERVICES:
         assert await spec.migrations.version(second) == spec.migrations.head
+    await RECALL.check(second, "p1")
+    for url, partition in ((first, "p1"), (second, "default"), (second, "p2")):
+        with pytest.raises(FailedPreconditionError) as exchanged:
+            await RECALL.check(url, partition)
+        assert exchanged.value.reason is Reason.PARTITION_NOT_CONFIGURED
+        with pytest.raises(FailedPreconditionError):
+            await RECALL.upgrade(url, partition=partition)
     await asyncio.to_thread(migrate, url=first, service="recall", to=NO_TABLES, yes=True)
     assert await RECALL.version(first) is await RECALL.version(second) is None

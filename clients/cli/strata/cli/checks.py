@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -371,18 +372,19 @@ async def schemas(folder: DataFolderReader) -> Findings:
     """Checks that the schemas in a configured database fit this release."""
     from strata.standalone.compose.services import SERVICES  # noqa: PLC0415 - loads every service
 
-    checks: list[tuple[str, Callable[[str], Awaitable[None]], str]] = []
+    checks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     for spec in SERVICES:
         settings = spec.settings()
         for partition in settings.partitions:
             url = settings.of_partition(partition).database_url
             where = "" if partition == DEFAULT_PARTITION else f" on {partition}"
             if url:
-                checks.append((f"{spec.name}{where}", spec.migrations.check, url))
+                fits = partial(spec.migrations.check, url, partition)
+                checks.append((f"{spec.name}{where}", fits))
     findings = []
-    for service, check, url in checks:
+    for service, check in checks:
         try:
-            await check(url)
+            await check()
         except StrataError as error:
             findings.append(
                 Finding(

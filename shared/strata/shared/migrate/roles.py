@@ -15,10 +15,13 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.db.errors import driver_error
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE, tenant_type_sql
 from strata.shared.migrate.passwords import scram_verifier
+from strata.shared.partitions import DEFAULT_PARTITION
 
 REQUIRED_EXTENSIONS = ("pg_trgm", "btree_gin", "unaccent")
 
 _ATTEMPTS = 5
+# Begins the comment on the schema that all services share.
+_MARK = "partition "
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,46 @@ async def ensure_tenant_type(admin: AsyncConnection) -> None:
 async def has_tenant_type(connection: AsyncConnection) -> bool:
     """Returns whether the database has the type that all services share."""
     return bool(await _scalar(connection, f"SELECT to_regtype('{TENANT_TYPE}') IS NOT NULL"))
+
+
+async def ensure_partition(admin: AsyncConnection, partition: str, *, is_new: bool) -> None:
+    """Marks the database as that of a partition; the default one has no mark.
+
+    Args:
+        admin: The connection.
+        partition: The partition.
+        is_new: The database has no tables of the service.
+
+    Raises:
+        FailedPreconditionError: It is the database of another partition, or has tables of the
+            default one (``PARTITION_NOT_CONFIGURED``).
+    """
+    if is_new and partition != DEFAULT_PARTITION and not await _partition_mark(admin):
+        await _plain(admin, f"COMMENT ON SCHEMA {SHARED_SCHEMA} IS '{_MARK}{partition}'")
+    await check_partition(admin, partition)
+
+
+async def check_partition(connection: AsyncConnection, partition: str) -> None:
+    """Checks that a database is that of a partition, because URLs can be exchanged.
+
+    Raises:
+        FailedPreconditionError: It is not (``PARTITION_NOT_CONFIGURED``).
+    """
+    stored = (await _partition_mark(connection)).removeprefix(_MARK) or DEFAULT_PARTITION
+    if stored != partition:
+        raise FailedPreconditionError(
+            f"the database is that of the partition {stored!r}, not of {partition!r}: its URL"
+            " belongs to another partition, or it was not migrated as that one",
+            reason=Reason.PARTITION_NOT_CONFIGURED,
+            metadata={"partition": partition, "found": stored},
+        )
+
+
+async def _partition_mark(connection: AsyncConnection) -> str:
+    schema = f"to_regnamespace('{SHARED_SCHEMA}')"
+    query = f"SELECT obj_description({schema}, 'pg_namespace')"
+    comment = str(await _scalar(connection, query) or "")
+    return comment if comment.startswith(_MARK) else ""
 
 
 async def ensure_schema(admin: AsyncConnection, schema: str, roles: ServiceRoles) -> None:

@@ -26,13 +26,16 @@ from strata.shared.db.errors import as_strata_error, driver_error, unavailable
 from strata.shared.migrate.roles import (
     RolePasswords,
     ServiceRoles,
+    check_partition,
     ensure_extensions,
+    ensure_partition,
     ensure_roles,
     ensure_schema,
     ensure_tenant_type,
     has_tenant_type,
 )
 from strata.shared.migrate.tenancy import check_tenancy
+from strata.shared.partitions import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
@@ -92,7 +95,12 @@ class ServiceMigrations:
         matches = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
         return tuple(sorted(match.group(1) for match in matches if match))
 
-    async def upgrade(self, admin_url: str, passwords: RolePasswords | None = None) -> None:
+    async def upgrade(
+        self,
+        admin_url: str,
+        passwords: RolePasswords | None = None,
+        partition: str = DEFAULT_PARTITION,
+    ) -> None:
         """Migrates roles, schema and tables to `head`; may be repeated and run concurrently.
 
         Each migration is one transaction: after a failure the database is at the last successful
@@ -101,10 +109,12 @@ class ServiceMigrations:
         Args:
             admin_url: URL of a superuser, or a role that may create roles, schemas, extensions.
             passwords: Passwords to create the roles with; None if the roles are managed elsewhere.
+            partition: The partition that the database is to be.
 
         Raises:
             FailedPreconditionError: Roles or extensions are missing, the database is ahead of
-                this release, or a table is not bound to tenants (``SCHEMA_OUTDATED``).
+                this release, or a table is not bound to tenants (``SCHEMA_OUTDATED``). It is that
+                of another partition (``PARTITION_NOT_CONFIGURED``).
             UnavailableError: The database cannot be reached.
         """
         async with _connect(admin_url) as admin:
@@ -113,8 +123,9 @@ class ServiceMigrations:
             await ensure_roles(admin, self.roles, passwords)
             await ensure_extensions(admin)
             await ensure_tenant_type(admin)
-            await ensure_schema(admin, self.schema, self.roles)
             present = await self._version(admin)
+            await ensure_partition(admin, partition, is_new=present is None)
+            await ensure_schema(admin, self.schema, self.roles)
             if present is not None and present > self.head:
                 raise self._outdated(present)
             async with _connect(admin_url, autocommit=False) as connection:
@@ -163,12 +174,17 @@ class ServiceMigrations:
         async with _connect(url) as connection:
             return await self._version(connection)
 
-    async def check(self, url: str) -> None:
+    async def check(self, url: str, partition: str = DEFAULT_PARTITION) -> None:
         """Checks that the database is at `head`; any role of the service may do so.
+
+        Args:
+            url: URL of the database.
+            partition: The partition that it is to be.
 
         Raises:
             FailedPreconditionError: The database is behind or ahead (``SCHEMA_OUTDATED``); the
-                metadata names both revisions.
+                metadata names both revisions. It is that of another partition
+                (``PARTITION_NOT_CONFIGURED``).
             UnavailableError: The database cannot be reached.
         """
         async with _connect(url) as connection:
@@ -182,6 +198,7 @@ class ServiceMigrations:
                     reason=Reason.SCHEMA_OUTDATED,
                     metadata={"service": self.service, "found": present or "", "needed": self.head},
                 )
+            await check_partition(connection, partition)
 
     async def _migrate(self, connection: AsyncConnection, steps: _Steps) -> None:
         script = self._script()

@@ -51,10 +51,10 @@ async def migrate_all(
     for spec in SERVICES:
         before = await spec.migrations.version(admin_url) or NO_TABLES
         if check_only:
-            await spec.migrations.check(admin_url)
+            await spec.migrations.check(admin_url, partition)
         else:
             passwords = _passwords(database_urls.get(spec.name, ("", "")))
-            await spec.migrations.upgrade(admin_url, passwords)
+            await spec.migrations.upgrade(admin_url, passwords, partition)
         done.append(SchemaChange(spec.name, before, spec.migrations.head, partition))
     return done
 
