@@ -209,7 +209,7 @@ class Client:
 
     @property
     def as_organization(self) -> Mapping[str, Any]:
-        """Keyword arguments of every call with the organisation key."""
+        """Keyword arguments of every call with the organization key."""
         return {"metadata": self._organization_metadata, "timeout": 60}
 
     async def new_agent(self, name: str = "", **fields: Any) -> agent_service_pb2.Agent:

@@ -217,7 +217,7 @@ class System(SystemClient):
         partition_urls: Those of further partitions, by partition and service.
         gateway_settings: The settings of the gateway.
         http_url: Base URL of its HTTP port, if it was asked for.
-        organization_key: The organisation key, which makes projects.
+        organization_key: The organization key, which makes projects.
         metrics_url: Base URL of its metrics port, with the metrics of all services.
     """
 
@@ -244,7 +244,7 @@ class System(SystemClient):
         return SystemClient(KeyedChannel(self.address, key))
 
     async def key_of_other_project(self, partition: str = "") -> str:
-        """Returns an API key, with all scopes, of a new project of the organisation."""
+        """Returns an API key, with all scopes, of a new project of the organization."""
         operator = self.client(self.organization_key)
         try:
             made = await operator.admin.CreateProject(

@@ -101,7 +101,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     hasher = Hasher(settings.pepper())
     opened = await _open_partitions(settings, wiring, stack)
     first = opened[DEFAULT_PARTITION]
-    # Organisations, projects and keys are there, and read before the partition is known.
+    # Organizations, projects and keys are there, and read before the partition is known.
     database = first.database.of_any_partition()
     projects = ProjectPartitions(database)
     limiter = RateLimiter(

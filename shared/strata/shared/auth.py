@@ -1,7 +1,7 @@
 """Signs and verifies the internal token that carries a caller's identity between services.
 
 The gateway authenticates a key or user once and mints a short-lived EdDSA token
-{organisation, project, principal, scopes, run, partition}; every service verifies it on every
+{organization, project, principal, scopes, run, partition}; every service verifies it on every
 call. Verification takes about 260 us, so verified tokens are cached until they
 expire, and the signer returns the same token again while it is fresh.
 
@@ -52,7 +52,7 @@ class Claims:
 
     Attributes:
         organization_id: Claim ``org``.
-        project_id: Claim ``prj``; empty for an organisation key.
+        project_id: Claim ``prj``; empty for an organization key.
         principal: Claim ``sub``.
         scopes: Claim ``scope``, joined by spaces on the wire.
         run_id: Claim ``run``, absent outside of a run.

@@ -23,9 +23,9 @@ class Caller:
     """A verified identity.
 
     Attributes:
-        organization_id: The organisation that owns the project.
+        organization_id: The organization that owns the project.
         project_id: The tenant; every row that is read or written belongs to it. Empty for an
-            organisation key, which reaches no rows of tenants.
+            organization key, which reaches no rows of tenants.
         principal: Id of the API key or user.
         scopes: What the caller may do.
         run_id: The run on whose behalf the call is made, if any.

@@ -1,7 +1,7 @@
-"""Scopes of API keys: what project keys and organisation keys may do.
+"""Scopes of API keys: what project keys and organization keys may do.
 
-A project key reaches the data of one project; an organisation key reaches the projects and keys of
-one organisation. Their scopes have different names, so a method that requires a scope of one kind
+A project key reaches the data of one project; an organization key reaches the projects and keys of
+one organization. Their scopes have different names, so a method that requires a scope of one kind
 refuses keys of the other kind.
 """
 
@@ -23,12 +23,12 @@ class Scope(StrEnum):
 
 
 class OrganizationScope(StrEnum):
-    """What an organisation key may do.
+    """What an organization key may do.
 
     Attributes:
-        READ: List projects, keys and usage of the organisation.
-        ADMIN: Create projects, and create and revoke keys, of the organisation.
-        INSTALLATION: Create organisations and their keys, and rebuild the indexes, which all
+        READ: List projects, keys and usage of the organization.
+        ADMIN: Create projects, and create and revoke keys, of the organization.
+        INSTALLATION: Create organizations and their keys, and rebuild the indexes, which all
             projects share.
     """
 
@@ -41,7 +41,7 @@ DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.RUN})
 """Scopes of a project key that is created without naming any."""
 
 DEFAULT_ORGANIZATION_SCOPES = frozenset({OrganizationScope.READ})
-"""Scopes of an organisation key that is created without naming any."""
+"""Scopes of an organization key that is created without naming any."""
 
 _INCLUDED = {
     Scope.ADMIN: frozenset({Scope.SECRETS}),

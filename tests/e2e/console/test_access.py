@@ -163,7 +163,7 @@ async def test_view_changes_nothing_of_another_project(
     await nobody.sign_in(foreign_key)
     send: Any = nobody.put if view.method == "PUT" else nobody.post
     response = await send(path_of(view, known_ids))
-    # A project key reaches nothing of an organisation.
+    # A project key reaches nothing of an organization.
     assert response.status_code in (400, 403, 404), response.text
     assert "marigold" not in response.text
     assert "keeper of secrets" not in response.text

@@ -25,7 +25,7 @@ _SECRET = re.compile(r'value="(sk-strata-[^"]+)"')
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def operator(system: System) -> AsyncIterator[ConsoleClient]:
-    """A browser that is signed in with the organisation key."""
+    """A browser that is signed in with the organization key."""
     async with ConsoleClient(system.http_url) as client:
         assert (await client.sign_in(system.organization_key)).status_code == 303
         yield client
@@ -161,6 +161,6 @@ async def test_views_of_a_project_explain_themselves_to_other_keys(
     for path in ("/runs", "/schedules", "/groups", "/memory-agents", "/tools", "/mcp"):
         refused = await operator.get(path)
         assert refused.status_code == 403, path
-        assert "an organisation key with the scopes" in refused.text
+        assert "an organization key with the scopes" in refused.text
     own = (await ann.get("/projects")).text
     assert "This is the project of your key" in own

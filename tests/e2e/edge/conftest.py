@@ -99,7 +99,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Attacker:
-    """A key with every scope of its kind, of another project or of another organisation.
+    """A key with every scope of its kind, of another project or of another organization.
 
     Attributes:
         metadata: Of its calls.
@@ -112,7 +112,7 @@ class Attacker:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def stranger(live: Live, client: Client) -> Tenant:
-    """Another project of the same organisation."""
+    """Another project of the same organization."""
     mark = f"mark-{uuid.uuid4().hex}"
     project_id, key_id, secret = await new_project(client, mark, client.as_organization)
     async with Client(live.runtime.address, secret) as other:
@@ -132,7 +132,7 @@ async def attackers(
         pb.CreateOrganizationKeyRequest(
             organization_id=made.organization.id,
             name="elsewhere",
-            # Who administers the installation reaches every organisation, but no data.
+            # Who administers the installation reaches every organization, but no data.
             scopes=set(OrganizationScope) - {OrganizationScope.INSTALLATION},
         ),
         **client.as_organization,
@@ -140,9 +140,9 @@ async def attackers(
     elsewhere = (("authorization", f"Bearer {key.secret}"),)
     _, _, secret = await new_project(client, "elsewhere", {"metadata": elsewhere, "timeout": 60})
     return {
-        "a project of the same organisation": Attacker(client.metadata, ids),
-        "a project of another organisation": Attacker((("x-api-key", secret),)),
-        "another organisation": Attacker(elsewhere),
+        "a project of the same organization": Attacker(client.metadata, ids),
+        "a project of another organization": Attacker((("x-api-key", secret),)),
+        "another organization": Attacker(elsewhere),
     }
 
 

@@ -37,7 +37,7 @@ every_built_method = pytest.mark.parametrize("name", BUILT)
 
 
 def metadata_of(method: Method, client: Client) -> Sequence[tuple[str, str]]:
-    """The key that a method is for: what no project key may do is done by an organisation."""
+    """The key that a method is for: what no project key may do is done by an organization."""
     if scopes_of(method.descriptor).isdisjoint(Scope):
         organization: Sequence[tuple[str, str]] = client.as_organization["metadata"]
         return organization

@@ -1,4 +1,4 @@
-"""Keys of another project and of another organisation, at every public method.
+"""Keys of another project and of another organization, at every public method.
 
 The methods and the fields that hold ids are read from the descriptors: a new method is attacked
 as soon as it exists, and a new field that names something has to be listed in `hostile.KINDS`.
@@ -54,9 +54,9 @@ async def test_the_other_project_has_something_of_every_kind(stranger: Tenant) -
 @pytest.mark.parametrize(
     "who",
     [
-        "a project of the same organisation",
-        "a project of another organisation",
-        "another organisation",
+        "a project of the same organization",
+        "a project of another organization",
+        "another organization",
     ],
 )
 @pytest.mark.parametrize("name", sorted(public_methods()))

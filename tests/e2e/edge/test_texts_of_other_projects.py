@@ -28,7 +28,7 @@ from strata.shared.scopes import Scope
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SAME_ORGANIZATION = "a project of the same organisation"
+SAME_ORGANIZATION = "a project of the same organization"
 _OF_PROJECTS = [
     name for name in BUILT if not scopes_of(public_methods()[name].descriptor).isdisjoint(Scope)
 ]

@@ -101,7 +101,7 @@ async def guide(system: System) -> agent_pb.Agent:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stranger(system: System) -> AsyncIterator[SystemClient]:
-    """A client of another project of the same organisation."""
+    """A client of another project of the same organization."""
     organization = system.client((await ensure_organization_key(system.gateway_settings)).secret)
     created = await organization.admin.CreateProject(
         admin_pb.CreateProjectRequest(name=new_id("project"))

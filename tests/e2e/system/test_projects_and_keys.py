@@ -1,4 +1,4 @@
-"""Organisations, projects, keys and usage from the command line, on a data folder."""
+"""Organizations, projects, keys and usage from the command line, on a data folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command_line(live: LiveSystem) -> Run:
     return run
 
 
-async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folder(
+async def test_projects_and_keys_are_kept_with_the_organization_key_of_the_folder(
     live: LiveSystem,
 ) -> None:
     system = await live.start_system()
@@ -101,11 +101,11 @@ async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operato
     assert rebuilt.exit_code == 0, rebuilt.output
     project_key = (live.data / "secrets" / "api-key").read_text()
     refused = await strata("reindex", "messages", "--organization-key", project_key)
-    assert (refused.exit_code, "organisation key" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "organization key" in refused.stderr) == (1, True)
     await system.channel.close()
 
 
-async def test_organisations_have_keys_of_their_own(live: LiveSystem) -> None:
+async def test_organizations_have_keys_of_their_own(live: LiveSystem) -> None:
     system = await live.start_system()
     strata = command_line(live)
     assert (await strata("organizations", "create", "acme")).exit_code == 0
@@ -131,14 +131,14 @@ async def test_organisations_have_keys_of_their_own(live: LiveSystem) -> None:
     await system.channel.close()
 
 
-async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: LiveSystem) -> None:
+async def test_a_folder_of_the_release_before_gets_an_organization_key(live: LiveSystem) -> None:
     system = await live.start_system()
     agent = await system.make_agent()
     await system.channel.close()
     assert await live.stop() == 0
     secrets = live.data / "secrets"
     api_key, master_key = (secrets / "api-key").read_text(), (secrets / "master-key").read_text()
-    # As the release before left it: no organisation key, one master key for both services.
+    # As the release before left it: no organization key, one master key for both services.
     for name in ("organization-key", "tool-master-key"):
         (secrets / name).unlink()
     system = await live.start_system()

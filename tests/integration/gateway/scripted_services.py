@@ -45,7 +45,7 @@ ABSENT_SERVICES = ("core_memory", "recall")
 
 @dataclass
 class Gateway:
-    """A running gateway, a project key for it and an organisation key."""
+    """A running gateway, a project key for it and an organization key."""
 
     service: Service
     channel: Any

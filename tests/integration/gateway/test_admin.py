@@ -1,4 +1,4 @@
-"""Organisations, projects, keys and usage."""
+"""Organizations, projects, keys and usage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strata.shared.scopes import OrganizationScope, Scope
 
 
 async def organization(services: ScriptedServices, gateway: Gateway, name: str) -> Gateway:
-    """The gateway as another organisation sees it, with a project of its own."""
+    """The gateway as another organization sees it, with a project of its own."""
     made = await gateway.admin.CreateOrganization(
         pb.CreateOrganizationRequest(name=name), metadata=gateway.as_organization
     )
@@ -67,7 +67,7 @@ async def test_the_first_keys_are_made_once(services: ScriptedServices) -> None:
         assert response.server_version
 
 
-async def test_the_first_key_of_an_installation_is_an_organisation_key(
+async def test_the_first_key_of_an_installation_is_an_organization_key(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -78,7 +78,7 @@ async def test_the_first_key_of_an_installation_is_an_organisation_key(
     assert who.api_key.organization_id == who.organization_id
 
 
-async def test_a_folder_from_before_there_were_organisation_keys_keeps_its_project_key(
+async def test_a_folder_from_before_there_were_organization_keys_keeps_its_project_key(
     services: ScriptedServices,
 ) -> None:
     settings = services.settings()
@@ -102,7 +102,7 @@ async def test_a_folder_from_before_there_were_organisation_keys_keeps_its_proje
     assert (project.secret, project.created) == (services.local.secret, False)
 
 
-async def test_an_organisation_key_reaches_no_data(services: ScriptedServices) -> None:
+async def test_an_organization_key_reaches_no_data(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     as_organization = replace(gateway, api_key=gateway.organization_key)
     agent_id = services.new_agent()
@@ -198,7 +198,7 @@ async def test_a_key_gives_no_scope_that_it_does_not_have(services: ScriptedServ
     assert set(read.organization_key.scopes) == {"organization.read"}
 
 
-async def test_organisations_are_created_listed_and_named_once(services: ScriptedServices) -> None:
+async def test_organizations_are_created_listed_and_named_once(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     admin, metadata = gateway.admin, gateway.as_organization
     request = pb.CreateOrganizationRequest(name="acme", request_id="r-1")
@@ -222,7 +222,7 @@ async def test_organisations_are_created_listed_and_named_once(services: Scripte
     assert (sorted(names), token) == (["acme", "local"], "")
 
 
-async def test_an_organisation_that_a_call_made_can_be_given_a_key_on_the_server(
+async def test_an_organization_that_a_call_made_can_be_given_a_key_on_the_server(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -235,7 +235,7 @@ async def test_an_organisation_that_a_call_made_can_be_given_a_key_on_the_server
     assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
 
 
-async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
+async def test_bootstrap_prints_an_organization_key_and_nothing_else(
     socket_services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = socket_services.settings()
@@ -251,7 +251,7 @@ async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
     assert not projects.projects
 
 
-async def test_revoked_organisation_key_is_refused(services: ScriptedServices) -> None:
+async def test_revoked_organization_key_is_refused(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     made = await gateway.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(name="k"), metadata=gateway.as_organization
@@ -328,12 +328,12 @@ async def test_the_secret_is_shown_once_and_never_stored(services: ScriptedServi
     assert made.secret.rpartition(".")[2].encode() not in listed.SerializeToString()
 
 
-async def test_another_organisation_is_out_of_reach(services: ScriptedServices) -> None:
+async def test_another_organization_is_out_of_reach(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     assert services.local is not None
     them = await organization(services, gateway, "theirs")
     theirs = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
-    # The lesser key of our organisation, which does not administer the installation.
+    # The lesser key of our organization, which does not administer the installation.
     made = await gateway.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(name="k", scopes=["organization.admin"]),
         metadata=gateway.as_organization,
@@ -375,7 +375,7 @@ async def test_another_organisation_is_out_of_reach(services: ScriptedServices) 
         admin.CreateOrganization(pb.CreateOrganizationRequest(name="n"), metadata=lesser),
     ):
         assert await refused(request) == denied
-    # An organisation key is not revoked as if it were a project key, nor by another organisation.
+    # An organization key is not revoked as if it were a project key, nor by another organization.
     first = await admin.WhoAmI(pb.WhoAmIRequest(), metadata=gateway.as_organization)
     revoke = pb.RevokeApiKeyRequest(api_key_id=first.api_key.id)
     key_not_found = (not_found, "API_KEY_NOT_FOUND")
@@ -417,7 +417,7 @@ async def test_use_is_summed(services: ScriptedServices) -> None:
     assert not (await admin.GetUsageSeries(empty, metadata=metadata)).buckets
 
 
-async def test_the_usage_of_all_projects_is_that_of_the_organisation(
+async def test_the_usage_of_all_projects_is_that_of_the_organization(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -444,7 +444,7 @@ async def test_the_usage_of_all_projects_is_that_of_the_organisation(
         pb.ListProjectUsageRequest(), metadata=them.as_organization
     )
     assert [project.usage.prompt_tokens for project in whole.projects] == [7]
-    # An organisation key has no project of its own.
+    # An organization key has no project of its own.
     assert (await refused(gateway.admin.GetUsage(pb.GetUsageRequest(), metadata=metadata)))[
         0
     ] is grpc.StatusCode.INVALID_ARGUMENT

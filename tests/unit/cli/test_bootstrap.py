@@ -25,11 +25,11 @@ def test_a_missing_setting_is_named_and_is_wrong_usage(
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "a\x1b[31m", "x" * 300])
-def test_an_organisation_with_a_name_that_cannot_be_is_not_made(
+def test_an_organization_with_a_name_that_cannot_be_is_not_made(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("STRATA_GATEWAY_DATABASE_URL", "postgresql://127.0.0.1:1/d")
     monkeypatch.setenv("STRATA_GATEWAY_KEY_PEPPER", "pepper" * 10)
     done = CliRunner().invoke(app, ["bootstrap", "--organization", name])
     assert done.exit_code == 2
-    assert "The name of the organisation" in done.stderr
+    assert "The name of the organization" in done.stderr

@@ -167,7 +167,7 @@ def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key:
     with pytest.raises(UsageError, match="API key has blanks"):
         find(running, address="127.0.0.1:7600", api_key=key)
     settings = ClientSettings(address="127.0.0.1:7600", organization_key=key)
-    with pytest.raises(UsageError, match="organisation key has blanks"):
+    with pytest.raises(UsageError, match="organization key has blanks"):
         find_organization_target(Choice(), settings)
 
 
@@ -179,7 +179,7 @@ def test_keys_are_not_printed(running: DataFolder) -> None:
     assert "folder-key" not in repr(find(running))
 
 
-def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) -> None:
+def test_the_organization_key_is_found_as_the_api_key_is(running: DataFolder) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
     folder = ClientSettings(data=running.path)
     settings = ClientSettings(
@@ -199,7 +199,7 @@ def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) ->
     assert key(Choice(data=running.path), settings)[1] == "folder-organization-key"
 
 
-def test_the_organisation_key_of_the_folder_goes_to_no_other_address(running: DataFolder) -> None:
+def test_the_organization_key_of_the_folder_goes_to_no_other_address(running: DataFolder) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
     settings = ClientSettings(api_key="project", data=running.path)
     with pytest.raises(UnauthenticatedError) as raised:

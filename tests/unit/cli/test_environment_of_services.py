@@ -9,7 +9,7 @@ from strata.standalone.settings import environment_of_service
 
 SECRETS = {
     "STRATA_API_KEY": "an API key",
-    "STRATA_ORGANIZATION_KEY": "an organisation key",
+    "STRATA_ORGANIZATION_KEY": "an organization key",
     "STRATA_DATABASE_ADMIN_URL": "postgresql://admin",
     "STRATA_MCP_TOKEN": "a token",
     "OPENAI_API_KEY": "a provider's key",

@@ -1,4 +1,4 @@
-"""Names of organisations, projects and keys."""
+"""Names of organizations, projects and keys."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from strata.shared.names import name_problems
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACES: dict[str, Callable[[str], Any]] = {
-    "organisation": lambda name: new_organization(pb.CreateOrganizationRequest(name=name)),
+    "organization": lambda name: new_organization(pb.CreateOrganizationRequest(name=name)),
     "project": lambda name: new_project(pb.CreateProjectRequest(name=name), ["default"]),
     "key": lambda name: new_key(pb.CreateApiKeyRequest(name=name), NOW),
-    "organisation key": lambda name: new_organization_key(
+    "organization key": lambda name: new_organization_key(
         pb.CreateOrganizationKeyRequest(name=name), NOW
     ),
 }

@@ -252,7 +252,7 @@ def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
     assert asyncio.run(accepted("/a.A/Drop")) == {"everyday"}
 
 
-def test_a_token_without_a_project_carries_scopes_of_an_organisation_only() -> None:
+def test_a_token_without_a_project_carries_scopes_of_an_organization_only() -> None:
     signer, verifier = TokenSigner(PRIVATE), TokenVerifier(PUBLIC)
     caller = verifier.verify(signer.mint("o", "", "k", OrganizationScope))
     assert (caller.organization_id, caller.project_id) == ("o", "")

@@ -1,4 +1,4 @@
-"""Arguments, options, look-ups and output of the commands for organisations, projects and keys."""
+"""Arguments, options, look-ups and output of the commands for organizations, projects and keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         metavar="PROJECT",
-        help="Name or id of a project, with the organisation key; else the project of the API key.",
+        help="Name or id of a project, with the organization key; else the project of the API key.",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ OrganizationOption = Annotated[
     typer.Option(
         "--organization",
         metavar="ORGANIZATION",
-        help="Name or id of an organisation; else that of the key.",
+        help="Name or id of an organization; else that of the key.",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ ExpiresOption = Annotated[
 
 
 async def project_id(client: Client, name_or_id: str) -> str:
-    """Returns the id of a project of the organisation.
+    """Returns the id of a project of the organization.
 
     Raises:
         NotFoundError: There is no project of that name (``PROJECT_NOT_FOUND``).
@@ -73,10 +73,10 @@ async def project_id(client: Client, name_or_id: str) -> str:
 
 
 async def organization_id(client: Client, name_or_id: str) -> str:
-    """Returns the id of an organisation; empty for an empty name, which means the key's own.
+    """Returns the id of an organization; empty for an empty name, which means the key's own.
 
     Raises:
-        NotFoundError: There is no organisation of that name (``ORGANIZATION_NOT_FOUND``).
+        NotFoundError: There is no organization of that name (``ORGANIZATION_NOT_FOUND``).
     """
     if not name_or_id or is_id(name_or_id, "organization"):
         return name_or_id
@@ -91,7 +91,7 @@ async def organization_id(client: Client, name_or_id: str) -> str:
     ]
     if not ids:
         raise NotFoundError(
-            f'There is no organisation "{name_or_id}". List them with: strata organizations list',
+            f'There is no organization "{name_or_id}". List them with: strata organizations list',
             reason=Reason.ORGANIZATION_NOT_FOUND,
         )
     return ids[0]

@@ -313,9 +313,9 @@ async def _served_models(client: Client) -> Findings:
 
 
 async def lag_of_indexes(choice: Choice, settings: ClientSettings) -> Findings:
-    """Checks how far behind each index is; skipped without an organisation key.
+    """Checks how far behind each index is; skipped without an organization key.
 
-    All projects share the indexes, so only an organisation key may read their state.
+    All projects share the indexes, so only an organization key may read their state.
     """
     from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
     from strata.cli.health import index_states  # noqa: PLC0415

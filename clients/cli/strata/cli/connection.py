@@ -32,11 +32,11 @@ def find_target(choice: Choice, settings: ClientSettings) -> Target:
 def find_organization_target(
     choice: Choice, settings: ClientSettings, organization_key: str = ""
 ) -> Target:
-    """Returns address and organisation key of the gateway.
+    """Returns address and organization key of the gateway.
 
     Raises:
         UsageError: As for `find_target`.
-        StrataError: No gateway can be found, or no organisation key for it.
+        StrataError: No gateway can be found, or no organization key for it.
     """
     with _usage_errors():
         return _usable(

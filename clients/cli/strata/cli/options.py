@@ -58,7 +58,7 @@ OrganizationKeyOption = Annotated[
     typer.Option(
         "--organization-key",
         metavar="KEY",
-        help="The organisation key; else STRATA_ORGANIZATION_KEY, else the one of the data folder.",
+        help="The organization key; else STRATA_ORGANIZATION_KEY, else the one of the data folder.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -97,7 +97,7 @@ class Connection:
     def run_as_organization(
         self, work: Callable[[Client], Awaitable[ResultT]], organization_key: str = ""
     ) -> ResultT:
-        """Runs `work` with an organisation key.
+        """Runs `work` with an organization key.
 
         Args:
             work: Makes the calls.

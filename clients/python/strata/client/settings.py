@@ -37,7 +37,7 @@ class ClientSettings:
         default="",
         repr=False,
         metadata={
-            "description": "Organisation key, for `strata projects`, `organizations`, `keys`,"
+            "description": "Organization key, for `strata projects`, `organizations`, `keys`,"
             " `usage` and `reindex`; unset means the one of the data folder."
         },
     )

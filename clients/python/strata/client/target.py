@@ -65,7 +65,7 @@ class KeyKind:
 
 
 PROJECT_KEY = KeyKind("API key", API_KEY_FILE, "STRATA_API_KEY")
-ORGANIZATION_KEY = KeyKind("organisation key", ORGANIZATION_KEY_FILE, "STRATA_ORGANIZATION_KEY")
+ORGANIZATION_KEY = KeyKind("organization key", ORGANIZATION_KEY_FILE, "STRATA_ORGANIZATION_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def find_organization_target(
     option_names: OptionNames | None = None,
     organization_key: str = "",
 ) -> Target:
-    """Returns address and organisation key of the gateway; otherwise like `find_target`.
+    """Returns address and organization key of the gateway; otherwise like `find_target`.
 
     Args:
         choice: Connection options; their key is ignored.

@@ -137,10 +137,10 @@ def _denied(record: KeyRecord, needed: frozenset[str]) -> PermissionDeniedError:
     wanted = " or ".join(sorted(needed))
     message = f"The key lacks the scope {wanted}."
     if record.project_id and needed.issubset(OrganizationScope):
-        message = f"This call needs an organisation key with the scope {wanted}, not a project key."
+        message = f"This call needs an organization key with the scope {wanted}, not a project key."
     elif not record.project_id and needed.isdisjoint(OrganizationScope):
         message = (
-            f"This call needs a project key with the scope {wanted}. An organisation key reaches no"
+            f"This call needs a project key with the scope {wanted}. An organization key reaches no"
             " data; make a project key with CreateApiKey (strata keys create)."
         )
     return PermissionDeniedError(message, metadata={"scope": wanted})

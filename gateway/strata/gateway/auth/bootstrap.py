@@ -1,6 +1,6 @@
 """Creates the first keys of an installation.
 
-The first key of an organisation is an organisation key. The database of an installation is
+The first key of an organization is an organization key. The database of an installation is
 needed to make it; every other key can be made by calls.
 """
 
@@ -24,7 +24,7 @@ from strata.shared.scopes import OrganizationScope, Scope, with_included
 
 LOCAL_NAME = "local"
 PROJECT_NAME = "default"
-ORGANIZATION_KEY_NAME = "first organisation key"
+ORGANIZATION_KEY_NAME = "first organization key"
 PROJECT_KEY_NAME = "first key"
 
 # Names are unique, so concurrent attempts to create them get the same rows.
@@ -49,8 +49,8 @@ class FirstKey:
     """A first key.
 
     Attributes:
-        organization_id: The organisation.
-        project_id: The project; empty for an organisation key.
+        organization_id: The organization.
+        project_id: The project; empty for an organization key.
         secret: The whole text of the key.
         created: False if the known key is still valid.
     """
@@ -64,26 +64,26 @@ class FirstKey:
 async def ensure_organization_key(
     settings: GatewaySettings, *, known_key: str | None = None, organization: str = LOCAL_NAME
 ) -> FirstKey:
-    """Creates an organisation and an organisation key, if they are missing.
+    """Creates an organization and an organization key, if they are missing.
 
-    The key of the organisation "local", which an installation begins with, may administer the
+    The key of the organization "local", which an installation begins with, may administer the
     installation as well. Safe to repeat: what exists stays, and a valid known key is returned
     instead of a new one. The database must be migrated; the gateway need not run.
 
     Args:
         settings: The gateway's, for databases and pepper.
         known_key: The key of an earlier call.
-        organization: Name of the organisation.
+        organization: Name of the organization.
 
     Raises:
-        InvalidArgumentError: The name is not valid for an organisation.
+        InvalidArgumentError: The name is not valid for an organization.
         UnavailableError: The database cannot be reached.
         ValueError: No pepper is configured.
     """
     if violations := name_violations(organization):
         problem = violations[0].description
         raise InvalidArgumentError(
-            f"The name of the organisation {problem}.", violations=violations
+            f"The name of the organization {problem}.", violations=violations
         )
     scopes = frozenset(OrganizationScope)
     if organization != LOCAL_NAME:
@@ -108,23 +108,23 @@ async def ensure_organization_key(
 async def ensure_local_project(
     settings: GatewaySettings, organization_key: str, *, known_key: str | None = None
 ) -> FirstKey:
-    """Creates the project "default" of an organisation and a key of it, if they are missing.
+    """Creates the project "default" of an organization and a key of it, if they are missing.
 
     Safe to repeat, as `ensure_organization_key` is.
 
     Args:
         settings: The gateway's, for databases and pepper.
-        organization_key: A key of the organisation, with the scope ``organization.admin``.
+        organization_key: A key of the organization, with the scope ``organization.admin``.
         known_key: The project key of an earlier call.
 
     Raises:
         UnavailableError: The database cannot be reached.
-        ValueError: No pepper is configured, or the organisation key may not do so.
+        ValueError: No pepper is configured, or the organization key may not do so.
     """
     async with _opened(settings) as parts:
         administrator = await parts.valid(organization_key)
         if administrator is None or OrganizationScope.ADMIN not in administrator.scopes:
-            raise ValueError("a valid organisation key with the scope organization.admin is needed")
+            raise ValueError("a valid organization key with the scope organization.admin is needed")
         organization_id = administrator.organization_id
         project_id = await parts.project(organization_id)
         record = await parts.valid(known_key)
@@ -150,7 +150,7 @@ class _Parts:
         self.store = PostgresAdminStore(database, worker, hasher)
 
     async def organization(self, name: str) -> str:
-        """Returns the id of the organisation of this name, and creates it if there is none."""
+        """Returns the id of the organization of this name, and creates it if there is none."""
         values = {"organization_id": new_id("organization"), "name": name}
         async with self._database.system_transaction() as connection:
             await connection.execute(_ACT_IN, values)
@@ -160,7 +160,7 @@ class _Parts:
             return str((await connection.execute(_ORGANIZATION_ID, values)).scalar_one())
 
     async def project(self, organization_id: str) -> str:
-        """Returns the id of the organisation's project "default", and creates it if missing."""
+        """Returns the id of the organization's project "default", and creates it if missing."""
         values = {
             "organization_id": organization_id,
             "project_id": new_id("project"),

@@ -1,4 +1,4 @@
-"""Validates and converts requests and responses for organisations, projects and keys."""
+"""Validates and converts requests and responses for organizations, projects and keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MIN_BUCKET_SECONDS, _MAX_BUCKET_SECONDS = 60, 366 * 86_400
 
 
 def new_organization(request: pb.CreateOrganizationRequest) -> tuple[str, str | None]:
-    """Returns name and request id of the organisation to create.
+    """Returns name and request id of the organization to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -82,7 +82,7 @@ def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
 
 
 def new_organization_key(request: pb.CreateOrganizationKeyRequest, now: datetime) -> NewKey:
-    """Returns the organisation key to create.
+    """Returns the organization key to create.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -113,7 +113,7 @@ def project_of(project_id: str, own: str) -> str:
 
     Args:
         project_id: The id in the request; may be empty.
-        own: The project of the caller's key; empty for an organisation key.
+        own: The project of the caller's key; empty for an organization key.
 
     Raises:
         InvalidArgumentError: A malformed id, or none from a caller that has no project.
@@ -175,7 +175,7 @@ def _usage_range(
 
 
 def organization_to_pb(organization: Organization) -> pb.Organization:
-    """Converts an organisation."""
+    """Converts an organization."""
     out = pb.Organization(id=organization.id, name=organization.name)
     out.create_time.FromDatetime(organization.create_time)
     return out
@@ -240,7 +240,7 @@ def usage_series_to_pb(
 
 
 def name_violations(name: str) -> list[FieldViolation]:
-    """Returns the violations of a name of an organisation, a project or a key."""
+    """Returns the violations of a name of an organization, a project or a key."""
     problems = name_problems(name, most=_MAX_NAME)
     if is_blank(name) and not problems:
         problems = [BLANK]

@@ -26,7 +26,7 @@ _KEY = re.compile(r"sk-strata-([0-9a-f]{32})\.([A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without its secret; `project_id` of an organisation key is empty."""
+    """A key without its secret; `project_id` of an organization key is empty."""
 
     project_id: str
     id: str
@@ -43,7 +43,7 @@ class KeyRecord:
     """The data for verifying a key, which is read before the tenant is known.
 
     Attributes:
-        project_id: Empty for an organisation key.
+        project_id: Empty for an organization key.
         scopes: The stored scopes.
         partition: The partition of the project.
     """
@@ -66,7 +66,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Organization:
-    """An organisation."""
+    """An organization."""
 
     id: str
     name: str
@@ -75,11 +75,11 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What an administrator may access: one project, or all projects of an organisation.
+    """What an administrator may access: one project, or all projects of an organization.
 
     Attributes:
-        organization_id: The organisation.
-        project_id: The project; empty for all projects of the organisation.
+        organization_id: The organization.
+        project_id: The project; empty for all projects of the organization.
     """
 
     organization_id: str
@@ -111,7 +111,7 @@ def check_granted(caller: Caller, scopes: Iterable[str]) -> None:
         names = ", ".join(missing)
         raise PermissionDeniedError(
             f"A key can only be given scopes that your key has, and yours lacks {names}. Name"
-            " other scopes, or use an organisation key with the scope organization.admin.",
+            " other scopes, or use an organization key with the scope organization.admin.",
             metadata={"scope": missing[0]},
         )
 
@@ -187,13 +187,13 @@ class KeyLookup(Protocol):
 
 
 class AdminStore(Protocol):
-    """Store of organisations, projects and keys.
+    """Store of organizations, projects and keys.
 
     What an authority cannot access counts as missing.
     """
 
     async def create_organization(self, name: str, request_id: str | None) -> Organization:
-        """Creates an organisation; the same request_id gives the same organisation.
+        """Creates an organization; the same request_id gives the same organization.
 
         Raises:
             AlreadyExistsError: The name is taken, or the request_id was used for another.
@@ -201,34 +201,34 @@ class AdminStore(Protocol):
         ...
 
     async def list_organizations(self, *, after: str | None, limit: int) -> Sequence[Organization]:
-        """Returns organisations by id, those after the id `after` if there is one."""
+        """Returns organizations by id, those after the id `after` if there is one."""
         ...
 
     async def create_organization_key(
         self, organization_id: str, new: NewKey
     ) -> tuple[ApiKey, str]:
-        """Creates an organisation key and returns it with its secret.
+        """Creates an organization key and returns it with its secret.
 
         Raises:
-            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``).
+            NotFoundError: There is no such organization (``ORGANIZATION_NOT_FOUND``).
         """
         ...
 
     async def list_organization_keys(
         self, organization_id: str, *, after: str | None, limit: int
     ) -> Sequence[ApiKey]:
-        """Returns the keys of an organisation by id.
+        """Returns the keys of an organization by id.
 
         Raises:
-            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``).
+            NotFoundError: There is no such organization (``ORGANIZATION_NOT_FOUND``).
         """
         ...
 
     async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
-        """Revokes an organisation key; a revoked key keeps its revocation time.
+        """Revokes an organization key; a revoked key keeps its revocation time.
 
         Raises:
-            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``), or it has
+            NotFoundError: There is no such organization (``ORGANIZATION_NOT_FOUND``), or it has
                 no such key (``API_KEY_NOT_FOUND``).
         """
         ...
@@ -239,7 +239,7 @@ class AdminStore(Protocol):
         """Creates a project; the same request_id gives the same project.
 
         Args:
-            organization_id: Its organisation.
+            organization_id: Its organization.
             name: Its name.
             request_id: Identifies the request; None for none.
             partition: Where to place it; empty for the partition with the fewest projects.
@@ -292,7 +292,7 @@ class AdminStore(Protocol):
         ...
 
     async def describe(self, authority: Authority, key_id: str) -> tuple[Project | None, ApiKey]:
-        """Returns a key, and its project unless it is an organisation key.
+        """Returns a key, and its project unless it is an organization key.
 
         Raises:
             NotFoundError: The key or its project was deleted.

@@ -1,6 +1,6 @@
 """Scopes that each public method needs.
 
-Scopes of projects and of organisations have different names, so a method that needs a scope of
+Scopes of projects and of organizations have different names, so a method that needs a scope of
 one kind is closed to keys of the other kind.
 """
 
@@ -24,7 +24,7 @@ _OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.ADMIN})
 _READ_OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.READ})
 _OF_INSTALLATION: frozenset[str] = frozenset({OrganizationScope.INSTALLATION})
 _ANY: frozenset[str] = frozenset({*Scope, *OrganizationScope})
-# The indexes are those of all projects of all organisations.
+# The indexes are those of all projects of all organizations.
 _INDEXES = frozenset(
     {
         "strata.api.archival.v1.PassageIndexService",

@@ -1,10 +1,10 @@
-"""Organisations, projects and keys in PostgreSQL.
+"""Organizations, projects and keys in PostgreSQL.
 
 Row-level security holds an administrator within what the key reaches. The statements of a
 project key run with the project as their tenant, and see that project and its keys. Those of an
-organisation key run without a tenant and with another setting, the organisation, for which the
-policies of these tables show its projects and keys and nothing of another organisation. What is
-read before a tenant is known, or over all organisations, goes through the worker role, which is
+organization key run without a tenant and with another setting, the organization, for which the
+policies of these tables show its projects and keys and nothing of another organization. What is
+read before a tenant is known, or over all organizations, goes through the worker role, which is
 granted the columns that it needs and no others.
 """
 
@@ -170,7 +170,7 @@ class PostgresAdminStore:
 
     Args:
         database: Connections with the service role.
-        worker: Connections with the worker role, for statements over all organisations.
+        worker: Connections with the worker role, for statements over all organizations.
         hasher: Hashes secrets.
         partitions: The partitions for new projects.
     """
@@ -200,7 +200,7 @@ class PostgresAdminStore:
             return _organization(row)
         async with self._worker.system_transaction(read_only=True) as connection:
             same = (await connection.execute(_SAME_ORGANIZATION, values)).mappings().one()
-        _check_same(same, name, request_id, "The installation has an organisation")
+        _check_same(same, name, request_id, "The installation has an organization")
         return _organization(same)
 
     async def list_organizations(self, *, after: str | None, limit: int) -> Sequence[Organization]:
@@ -260,7 +260,7 @@ class PostgresAdminStore:
             if row is not None:
                 return _project(row)
             same = (await connection.execute(_SAME_PROJECT, values)).mappings().one()
-        _check_same(same, name, request_id, "The organisation has a project")
+        _check_same(same, name, request_id, "The organization has a project")
         if partition and request_id is not None:
             check_same_request(request_id, same["partition"], partition)
         return _project(same)
@@ -389,7 +389,7 @@ async def _require_project(connection: AsyncConnection, values: Mapping[str, obj
 
 def _organization_not_found(organization_id: str) -> NotFoundError:
     return NotFoundError(
-        f"There is no organisation {organization_id}.",
+        f"There is no organization {organization_id}.",
         reason=Reason.ORGANIZATION_NOT_FOUND,
         metadata={"id": organization_id},
     )

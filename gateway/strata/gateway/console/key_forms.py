@@ -30,7 +30,7 @@ def grantable_scopes(visit: Visit) -> list[str]:
 
 
 def grantable_organization_scopes(visit: Visit) -> list[str]:
-    """Returns the scopes that the key of a person may give to another organisation key."""
+    """Returns the scopes that the key of a person may give to another organization key."""
     return _held(visit, OrganizationScope) if visit.may(OrganizationScope.ADMIN) else []
 
 

@@ -6,6 +6,6 @@ MIGRATIONS = ServiceMigrations(
     service="gateway",
     package="strata.gateway.migrations",
     schema="gateway",
-    # They have no project: row-level security binds them to the organisation instead.
+    # They have no project: row-level security binds them to the organization instead.
     untenanted=frozenset({"organizations", "organization_keys"}),
 )

@@ -25,7 +25,7 @@ class MessageRetention:
     Args:
         recall: Channel to recall.
         signer: Signs the token of the call.
-        database: Connections with the service role, for organisation and partition of the project.
+        database: Connections with the service role, for organization and partition of the project.
     """
 
     def __init__(self, recall: grpc.aio.Channel, signer: TokenSigner, database: Database) -> None:

@@ -25,7 +25,7 @@ _USAGE_RANGE = timedelta(days=30)
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """Organisations, projects, keys and usage within the authority of the caller's key.
+    """Organizations, projects, keys and usage within the authority of the caller's key.
 
     Args:
         store: Projects and keys.
@@ -56,14 +56,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateOrganization(
         self, request: pb.CreateOrganizationRequest, context: Any
     ) -> pb.CreateOrganizationResponse:
-        """Creates an organisation."""
+        """Creates an organization."""
         organization = await self._store.create_organization(*convert.new_organization(request))
         return pb.CreateOrganizationResponse(organization=convert.organization_to_pb(organization))
 
     async def ListOrganizations(
         self, request: pb.ListOrganizationsRequest, context: Any
     ) -> pb.ListOrganizationsResponse:
-        """Lists organisations by id."""
+        """Lists organizations by id."""
         limit, after = _limit_and_start("organizations", request)
         rows = await self._store.list_organizations(after=after, limit=limit + 1)
         page = Page.cut(rows, limit, "organizations", lambda organization: (organization.id,))
@@ -75,7 +75,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateOrganizationKey(
         self, request: pb.CreateOrganizationKeyRequest, context: Any
     ) -> pb.CreateOrganizationKeyResponse:
-        """Creates an organisation key and returns its secret, only this time."""
+        """Creates an organization key and returns its secret, only this time."""
         new = convert.new_organization_key(request, self._clock.now())
         organization_id = _organization(request.organization_id)
         check_granted(require_caller(), new.scopes)
@@ -87,7 +87,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def ListOrganizationKeys(
         self, request: pb.ListOrganizationKeysRequest, context: Any
     ) -> pb.ListOrganizationKeysResponse:
-        """Lists the organisation keys of an organisation by id."""
+        """Lists the organization keys of an organization by id."""
         organization_id = _organization(request.organization_id)
         scope = f"organization_keys|{organization_id}"
         limit, after = _limit_and_start(scope, request)
@@ -103,7 +103,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def RevokeOrganizationKey(
         self, request: pb.RevokeOrganizationKeyRequest, context: Any
     ) -> pb.RevokeOrganizationKeyResponse:
-        """Revokes an organisation key: here at once, in other gateways when their cache expires."""
+        """Revokes an organization key: here at once, in other gateways when their cache expires."""
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
         organization_id = _organization(request.organization_id)
         key = await self._store.revoke_organization_key(organization_id, key_id)
@@ -227,7 +227,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def ListProjectUsage(
         self, request: pb.ListProjectUsageRequest, context: Any
     ) -> pb.ListProjectUsageResponse:
-        """Lists the usage of the organisation's projects, by id of the project."""
+        """Lists the usage of the organization's projects, by id of the project."""
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
         limit, after = _limit_and_start("project_usage", request)
@@ -257,7 +257,7 @@ def _project_of_usage(request: pb.GetUsageRequest | pb.GetUsageSeriesRequest) ->
 
 
 def _organization(organization_id: str) -> str:
-    """Returns the organisation of a request, or else that of the caller's key.
+    """Returns the organization of a request, or else that of the caller's key.
 
     Raises:
         InvalidArgumentError: A malformed id.

@@ -12,7 +12,7 @@ class FairCalls:
     """Lets calls of a quiet project overtake the waiting calls of a busy project.
 
     Streams are not scheduled here: they are long, and their work is scheduled where it is done.
-    Calls without a project, such as those of an organisation key, always pass.
+    Calls without a project, such as those of an organization key, always pass.
 
     Args:
         max_unary: Unary calls that the server takes at once.

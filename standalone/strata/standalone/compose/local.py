@@ -260,7 +260,7 @@ def _master_keys(folder: DataFolder) -> tuple[str, str]:
 
 
 async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
-    """Creates the organisation key of the folder, and the project and API key for commands."""
+    """Creates the organization key of the folder, and the project and API key for commands."""
     kept, known = _kept_key(folder, ORGANIZATION_KEY_FILE)
     organization = await ensure_organization_key(gateway, known_key=known)
     if organization.created:

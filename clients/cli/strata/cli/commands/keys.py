@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 app = typer.Typer(
     help="Create, list and revoke keys of a project: with its own key, or with --project and an"
-    " organisation key.",
+    " organization key.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -128,7 +128,7 @@ def _run_for_project(
 ) -> ResultT:
     """Runs `work` with the id of the project and the right kind of key.
 
-    Without a project and without an organisation key, the API key acts in its own project, and
+    Without a project and without an organization key, the API key acts in its own project, and
     `work` gets an empty id.
     """
 

@@ -21,11 +21,11 @@ from strata.cli.options import Connection, JsonOption, LimitOption, Organization
 from strata.cli.output import note, print_json, print_listing, when
 
 app = typer.Typer(
-    help="List and create organisations, and keep their keys.",
+    help="List and create organizations, and keep their keys.",
     no_args_is_help=True,
     add_completion=False,
 )
-keys = typer.Typer(help="Create, list and revoke organisation keys.", no_args_is_help=True)
+keys = typer.Typer(help="Create, list and revoke organization keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
 
@@ -37,7 +37,7 @@ def list_organizations(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List all organisations, with a key that administers the installation."""
+    """List all organizations, with a key that administers the installation."""
 
     async def read(client: Client) -> pb.ListOrganizationsResponse:
         request = pb.ListOrganizationsRequest()
@@ -51,7 +51,7 @@ def list_organizations(
             (organization.name, organization.id, when(organization.create_time))
             for organization in listed.organizations
         ],
-        empty="No organisations.",
+        empty="No organizations.",
         as_json=as_json,
     )
 
@@ -64,7 +64,7 @@ def create_organization(
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create an organisation and print its id, with a key that administers the installation.
+    """Create an organization and print its id, with a key that administers the installation.
 
     It has no key yet: see strata organizations keys create --organization NAME.
     """
@@ -91,7 +91,7 @@ def create_key(
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Create an organisation key and print its secret, which is shown only once.
+    """Create an organization key and print its secret, which is shown only once.
 
     Scopes: organization.read, organization.admin, installation.admin; without --scope
     organization.read. A key can only create keys with scopes of its own.
@@ -116,7 +116,7 @@ def list_keys(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List organisation keys, without their secrets."""
+    """List organization keys, without their secrets."""
 
     async def read(client: Client) -> pb.ListOrganizationKeysResponse:
         request = pb.ListOrganizationKeysRequest(
@@ -137,7 +137,7 @@ def revoke_key(
     organization: OrganizationOption = "",
     organization_key: OrganizationKeyOption = "",
 ) -> None:
-    """Revoke an organisation key; within seconds every gateway rejects it."""
+    """Revoke an organization key; within seconds every gateway rejects it."""
 
     async def revoke(client: Client) -> pb.RevokeOrganizationKeyResponse:
         request = pb.RevokeOrganizationKeyRequest(

@@ -13,7 +13,7 @@ from strata.cli.options import Connection, JsonOption, LimitOption, Organization
 from strata.cli.output import print_json, print_listing, when
 
 app = typer.Typer(
-    help="List and create projects, with an organisation key.",
+    help="List and create projects, with an organization key.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -27,7 +27,7 @@ def list_projects(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the projects of the organisation."""
+    """List the projects of the organization."""
 
     async def read(client: Client) -> pb.ListProjectsResponse:
         return await first_of(

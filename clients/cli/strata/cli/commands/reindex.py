@@ -62,7 +62,7 @@ def reindex(
     """Rebuild an index while it serves, optionally with another embedding model.
 
     All projects of a partition share the indexes passages, files and messages: rebuilding them
-    needs an organisation key with the scope installation.admin. An archive belongs to one project.
+    needs an organization key with the scope installation.admin. An archive belongs to one project.
 
     The new index is filled beside the old one, and serves after a check that it finds stored texts
     as well as the old one. Until it is finished, --rollback switches back. Interrupting this

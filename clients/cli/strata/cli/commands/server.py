@@ -198,15 +198,15 @@ def migrate(
 @app.command()
 def bootstrap(
     organization: Annotated[
-        str, typer.Option("--organization", help="Name of the organisation.")
+        str, typer.Option("--organization", help="Name of the organization.")
     ] = "local",
 ) -> None:
-    """Create an organisation unless there is one of this name, and print a new organisation key.
+    """Create an organization unless there is one of this name, and print a new organization key.
 
     For a PostgreSQL of your own, migrated, with the settings of the gateway
     (STRATA_GATEWAY_…) in the environment. Strata does this itself for its data folder. The key
     creates projects and their keys: strata projects create, strata keys create. The key of the
-    organisation "local" also administers the installation.
+    organization "local" also administers the installation.
     """
     import asyncio  # noqa: PLC0415 - start-up
 

@@ -61,9 +61,9 @@ def _status_report(connection: Connection) -> tuple[Target, dict[str, object]]:
 
 
 def _indexes(connection: Connection) -> dict[str, str]:
-    """Returns the state of each index; empty without an organisation key.
+    """Returns the state of each index; empty without an organization key.
 
-    All projects share the indexes, so only an organisation key may read their state.
+    All projects share the indexes, so only an organization key may read their state.
     """
     try:
         states = connection.run_as_organization(index_states)

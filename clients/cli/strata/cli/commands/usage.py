@@ -26,7 +26,7 @@ def usage(
     connection: Connection,
     project: ProjectOption = "",
     every: Annotated[
-        bool, typer.Option("--all", help="All projects, with the organisation key.")
+        bool, typer.Option("--all", help="All projects, with the organization key.")
     ] = False,
     agent: Annotated[
         str, typer.Option("--agent", autocompletion=complete_agent, help="Name or id of an agent.")
@@ -44,7 +44,7 @@ def usage(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """Show runs, model calls and tokens of a project, or of each project of the organisation."""
+    """Show runs, model calls and tokens of a project, or of each project of the organization."""
     if sum((bool(project), bool(agent), every)) > 1:
         raise UsageError("Give one of --project, --agent and --all.")
     if by and by not in _LENGTHS:

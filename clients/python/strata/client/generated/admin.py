@@ -15,11 +15,11 @@ from strata.client.services import new_request_id
 
 
 class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the scope
     "admin" the keys and the usage of that project; nothing of another project, not even whether it
-    exists. An organisation key reaches the projects of one organisation, their keys and their
+    exists. An organization key reaches the projects of one organization, their keys and their
     usage, but no data: for that it makes a project key. Which kind a call takes is said at the
     call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING). Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
@@ -34,9 +34,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def create_organization(
         self, *, name: str = "", request_id: str = ""
     ) -> admin_service_pb2.Organization:
-        """Creates an organisation.
+        """Creates an organization.
 
-        It has no key yet: see CreateOrganizationKey. Organisation keys with "installation.admin".
+        It has no key yet: see CreateOrganizationKey. Organization keys with "installation.admin".
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
 
         Args:
@@ -52,12 +52,12 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def list_organizations(
         self, *, page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.Organization, None]:
-        """Lists all organisations.
+        """Lists all organizations.
 
-        Organisation keys with "installation.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        Organization keys with "installation.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
-            page_size: Organisations to return: 0 means 50, at most 500.
+            page_size: Organizations to return: 0 means 50, at most 500.
         """
         request = admin_service_pb2.ListOrganizationsRequest(page_size=page_size)
         async for page in pages(self.ListOrganizations, request):
@@ -72,14 +72,14 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         scopes: Iterable[str] = (),
         expire_time: Time | None = None,
     ) -> admin_service_pb2.CreateOrganizationKeyResponse:
-        """Makes an organisation key; its secret is shown this once.
+        """Makes an organization key; its secret is shown this once.
 
-        It gets no scope that the caller's key does not have. Organisation keys with
-        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        It gets no scope that the caller's key does not have. Organization keys with
+        "organization.admin"; for another organization than the caller's also "installation.admin".
         NOT_FOUND (ORGANIZATION_NOT_FOUND).
 
         Args:
-            organization_id: The organisation; empty means the caller's.
+            organization_id: The organization; empty means the caller's.
             name: Name.
             scopes: What it may do: "organization.read", "organization.admin", "installation.admin";
                 empty means "organization.read".
@@ -96,14 +96,14 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def list_organization_keys(
         self, *, organization_id: str | admin_service_pb2.Organization = "", page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.ApiKey, None]:
-        """Lists organisation keys, without secrets.
+        """Lists organization keys, without secrets.
 
-        Organisation keys with "organization.read" or "organization.admin"; for another organisation
+        Organization keys with "organization.read" or "organization.admin"; for another organization
         than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND),
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
-            organization_id: The organisation; empty means the caller's.
+            organization_id: The organization; empty means the caller's.
             page_size: Keys to return: 0 means 50, at most 500.
         """
         request = admin_service_pb2.ListOrganizationKeysRequest(
@@ -119,13 +119,13 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         *,
         api_key_id: str | admin_service_pb2.ApiKey = "",
     ) -> admin_service_pb2.ApiKey:
-        """Revokes an organisation key within seconds on every replica.
+        """Revokes an organization key within seconds on every replica.
 
-        Organisation keys with "organization.admin"; for another organisation than the caller's also
+        Organization keys with "organization.admin"; for another organization than the caller's also
         "installation.admin". NOT_FOUND (API_KEY_NOT_FOUND, ORGANIZATION_NOT_FOUND).
 
         Args:
-            organization_id: The organisation; empty means the caller's.
+            organization_id: The organization; empty means the caller's.
             api_key_id: The key.
         """
         request = admin_service_pb2.RevokeOrganizationKeyRequest(
@@ -137,9 +137,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def create_project(
         self, *, name: str = "", partition: str = "", request_id: str = ""
     ) -> admin_service_pb2.Project:
-        """Creates a project in the caller's organisation.
+        """Creates a project in the caller's organization.
 
-        Organisation keys with "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        Organization keys with "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
 
         Args:
             name: Name.
@@ -156,9 +156,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def list_projects(
         self, *, page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.Project, None]:
-        """Lists the projects of the caller's organisation.
+        """Lists the projects of the caller's organization.
 
-        Organisation keys with "organization.read" or "organization.admin". INVALID_ARGUMENT
+        Organization keys with "organization.read" or "organization.admin". INVALID_ARGUMENT
         (INVALID_PAGE_TOKEN).
 
         Args:
@@ -179,12 +179,12 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     ) -> admin_service_pb2.CreateApiKeyResponse:
         """Makes a project key; its secret is shown this once.
 
-        Organisation keys with "organization.admin" make keys of any project of their organisation
+        Organization keys with "organization.admin" make keys of any project of their organization
         with any scopes of a project; project keys with "admin" make keys of their own project, with
         scopes that they have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
 
         Args:
-            project_id: The project; empty means the caller's, which an organisation key does not
+            project_id: The project; empty means the caller's, which an organization key does not
                 have.
             name: Name.
             scopes: What it may do; empty means "read", "write" and "run".
@@ -203,12 +203,12 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     ) -> AsyncGenerator[admin_service_pb2.ApiKey, None]:
         """Lists the keys of a project, without secrets.
 
-        Organisation keys with "organization.read" or "organization.admin"; project keys with
+        Organization keys with "organization.read" or "organization.admin"; project keys with
         "admin" for their own project. NOT_FOUND (PROJECT_NOT_FOUND), INVALID_ARGUMENT
         (INVALID_PAGE_TOKEN).
 
         Args:
-            project_id: The project; empty means the caller's, which an organisation key does not
+            project_id: The project; empty means the caller's, which an organization key does not
                 have.
             page_size: Keys to return: 0 means 50, at most 500.
         """
@@ -224,7 +224,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     ) -> admin_service_pb2.RevokeApiKeyResponse:
         """Revokes a project key within seconds on every replica.
 
-        Organisation keys with "organization.admin"; project keys with "admin" for keys of their own
+        Organization keys with "organization.admin"; project keys with "admin" for keys of their own
         project. NOT_FOUND (API_KEY_NOT_FOUND).
 
         Args:
@@ -255,14 +255,14 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     ) -> admin_service_pb2.GetUsageResponse:
         """Sums runs and tokens of a project in a time range.
 
-        Organisation keys with "organization.read" or "organization.admin"; project keys with
+        Organization keys with "organization.read" or "organization.admin"; project keys with
         "admin" for their own project. NOT_FOUND (PROJECT_NOT_FOUND).
 
         Args:
             start_time: From this time; unset means 30 days ago.
             end_time: Before this time; unset means now.
             agent_id: Only this agent.
-            project_id: The project; empty means the caller's, which an organisation key does not
+            project_id: The project; empty means the caller's, which an organization key does not
                 have.
         """
         request = admin_service_pb2.GetUsageRequest(
@@ -292,7 +292,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
             start_time: From this time; unset means 30 days ago.
             end_time: Before this time; unset means now.
             agent_id: Only this agent.
-            project_id: The project; empty means the caller's, which an organisation key does not
+            project_id: The project; empty means the caller's, which an organization key does not
                 have.
             bucket_seconds: Length of a bucket: 0 means 86,400, a day; from 60 to 31,622,400. The
                 range must not have more than 1,000 buckets.
@@ -310,9 +310,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         self, *, start_time: Time | None = None, end_time: Time | None = None, page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.ProjectUsage, None]:
         """Lists runs and tokens of a time range, project by project, for all projects of the
-        caller's organisation.
+        caller's organization.
 
-        Organisation keys with "organization.read" or "organization.admin". INVALID_ARGUMENT
+        Organization keys with "organization.read" or "organization.admin". INVALID_ARGUMENT
         (INVALID_PAGE_TOKEN).
 
         Args:
@@ -364,11 +364,11 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 
 
 class SyncAdminCalls(OnThread[AdminCalls], admin_service_pb2_grpc.AdminServiceStub):
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the scope
     "admin" the keys and the usage of that project; nothing of another project, not even whether it
-    exists. An organisation key reaches the projects of one organisation, their keys and their
+    exists. An organization key reaches the projects of one organization, their keys and their
     usage, but no data: for that it makes a project key. Which kind a call takes is said at the
     call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING). Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),

@@ -46,7 +46,7 @@ class ServiceCalls(Services):
 
     @cached_property
     def admin(self) -> AdminCalls:
-        """Organisations, projects, keys, usage and audit."""
+        """Organizations, projects, keys, usage and audit."""
         return AdminCalls(self.channel)
 
     @cached_property
@@ -140,7 +140,7 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def admin(self) -> SyncAdminCalls:
-        """Organisations, projects, keys, usage and audit."""
+        """Organizations, projects, keys, usage and audit."""
         return SyncAdminCalls(self._inner.admin, self._thread)
 
     @cached_property

@@ -13,7 +13,7 @@ from strata.client.services import new_request_id
 class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
     """The index of messages, which all projects share, and its rebuilding while it serves.
 
-    For operators: every method needs an organisation key with the scope "installation.admin", and a
+    For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED
     (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
     (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -105,7 +105,7 @@ class SyncMessageIndexCalls(
 ):
     """The index of messages, which all projects share, and its rebuilding while it serves.
 
-    For operators: every method needs an organisation key with the scope "installation.admin", and a
+    For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED
     (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
     (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.

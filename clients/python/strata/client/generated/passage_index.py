@@ -14,7 +14,7 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
     """The index of passages and of files, which all projects share, and its rebuilding while it
     serves.
 
-    For operators: every method needs an organisation key with the scope "installation.admin", and a
+    For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED
     (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
     (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -103,7 +103,7 @@ class SyncPassageIndexCalls(
     """The index of passages and of files, which all projects share, and its rebuilding while it
     serves.
 
-    For operators: every method needs an organisation key with the scope "installation.admin", and a
+    For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED
     (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
     (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.

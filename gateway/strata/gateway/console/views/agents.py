@@ -26,7 +26,7 @@ _NEW_BLOCK_ROWS = 2
 
 
 async def home(visit: Visit) -> Response:
-    """Shows the agents; an organisation key has none."""
+    """Shows the agents; an organization key has none."""
     if not visit.identity.project.id:
         return visit.page("organization_key.html")
     return visit.go_to("/agents")

@@ -1,4 +1,4 @@
-"""API keys: list, create, revoke; those of a project, or those of an organisation."""
+"""API keys: list, create, revoke; those of a project, or those of an organization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = 100
 
 
 async def list_keys(visit: Visit) -> Response:
-    """Lists the keys of the project; for an organisation key those of the organisation."""
+    """Lists the keys of the project; for an organization key those of the organization."""
     if visit.identity.project.id:
         return await keys_of_project(visit, visit.identity.project)
     listing = await visit.services.admin.ListOrganizationKeys(
@@ -68,7 +68,7 @@ async def create_key(visit: Visit) -> Response:
 
 
 async def create_organization_key(visit: Visit) -> Response:
-    """Creates an organisation key, and shows its secret this once."""
+    """Creates an organization key, and shows its secret this once."""
     form = visit.form
     created = await visit.services.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(
@@ -103,7 +103,7 @@ async def revoke_key(visit: Visit) -> Response:
 
 
 async def revoke_organization_key(visit: Visit) -> Response:
-    """Revokes an organisation key."""
+    """Revokes an organization key."""
     revoked = await visit.services.admin.RevokeOrganizationKey(
         pb.RevokeOrganizationKeyRequest(api_key_id=visit.argument("api_key_id"))
     )

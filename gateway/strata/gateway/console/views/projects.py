@@ -1,4 +1,4 @@
-"""Projects of an organisation: list, create, and their keys."""
+"""Projects of an organization: list, create, and their keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_PAGE = 500
 
 
 async def list_projects(visit: Visit) -> Response:
-    """Lists the projects of an organisation; a project key sees its own one alone."""
+    """Lists the projects of an organization; a project key sees its own one alone."""
     if visit.identity.project.id:
         return visit.page("projects/own.html")
     listing = await visit.services.admin.ListProjects(

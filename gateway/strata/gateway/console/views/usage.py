@@ -1,4 +1,4 @@
-"""Usage: runs and tokens of a project over time, and of all projects of an organisation."""
+"""Usage: runs and tokens of a project over time, and of all projects of an organization."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DEFAULT_PERIOD = "week"
 
 
 async def show_usage(visit: Visit) -> Response:
-    """Shows the usage of the project; for an organisation key that of each project."""
+    """Shows the usage of the project; for an organization key that of each project."""
     if visit.identity.project.id:
         return await _usage_of(visit, visit.identity.project, "/usage")
     key, period = _period(visit)
@@ -69,7 +69,7 @@ async def show_usage(visit: Visit) -> Response:
 
 
 async def show_project_usage(visit: Visit) -> Response:
-    """Shows the usage of a project of the organisation."""
+    """Shows the usage of a project of the organization."""
     project = await project_of(visit)
     return await _usage_of(visit, project, f"/projects/{project.id}/usage")
 

@@ -1,4 +1,4 @@
-"""Organisations, projects, API keys, runs and their events.
+"""Organizations, projects, API keys, runs and their events.
 
 Revision ID: 0001
 """
@@ -18,7 +18,7 @@ branch_labels = None
 depends_on = None
 
 TABLES = ("projects", "api_keys", "runs", "run_events")
-# An administrator acts in the organisation; the setting is local to the transaction.
+# An administrator acts in the organization; the setting is local to the transaction.
 ORGANIZATION = "organization_id = NULLIF(current_setting('strata.organization_id', true), '')"
 
 

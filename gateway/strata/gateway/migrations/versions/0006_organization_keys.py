@@ -1,4 +1,4 @@
-"""Organisation keys, organisations that are created by a call, and usage across projects.
+"""Organization keys, organizations that are created by a call, and usage across projects.
 
 Revision ID: 0006
 """
@@ -21,7 +21,7 @@ _USAGE = [
 
 
 def upgrade() -> None:
-    """Adds the table of organisation keys; keys that exist stay keys of their project."""
+    """Adds the table of organization keys; keys that exist stay keys of their project."""
     op.execute(
         """
         CREATE TABLE gateway.organization_keys (
@@ -46,19 +46,19 @@ def upgrade() -> None:
     )
     op.execute("REVOKE ALL ON gateway.organization_keys FROM strata_gateway")
     op.execute(grant_sql("SELECT, INSERT, UPDATE", "gateway.organization_keys", "strata_gateway"))
-    # A key is looked up by its id before the organisation is known, as project keys are.
+    # A key is looked up by its id before the organization is known, as project keys are.
     op.execute(worker_policy_sql("gateway.organization_keys", "gateway"))
     checked = ["organization_id", "id", "secret_hash", "scopes", "revoke_time", "expire_time"]
     op.execute(grant_columns_sql("SELECT", checked, "gateway.organization_keys", _WORKER))
 
     op.execute('ALTER TABLE gateway.organizations ADD COLUMN request_id text COLLATE "C"')
-    # Until now the id of an organisation was made from its name, so names are unique already.
+    # Until now the id of an organization was made from its name, so names are unique already.
     op.execute("CREATE UNIQUE INDEX organizations_name ON gateway.organizations (name)")
     op.execute(
         "CREATE UNIQUE INDEX organizations_request ON gateway.organizations (request_id)"
         " WHERE request_id IS NOT NULL"
     )
-    # Only keys with the scope of the installation list organisations.
+    # Only keys with the scope of the installation list organizations.
     op.execute(worker_policy_sql("gateway.organizations", "gateway"))
     listed = ["organization_id", "name", "request_id", "create_time"]
     op.execute(grant_columns_sql("SELECT", listed, "gateway.organizations", _WORKER))
@@ -67,7 +67,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops organisation keys: only project keys are left, as before."""
+    """Drops organization keys: only project keys are left, as before."""
     op.execute(f"REVOKE SELECT ({', '.join(_USAGE)}) ON gateway.runs FROM {_WORKER}")
     op.execute(f"REVOKE SELECT ON gateway.organizations FROM {_WORKER}")
     op.execute("DROP POLICY worker ON gateway.organizations")

@@ -23,7 +23,7 @@ def upgrade() -> None:
     )
     op.execute(f"REVOKE UPDATE ON gateway.projects FROM {_SERVICE}")
     op.execute(grant_columns_sql("UPDATE", ["name"], "gateway.projects", _SERVICE))
-    # Read with a key, before the project is known, and counted over all organisations.
+    # Read with a key, before the project is known, and counted over all organizations.
     op.execute(worker_policy_sql("gateway.projects", "gateway"))
     op.execute(
         grant_columns_sql("SELECT", ["project_id", "partition"], "gateway.projects", _WORKER)

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class PassageIndexServiceStub:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -66,7 +66,7 @@ class PassageIndexServiceStub:
 
 class PassageIndexServiceServicer:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -143,7 +143,7 @@ def add_PassageIndexServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PassageIndexService:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,

@@ -13,7 +13,7 @@ GRPC_VERSION: str
 
 class PassageIndexServiceStub:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -44,7 +44,7 @@ class PassageIndexServiceStub:
 
 class PassageIndexServiceServicer:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,

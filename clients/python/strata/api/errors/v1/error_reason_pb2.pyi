@@ -79,7 +79,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REINDEX_NOT_FOUND: _ErrorReason.ValueType  # 36
     """NOT_FOUND: the collection or archive was never rebuilt."""
     ERROR_REASON_ORGANIZATION_NOT_FOUND: _ErrorReason.ValueType  # 37
-    """NOT_FOUND: no such organisation."""
+    """NOT_FOUND: no such organization."""
     ERROR_REASON_IMAGE_NOT_FOUND: _ErrorReason.ValueType  # 38
     """NOT_FOUND: no such image."""
     ERROR_REASON_PROMPT_NOT_FOUND: _ErrorReason.ValueType  # 39
@@ -277,7 +277,7 @@ ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 35
 ERROR_REASON_REINDEX_NOT_FOUND: ErrorReason.ValueType  # 36
 """NOT_FOUND: the collection or archive was never rebuilt."""
 ERROR_REASON_ORGANIZATION_NOT_FOUND: ErrorReason.ValueType  # 37
-"""NOT_FOUND: no such organisation."""
+"""NOT_FOUND: no such organization."""
 ERROR_REASON_IMAGE_NOT_FOUND: ErrorReason.ValueType  # 38
 """NOT_FOUND: no such image."""
 ERROR_REASON_PROMPT_NOT_FOUND: ErrorReason.ValueType  # 39

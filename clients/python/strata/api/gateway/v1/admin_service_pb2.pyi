@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Organization(_message.Message):
-    """An organisation: it owns projects, and nothing is shared between organisations."""
+    """An organization: it owns projects, and nothing is shared between organizations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -65,9 +65,9 @@ class Project(_message.Message):
     id: _builtins.str
     """Id, "project-" and a UUID."""
     organization_id: _builtins.str
-    """The organisation."""
+    """The organization."""
     name: _builtins.str
-    """Name, unique in the organisation."""
+    """Name, unique in the organization."""
     partition: _builtins.str
     """The partition that has its data, "default" if the installation has only one. It never
     changes.
@@ -110,17 +110,17 @@ class ApiKey(_message.Message):
     id: _builtins.str
     """Id, "key-" and a time-sortable UUID."""
     project_id: _builtins.str
-    """The project; empty for an organisation key."""
+    """The project; empty for an organization key."""
     name: _builtins.str
     """Name."""
     organization_id: _builtins.str
-    """The organisation."""
+    """The organization."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What it may do. A project key: "read", "write", "run", "approve", "secrets", "admin". Who
         may "run" may also answer requests for approval; "approve" alone lists, shows and answers
         them; "secrets" stores secrets and defines tools that are given them; "admin" includes
-        "secrets". An organisation key: "organization.read", "organization.admin" (which includes
+        "secrets". An organization key: "organization.read", "organization.admin" (which includes
         the former), "installation.admin".
         """
 
@@ -158,7 +158,7 @@ Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
 
 @_typing.final
 class CreateOrganizationRequest(_message.Message):
-    """Creates an organisation."""
+    """Creates an organization."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -184,14 +184,14 @@ Global___CreateOrganizationRequest: _TypeAlias = CreateOrganizationRequest  # no
 
 @_typing.final
 class CreateOrganizationResponse(_message.Message):
-    """The created organisation."""
+    """The created organization."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ORGANIZATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def organization(self) -> Global___Organization:
-        """The organisation."""
+        """The organization."""
 
     def __init__(
         self,
@@ -208,14 +208,14 @@ Global___CreateOrganizationResponse: _TypeAlias = CreateOrganizationResponse  # 
 
 @_typing.final
 class ListOrganizationsRequest(_message.Message):
-    """Asks for organisations."""
+    """Asks for organizations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Organisations to return: 0 means 50, at most 500."""
+    """Organizations to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
     def __init__(
@@ -234,7 +234,7 @@ Global___ListOrganizationsRequest: _TypeAlias = ListOrganizationsRequest  # noqa
 
 @_typing.final
 class ListOrganizationsResponse(_message.Message):
-    """A page of organisations."""
+    """A page of organizations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,7 +244,7 @@ class ListOrganizationsResponse(_message.Message):
     """Empty at the end."""
     @_builtins.property
     def organizations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Organization]:
-        """The organisations."""
+        """The organizations."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ Global___ListOrganizationsResponse: _TypeAlias = ListOrganizationsResponse  # no
 
 @_typing.final
 class CreateOrganizationKeyRequest(_message.Message):
-    """Makes an organisation key."""
+    """Makes an organization key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,7 +271,7 @@ class CreateOrganizationKeyRequest(_message.Message):
     SCOPES_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
-    """The organisation; empty means the caller's."""
+    """The organization; empty means the caller's."""
     name: _builtins.str
     """Name."""
     @_builtins.property
@@ -330,7 +330,7 @@ Global___CreateOrganizationKeyResponse: _TypeAlias = CreateOrganizationKeyRespon
 
 @_typing.final
 class ListOrganizationKeysRequest(_message.Message):
-    """Asks for organisation keys."""
+    """Asks for organization keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -338,7 +338,7 @@ class ListOrganizationKeysRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
-    """The organisation; empty means the caller's."""
+    """The organization; empty means the caller's."""
     page_size: _builtins.int
     """Keys to return: 0 means 50, at most 500."""
     page_token: _builtins.str
@@ -360,7 +360,7 @@ Global___ListOrganizationKeysRequest: _TypeAlias = ListOrganizationKeysRequest  
 
 @_typing.final
 class ListOrganizationKeysResponse(_message.Message):
-    """A page of organisation keys."""
+    """A page of organization keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -388,14 +388,14 @@ Global___ListOrganizationKeysResponse: _TypeAlias = ListOrganizationKeysResponse
 
 @_typing.final
 class RevokeOrganizationKeyRequest(_message.Message):
-    """Revokes an organisation key."""
+    """Revokes an organization key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
     API_KEY_ID_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
-    """The organisation; empty means the caller's."""
+    """The organization; empty means the caller's."""
     api_key_id: _builtins.str
     """The key."""
     def __init__(
@@ -557,7 +557,7 @@ class CreateApiKeyRequest(_message.Message):
     SCOPES_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
-    """The project; empty means the caller's, which an organisation key does not have."""
+    """The project; empty means the caller's, which an organization key does not have."""
     name: _builtins.str
     """Name."""
     @_builtins.property
@@ -622,7 +622,7 @@ class ListApiKeysRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
-    """The project; empty means the caller's, which an organisation key does not have."""
+    """The project; empty means the caller's, which an organization key does not have."""
     page_size: _builtins.int
     """Keys to return: 0 means 50, at most 500."""
     page_token: _builtins.str
@@ -758,12 +758,12 @@ class WhoAmIResponse(_message.Message):
     API_KEY_FIELD_NUMBER: _builtins.int
     SERVER_VERSION_FIELD_NUMBER: _builtins.int
     organization_id: _builtins.str
-    """The organisation."""
+    """The organization."""
     server_version: _builtins.str
     """Release of the server."""
     @_builtins.property
     def project(self) -> Global___Project:
-        """The project; unset for an organisation key."""
+        """The project; unset for an organization key."""
 
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
@@ -798,7 +798,7 @@ class GetUsageRequest(_message.Message):
     agent_id: _builtins.str
     """Only this agent."""
     project_id: _builtins.str
-    """The project; empty means the caller's, which an organisation key does not have."""
+    """The project; empty means the caller's, which an organization key does not have."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """From this time; unset means 30 days ago."""
@@ -875,7 +875,7 @@ class GetUsageSeriesRequest(_message.Message):
     agent_id: _builtins.str
     """Only this agent."""
     project_id: _builtins.str
-    """The project; empty means the caller's, which an organisation key does not have."""
+    """The project; empty means the caller's, which an organization key does not have."""
     bucket_seconds: _builtins.int
     """Length of a bucket: 0 means 86,400, a day; from 60 to 31,622,400. The range must not have
     more than 1,000 buckets.

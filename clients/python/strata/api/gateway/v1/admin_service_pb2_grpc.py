@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the
     scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    whether it exists. An organization key reaches the projects of one organization, their keys
     and their usage, but no data: for that it makes a project key. Which kind a call takes is
     said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
@@ -129,11 +129,11 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the
     scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    whether it exists. An organization key reaches the projects of one organization, their keys
     and their usage, but no data: for that it makes a project key. Which kind a call takes is
     said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
@@ -144,7 +144,7 @@ class AdminServiceServicer:
     """
 
     def CreateOrganization(self, request, context):
-        """Creates an organisation. It has no key yet: see CreateOrganizationKey. Organisation keys
+        """Creates an organization. It has no key yet: see CreateOrganizationKey. Organization keys
         with "installation.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -152,7 +152,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListOrganizations(self, request, context):
-        """Lists all organisations. Organisation keys with "installation.admin".
+        """Lists all organizations. Organization keys with "installation.admin".
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -160,17 +160,17 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateOrganizationKey(self, request, context):
-        """Makes an organisation key; its secret is shown this once. It gets no scope that the
-        caller's key does not have. Organisation keys with "organization.admin"; for another
-        organisation than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
+        """Makes an organization key; its secret is shown this once. It gets no scope that the
+        caller's key does not have. Organization keys with "organization.admin"; for another
+        organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOrganizationKeys(self, request, context):
-        """Lists organisation keys, without secrets. Organisation keys with "organization.read" or
-        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        """Lists organization keys, without secrets. Organization keys with "organization.read" or
+        "organization.admin"; for another organization than the caller's also "installation.admin".
         NOT_FOUND (ORGANIZATION_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -178,8 +178,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeOrganizationKey(self, request, context):
-        """Revokes an organisation key within seconds on every replica. Organisation keys with
-        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        """Revokes an organization key within seconds on every replica. Organization keys with
+        "organization.admin"; for another organization than the caller's also "installation.admin".
         NOT_FOUND (API_KEY_NOT_FOUND, ORGANIZATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -187,7 +187,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateProject(self, request, context):
-        """Creates a project in the caller's organisation. Organisation keys with
+        """Creates a project in the caller's organization. Organization keys with
         "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -195,7 +195,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListProjects(self, request, context):
-        """Lists the projects of the caller's organisation. Organisation keys with
+        """Lists the projects of the caller's organization. Organization keys with
         "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -203,8 +203,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateApiKey(self, request, context):
-        """Makes a project key; its secret is shown this once. Organisation keys with
-        "organization.admin" make keys of any project of their organisation with any scopes of a
+        """Makes a project key; its secret is shown this once. Organization keys with
+        "organization.admin" make keys of any project of their organization with any scopes of a
         project; project keys with "admin" make keys of their own project, with scopes that they
         have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
         """
@@ -213,7 +213,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApiKeys(self, request, context):
-        """Lists the keys of a project, without secrets. Organisation keys with "organization.read"
+        """Lists the keys of a project, without secrets. Organization keys with "organization.read"
         or "organization.admin"; project keys with "admin" for their own project.
         NOT_FOUND (PROJECT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
@@ -222,7 +222,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeApiKey(self, request, context):
-        """Revokes a project key within seconds on every replica. Organisation keys with
+        """Revokes a project key within seconds on every replica. Organization keys with
         "organization.admin"; project keys with "admin" for keys of their own project.
         NOT_FOUND (API_KEY_NOT_FOUND).
         """
@@ -238,7 +238,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Sums runs and tokens of a project in a time range. Organisation keys with
+        """Sums runs and tokens of a project in a time range. Organization keys with
         "organization.read" or "organization.admin"; project keys with "admin" for their own
         project. NOT_FOUND (PROJECT_NOT_FOUND).
         """
@@ -258,7 +258,7 @@ class AdminServiceServicer:
 
     def ListProjectUsage(self, request, context):
         """Lists runs and tokens of a time range, project by project, for all projects of the
-        caller's organisation. Organisation keys with "organization.read" or "organization.admin".
+        caller's organization. Organization keys with "organization.read" or "organization.admin".
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -371,11 +371,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the
     scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    whether it exists. An organization key reaches the projects of one organization, their keys
     and their usage, but no data: for that it makes a project key. Which kind a call takes is
     said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 

@@ -12,11 +12,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the
     scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    whether it exists. An organization key reaches the projects of one organization, their keys
     and their usage, but no data: for that it makes a project key. Which kind a call takes is
     said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
@@ -28,56 +28,56 @@ class AdminServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateOrganization: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateOrganizationRequest, _admin_service_pb2.CreateOrganizationResponse]
-    """Creates an organisation. It has no key yet: see CreateOrganizationKey. Organisation keys
+    """Creates an organization. It has no key yet: see CreateOrganizationKey. Organization keys
     with "installation.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
     """
     ListOrganizations: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListOrganizationsRequest, _admin_service_pb2.ListOrganizationsResponse]
-    """Lists all organisations. Organisation keys with "installation.admin".
+    """Lists all organizations. Organization keys with "installation.admin".
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateOrganizationKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateOrganizationKeyRequest, _admin_service_pb2.CreateOrganizationKeyResponse]
-    """Makes an organisation key; its secret is shown this once. It gets no scope that the
-    caller's key does not have. Organisation keys with "organization.admin"; for another
-    organisation than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
+    """Makes an organization key; its secret is shown this once. It gets no scope that the
+    caller's key does not have. Organization keys with "organization.admin"; for another
+    organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
     """
     ListOrganizationKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListOrganizationKeysRequest, _admin_service_pb2.ListOrganizationKeysResponse]
-    """Lists organisation keys, without secrets. Organisation keys with "organization.read" or
-    "organization.admin"; for another organisation than the caller's also "installation.admin".
+    """Lists organization keys, without secrets. Organization keys with "organization.read" or
+    "organization.admin"; for another organization than the caller's also "installation.admin".
     NOT_FOUND (ORGANIZATION_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     RevokeOrganizationKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeOrganizationKeyRequest, _admin_service_pb2.RevokeOrganizationKeyResponse]
-    """Revokes an organisation key within seconds on every replica. Organisation keys with
-    "organization.admin"; for another organisation than the caller's also "installation.admin".
+    """Revokes an organization key within seconds on every replica. Organization keys with
+    "organization.admin"; for another organization than the caller's also "installation.admin".
     NOT_FOUND (API_KEY_NOT_FOUND, ORGANIZATION_NOT_FOUND).
     """
     CreateProject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateProjectRequest, _admin_service_pb2.CreateProjectResponse]
-    """Creates a project in the caller's organisation. Organisation keys with
+    """Creates a project in the caller's organization. Organization keys with
     "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
     """
     ListProjects: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectsRequest, _admin_service_pb2.ListProjectsResponse]
-    """Lists the projects of the caller's organisation. Organisation keys with
+    """Lists the projects of the caller's organization. Organization keys with
     "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
-    """Makes a project key; its secret is shown this once. Organisation keys with
-    "organization.admin" make keys of any project of their organisation with any scopes of a
+    """Makes a project key; its secret is shown this once. Organization keys with
+    "organization.admin" make keys of any project of their organization with any scopes of a
     project; project keys with "admin" make keys of their own project, with scopes that they
     have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
-    """Lists the keys of a project, without secrets. Organisation keys with "organization.read"
+    """Lists the keys of a project, without secrets. Organization keys with "organization.read"
     or "organization.admin"; project keys with "admin" for their own project.
     NOT_FOUND (PROJECT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]
-    """Revokes a project key within seconds on every replica. Organisation keys with
+    """Revokes a project key within seconds on every replica. Organization keys with
     "organization.admin"; project keys with "admin" for keys of their own project.
     NOT_FOUND (API_KEY_NOT_FOUND).
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
     """Tells who the caller is and what the key may do. All keys."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]
-    """Sums runs and tokens of a project in a time range. Organisation keys with
+    """Sums runs and tokens of a project in a time range. Organization keys with
     "organization.read" or "organization.admin"; project keys with "admin" for their own
     project. NOT_FOUND (PROJECT_NOT_FOUND).
     """
@@ -89,7 +89,7 @@ class AdminServiceStub:
     """
     ListProjectUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectUsageRequest, _admin_service_pb2.ListProjectUsageResponse]
     """Lists runs and tokens of a time range, project by project, for all projects of the
-    caller's organisation. Organisation keys with "organization.read" or "organization.admin".
+    caller's organization. Organization keys with "organization.read" or "organization.admin".
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
@@ -98,11 +98,11 @@ class AdminServiceStub:
     """Erases what all tiers know of a subject, and says what was erased."""
 
 class AdminServiceServicer:
-    """Organisations, projects, keys, usage and audit.
+    """Organizations, projects, keys, usage and audit.
 
     There are two kinds of keys. A project key reaches the data of one project, and with the
     scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    whether it exists. An organization key reaches the projects of one organization, their keys
     and their usage, but no data: for that it makes a project key. Which kind a call takes is
     said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
@@ -117,7 +117,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateOrganizationRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateOrganizationRequest, _abc.Awaitable[_admin_service_pb2.CreateOrganizationResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateOrganizationResponse]:
-        """Creates an organisation. It has no key yet: see CreateOrganizationKey. Organisation keys
+        """Creates an organization. It has no key yet: see CreateOrganizationKey. Organization keys
         with "installation.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
 
@@ -126,7 +126,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListOrganizationsRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListOrganizationsRequest, _abc.Awaitable[_admin_service_pb2.ListOrganizationsResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListOrganizationsResponse]:
-        """Lists all organisations. Organisation keys with "installation.admin".
+        """Lists all organizations. Organization keys with "installation.admin".
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
@@ -135,9 +135,9 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateOrganizationKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateOrganizationKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]:
-        """Makes an organisation key; its secret is shown this once. It gets no scope that the
-        caller's key does not have. Organisation keys with "organization.admin"; for another
-        organisation than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
+        """Makes an organization key; its secret is shown this once. It gets no scope that the
+        caller's key does not have. Organization keys with "organization.admin"; for another
+        organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
 
     def ListOrganizationKeys(
@@ -145,8 +145,8 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListOrganizationKeysRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListOrganizationKeysRequest, _abc.Awaitable[_admin_service_pb2.ListOrganizationKeysResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListOrganizationKeysResponse]:
-        """Lists organisation keys, without secrets. Organisation keys with "organization.read" or
-        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        """Lists organization keys, without secrets. Organization keys with "organization.read" or
+        "organization.admin"; for another organization than the caller's also "installation.admin".
         NOT_FOUND (ORGANIZATION_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
@@ -155,8 +155,8 @@ class AdminServiceServicer:
         request: _admin_service_pb2.RevokeOrganizationKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.RevokeOrganizationKeyRequest, _abc.Awaitable[_admin_service_pb2.RevokeOrganizationKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.RevokeOrganizationKeyResponse]:
-        """Revokes an organisation key within seconds on every replica. Organisation keys with
-        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        """Revokes an organization key within seconds on every replica. Organization keys with
+        "organization.admin"; for another organization than the caller's also "installation.admin".
         NOT_FOUND (API_KEY_NOT_FOUND, ORGANIZATION_NOT_FOUND).
         """
 
@@ -165,7 +165,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateProjectRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateProjectRequest, _abc.Awaitable[_admin_service_pb2.CreateProjectResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateProjectResponse]:
-        """Creates a project in the caller's organisation. Organisation keys with
+        """Creates a project in the caller's organization. Organization keys with
         "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
 
@@ -174,7 +174,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListProjectsRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListProjectsRequest, _abc.Awaitable[_admin_service_pb2.ListProjectsResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListProjectsResponse]:
-        """Lists the projects of the caller's organisation. Organisation keys with
+        """Lists the projects of the caller's organization. Organization keys with
         "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
@@ -183,8 +183,8 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateApiKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateApiKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]:
-        """Makes a project key; its secret is shown this once. Organisation keys with
-        "organization.admin" make keys of any project of their organisation with any scopes of a
+        """Makes a project key; its secret is shown this once. Organization keys with
+        "organization.admin" make keys of any project of their organization with any scopes of a
         project; project keys with "admin" make keys of their own project, with scopes that they
         have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
         """
@@ -194,7 +194,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListApiKeysRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListApiKeysRequest, _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]:
-        """Lists the keys of a project, without secrets. Organisation keys with "organization.read"
+        """Lists the keys of a project, without secrets. Organization keys with "organization.read"
         or "organization.admin"; project keys with "admin" for their own project.
         NOT_FOUND (PROJECT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
@@ -204,7 +204,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.RevokeApiKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.RevokeApiKeyRequest, _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]:
-        """Revokes a project key within seconds on every replica. Organisation keys with
+        """Revokes a project key within seconds on every replica. Organization keys with
         "organization.admin"; project keys with "admin" for keys of their own project.
         NOT_FOUND (API_KEY_NOT_FOUND).
         """
@@ -221,7 +221,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.GetUsageRequest,
         context: _aio.ServicerContext[_admin_service_pb2.GetUsageRequest, _abc.Awaitable[_admin_service_pb2.GetUsageResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.GetUsageResponse]:
-        """Sums runs and tokens of a project in a time range. Organisation keys with
+        """Sums runs and tokens of a project in a time range. Organization keys with
         "organization.read" or "organization.admin"; project keys with "admin" for their own
         project. NOT_FOUND (PROJECT_NOT_FOUND).
         """
@@ -243,7 +243,7 @@ class AdminServiceServicer:
         context: _aio.ServicerContext[_admin_service_pb2.ListProjectUsageRequest, _abc.Awaitable[_admin_service_pb2.ListProjectUsageResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListProjectUsageResponse]:
         """Lists runs and tokens of a time range, project by project, for all projects of the
-        caller's organisation. Organisation keys with "organization.read" or "organization.admin".
+        caller's organization. Organization keys with "organization.read" or "organization.admin".
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class MessageIndexServiceStub:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -66,7 +66,7 @@ class MessageIndexServiceStub:
 
 class MessageIndexServiceServicer:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -145,7 +145,7 @@ def add_MessageIndexServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class MessageIndexService:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,

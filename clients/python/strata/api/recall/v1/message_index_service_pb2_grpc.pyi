@@ -13,7 +13,7 @@ GRPC_VERSION: str
 
 class MessageIndexServiceStub:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -47,7 +47,7 @@ class MessageIndexServiceStub:
 
 class MessageIndexServiceServicer:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organisation key with the scope
+    it serves. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
