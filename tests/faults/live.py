@@ -26,7 +26,8 @@ from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # The time that a connection may take: a process that starts is busy.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 300),
     # A gateway that hangs is left, as by the client of the package.
     ("grpc.keepalive_time_ms", 5_000),

@@ -68,7 +68,7 @@ async def test_refusal_is_shown_in_place(system: System, window: Window) -> None
     await page.get_by_label("Name", exact=True).fill("taken")
     await page.get_by_label("persona").fill("kept while the name is wrong")
     await page.get_by_role("button", name="Create").click()
-    await expect(page.get_by_role("alert")).to_contain_text("NAME_TAKEN")
+    await expect(page.get_by_role("alert").filter(has_text="NAME_TAKEN")).to_be_visible()
     await expect(page.get_by_label("persona")).to_have_value("kept while the name is wrong")
     # Chromium itself notes the status 409, and htmx the response.
     assert all("409" in fault for fault in window.faults), window.faults

@@ -96,9 +96,13 @@ async def test_images_are_chosen_pasted_and_sent(system: System, window: Window)
     )
     await images.set_input_files([tall, notes])
     await expect(attached).to_have_count(1)
-    await expect(page.get_by_role("alert")).to_contain_text("notes.txt is not a PNG")
+    await expect(
+        page.get_by_role("alert").filter(has_text="notes.txt is not a PNG")
+    ).to_be_visible()
     await images.set_input_files([big])
-    await expect(page.get_by_role("alert")).to_contain_text("big.png has 3,932,161 bytes")
+    await expect(
+        page.get_by_role("alert").filter(has_text="big.png has 3,932,161 bytes")
+    ).to_be_visible()
     pasted = base64.b64encode(png(8, 8, 200)).decode()
     for name in ("pasted.png", "another.png"):
         await message.evaluate(_PASTE, [name, pasted])

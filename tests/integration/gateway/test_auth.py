@@ -175,6 +175,7 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
         "Explain",
         "Expand",
         "Lint",
+        "Preview",
         "Read",
         "Render",
         "Watch",
