@@ -96,12 +96,18 @@ class ConsoleClient:
         return await self.http.post(CONSOLE_PATH + path, data=sent, headers=more, files=files)
 
     async def put(
-        self, path: str, content: bytes = b"", *, token: str | None = None, origin: str = ""
+        self,
+        path: str,
+        content: bytes = b"",
+        *,
+        token: str | None = None,
+        origin: str = "",
+        content_type: str = "application/octet-stream",
     ) -> httpx2.Response:
         """Sends bytes, with the token in a header; see `post`."""
         headers = {
             "x-csrf-token": self.csrf_token if token is None else token,
             "origin": origin or self.origin,
-            "content-type": "application/octet-stream",
+            "content-type": content_type,
         }
         return await self.http.put(CONSOLE_PATH + path, content=content, headers=headers)

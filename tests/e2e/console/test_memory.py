@@ -221,6 +221,9 @@ async def test_file_is_uploaded_read_and_deleted(system: System, ann: ConsoleCli
     assert (again.status_code, "NAME_TAKEN" in again.text) == (409, True)
     assert (await ann.put(f"{upload}?name=a%20%3Ci%3E.md&replace=yes", b"Dry.")).status_code == 200
     await ann.put(f"{upload}?name=large.md", data)
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        replaced = await ann.put(f"{upload}?name=large.md&replace=yes", data, content_type=kind)
+        assert replaced.status_code == 200, replaced.text
     listing = await system.files.ListFiles(file_pb.ListFilesRequest(folder_id=folder.id))
     files = {file.name: file for file in listing.files}
     assert files["large.md"].size_bytes == len(data)

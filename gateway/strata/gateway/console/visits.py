@@ -170,7 +170,7 @@ class SignedIn:
             kept = self._sessions.values(request, session)
             visit = Visit(request, services, identity, token, kept, self._max_body_bytes, Form())
             if route.method != "GET":
-                visit = replace(visit, form=await self._form(request, session))
+                visit = replace(visit, form=await self._form(request, route, session))
             response = await route.view(visit)
         except UnauthenticatedError:
             response = sign_in_first(request)
@@ -183,17 +183,20 @@ class SignedIn:
         self._sessions.renew(request, response, session)
         return response
 
-    async def _form(self, request: Request, session: Session) -> Form:
+    async def _form(self, request: Request, route: ViewRoute, session: Session) -> Form:
         """Returns the form of a request, once its token is checked.
 
-        A request whose token is in a header has its body left unread, unless it is a form.
+        The body of a PUT is left unread, and so is any that is no form; the token is in a header.
 
         Raises:
             PermissionDeniedError: The token is missing or that of another session.
             InvalidArgumentError: The form is too large or has too many fields.
         """
         token = request.headers.get(CSRF_HEADER, "")
-        form = await read_form(request, self._max_body_bytes)
+        # A view of PUT stores the body, whatever its type is.
+        form = Form()
+        if route.method != "PUT":
+            form = await read_form(request, self._max_body_bytes)
         token = token or form.text(CSRF_FIELD)
         if not self._sessions.is_csrf_token(session, token) or not of_same_origin(request):
             raise PermissionDeniedError(
