@@ -127,8 +127,10 @@ async def test_images_are_chosen_pasted_and_sent(system: System, window: Window)
     await expect(page.get_by_text("Two pictures.")).to_be_visible()
     await page.reload()
     await expect(sent_images).to_have_count(2)
+    # An image has a size once its bytes have arrived.
     sizes = await sent_images.evaluate_all(
-        "images => images.map(i => [i.naturalWidth, i.naturalHeight])"
+        "async images => { await Promise.all(images.map(i => i.decode()));"
+        " return images.map(i => [i.naturalWidth, i.naturalHeight]); }"
     )
     assert sizes == [[30, 120], [8, 8]]
 

@@ -27,17 +27,20 @@ class Memory:
 
     Attributes:
         held: While it is clear, the memory agent waits for its model.
-        faults: What its next replies are instead.
+        answers: What its next replies are instead.
+        calls: How often its model was called.
     """
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
         self.held.set()
         self.answers: list[Step] = []
+        self.calls = 0
 
     def __call__(self, call: ModelCall) -> Step:
         if not _tools(call) & {"memory_finish_edits"}:
             return say(f"reply to {_last_user(call)}")
+        self.calls += 1
         if self.answers:
             return self.answers.pop(0)
         return Reply(calls=(Call("memory_finish_edits"),), held=self.held, pause=0.0)
@@ -257,6 +260,8 @@ async def test_deleting_an_agent_cancels_the_work_of_its_memory_agent(
     memory.held.clear()
     await system.send(agent, "m0")
     [run] = await system.memory_runs(agent)
+    # A run that begins after the deletion fails instead: its agent is missing.
+    await eventually(lambda: memory.calls)
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
     memory.held.set()
 
