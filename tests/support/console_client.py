@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -61,13 +62,22 @@ class ConsoleClient:
         """Gets a page, by its path below the console."""
         return await self.http.get(CONSOLE_PATH + path, **options)
 
-    async def operations(self, run_id: str) -> list[dict[str, Any]]:
-        """Follows a run to its end, and returns what it does to the page."""
+    async def operations(
+        self, run_id: str, *, begun: asyncio.Event | None = None
+    ) -> list[dict[str, Any]]:
+        """Follows a run to its end, and returns what it does to the page.
+
+        Args:
+            run_id: The run.
+            begun: Is set with the first event.
+        """
         done: list[dict[str, Any]] = []
         async with self.http.stream("GET", f"{CONSOLE_PATH}/live/{run_id}") as response:
             assert response.headers["content-type"].startswith("text/event-stream")
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
+                    if begun is not None:
+                        begun.set()
                     done += json.loads(line.removeprefix("data: "))
         return done
 

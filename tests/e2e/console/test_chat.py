@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from typing import Any
@@ -43,13 +44,15 @@ def html_of(operations: list[dict[str, Any]]) -> str:
 async def test_run_streams_reasoning_text_and_calls(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent(blocks=[NewBlock(label="human", value="Likes tea.")])
     edit = {"label": "human", "old_str": "Likes tea.", "new_str": "Likes <b>coffee</b>."}
+    begun = asyncio.Event()
+    calls = [Call("memory_replace", edit)]
     system.model.script(
-        # Pieces that arrive together are sent as one.
-        Reply(reasoning="They like coffee.", calls=[Call("memory_replace", edit)], pause=0.02),
+        # Pieces that arrive together are sent as one; those of before are sent as they stand.
+        Reply(reasoning="They like coffee.", calls=calls, pause=0.02, held=begun, held_after=0),
         say("Noted: you like coffee.", pause=0.02),
     )
     run_id = await sent(ann, agent)
-    operations = await ann.operations(run_id)
+    operations = await ann.operations(run_id, begun=begun)
     texts = [operation["text"] for operation in operations if operation["op"] == "text"]
     assert "They like coffee." in "".join(texts)
     assert "Noted: you like coffee." in "".join(texts)
