@@ -514,7 +514,7 @@ class _Method:
         yield from sorted(arguments, key=lambda argument: argument.name == "request_id")
 
     def _is_switch(self, one: FieldDescriptor) -> bool:
-        """Whether a field only says that a list was given: ``set_tags`` of ``tags``."""
+        """Whether a field only says that a list is set: ``set_tags`` of ``tags``."""
         names = self.rpc.input_type.fields_by_name
         return one.name.startswith("set_") and one.name.removeprefix("set_") in names
 

@@ -36,7 +36,7 @@ def find_organization_target(
 
     Raises:
         UsageError: As for `find_target`.
-        StrataError: No gateway can be found, or no organization key for it.
+        StrataError: No gateway is known, or no organization key for it.
     """
     with _usage_errors():
         return _usable(

@@ -423,7 +423,7 @@ class AgentCalls(AgentLookup):
         *,
         conversation_id: str | agent_service_pb2.Conversation = "",
     ) -> agent_service_pb2.GetContextWindowResponse:
-        """Shows what the next model call of a conversation would be given, before the message that
+        """Shows what the next model call of a conversation would send, before the message that
         causes it: blocks, open files and counts as they are now, and the schemas of the tools.
 
         Files are not closed and messages not summarised to make it fit; a turn does that. NOT_FOUND

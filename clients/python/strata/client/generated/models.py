@@ -35,7 +35,7 @@ class ModelCalls(model_service_pb2_grpc.ModelServiceStub):
         """Asks a model and its server what can be known of it now.
 
         Costs a few tokens, unless skip_requests is set. A server or a model that does not answer is
-        told in problems. INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
+        reported in problems. INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
 
         Args:
             handle: "provider/model"; the model need not be listed.

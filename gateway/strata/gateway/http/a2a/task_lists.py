@@ -67,7 +67,7 @@ def check_list_request(request: a2a.ListTasksRequest) -> None:
     if request.HasField("page_size"):
         validate_page_size(request.page_size)
     if request.page_token and decode_list_tasks_cursor(request.page_token) is None:
-        raise InvalidParamsError("pageToken is not one that a list of tasks has given.")
+        raise InvalidParamsError("pageToken is not one that a list of tasks returned.")
 
 
 async def page_of_tasks(

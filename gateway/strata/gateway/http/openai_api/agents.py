@@ -79,7 +79,7 @@ class Agents:
 def tools_left_out(names: Iterable[str], agent: pb.Agent) -> Sequence[str]:
     """Returns the tools that a request offers and the agent does not have, each once.
 
-    The model is not shown them: an agent has the tools that it was given, and which tools it calls
+    The model is not shown them: an agent has the tools that are attached to it, and which it calls
     is its choice.
     """
     return [name for name in dict.fromkeys(names) if name not in agent.tools]

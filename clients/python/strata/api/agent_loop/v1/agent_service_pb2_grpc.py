@@ -203,7 +203,7 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetContextWindow(self, request, context):
-        """Shows what the next model call of a conversation would be given, before the
+        """Shows what the next model call of a conversation would send, before the
         message that causes it: blocks, open files and counts as they are now, and the
         schemas of the tools. Files are not closed and messages not summarised to make it
         fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).

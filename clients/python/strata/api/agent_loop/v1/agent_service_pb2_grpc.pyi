@@ -66,7 +66,7 @@ class AgentServiceStub:
     ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
-    """Shows what the next model call of a conversation would be given, before the
+    """Shows what the next model call of a conversation would send, before the
     message that causes it: blocks, open files and counts as they are now, and the
     schemas of the tools. Files are not closed and messages not summarised to make it
     fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
@@ -191,7 +191,7 @@ class AgentServiceServicer:
         request: _agent_service_pb2.GetContextWindowRequest,
         context: _aio.ServicerContext[_agent_service_pb2.GetContextWindowRequest, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]:
-        """Shows what the next model call of a conversation would be given, before the
+        """Shows what the next model call of a conversation would send, before the
         message that causes it: blocks, open files and counts as they are now, and the
         schemas of the tools. Files are not closed and messages not summarised to make it
         fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).

@@ -74,7 +74,7 @@ class ModelServiceServicer:
 
     def ProbeModel(self, request, context):
         """Asks a model and its server what can be known of it now. Costs a few tokens, unless
-        skip_requests is set. A server or a model that does not answer is told in problems.
+        skip_requests is set. A server or a model that does not answer is reported in problems.
         INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

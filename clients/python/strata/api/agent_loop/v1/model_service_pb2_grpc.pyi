@@ -26,7 +26,7 @@ class ModelServiceStub:
     """
     ProbeModel: _aio.UnaryUnaryMultiCallable[_model_service_pb2.ProbeModelRequest, _model_service_pb2.ProbeModelResponse]
     """Asks a model and its server what can be known of it now. Costs a few tokens, unless
-    skip_requests is set. A server or a model that does not answer is told in problems.
+    skip_requests is set. A server or a model that does not answer is reported in problems.
     INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
     """
     PutModelKey: _aio.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]
@@ -59,7 +59,7 @@ class ModelServiceServicer:
         context: _aio.ServicerContext[_model_service_pb2.ProbeModelRequest, _abc.Awaitable[_model_service_pb2.ProbeModelResponse]],
     ) -> _abc.Awaitable[_model_service_pb2.ProbeModelResponse]:
         """Asks a model and its server what can be known of it now. Costs a few tokens, unless
-        skip_requests is set. A server or a model that does not answer is told in problems.
+        skip_requests is set. A server or a model that does not answer is reported in problems.
         INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
         """
 
