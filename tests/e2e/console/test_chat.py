@@ -274,7 +274,9 @@ async def test_images_of_a_form_are_sent_and_shown(system: System, ann: ConsoleC
         f"/agents/{agent.id}/messages", {"text": " "}, files=with_images(png(1, 1))
     )
     assert alone.status_code == 303, alone.text
-    await system.end_open_runs()
+    runs = (await system.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))).runs
+    for run in runs:
+        await system.follow(run.id)
     sent_parts = [
         [part.WhichOneof("content") for part in message.parts]
         for message in await system.log(agent)
