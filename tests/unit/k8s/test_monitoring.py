@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from promtool import needs_promtool, run_promtool
 from strata.shared.metric_names import METRICS, MetricKind
@@ -86,6 +90,38 @@ def test_panels_have_titles_units_and_the_chosen_data_source() -> None:
         assert panel["datasource"]["uid"] == "${datasource}", panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def unknown_fields(document: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Yields the fields of a JSON document that are missing, or have other values, in `kept`."""
+    if isinstance(document, dict) and isinstance(kept, dict):
+        for name, value in document.items():
+            yield from unknown_fields(value, kept.get(name), f"{path}.{name}")
+    elif isinstance(document, list) and isinstance(kept, list) and len(document) == len(kept):
+        for number, (item, kept_item) in enumerate(zip(document, kept, strict=True)):
+            yield from unknown_fields(item, kept_item, f"{path}[{number}]")
+    elif document != kept:
+        yield path
+
+
+def read_by_grafana(document: Any) -> Any:
+    """Returns the JSON document with only those fields that Grafana's own types have."""
+    register_default_plugins()
+    return json.loads(json.dumps(Dashboard.from_json(document), cls=JSONEncoder))
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    assert list(unknown_fields(DASHBOARD, read_by_grafana(DASHBOARD))) == []
+
+
+def test_a_mistyped_field_of_a_dashboard_is_unknown_to_grafana() -> None:
+    mistyped = copy.deepcopy(DASHBOARD)
+    mistyped["panels"][0]["fieldConfig"]["defaults"]["units"] = "s"
+    mistyped["panels"][1]["targets"][0]["legend"] = "p95"
+    assert list(unknown_fields(mistyped, read_by_grafana(mistyped))) == [
+        ".panels[0].fieldConfig.defaults.units",
+        ".panels[1].targets[0].legend",
+    ]
 
 
 @needs_promtool
