@@ -1,4 +1,4 @@
-"""What must agree once all turns have ended, whatever was killed meanwhile.
+"""Compares what must agree after all turns have ended, although processes were killed meanwhile.
 
 The functions here read what a `faults.turns.Worker` has gathered and assert; they ask nobody.
 `compare` calls all of them, `tests/faults/test_comparison.py` shows that each of them can fail.

@@ -1,4 +1,4 @@
-"""Strata in processes of its own, to be killed at will."""
+"""Fixtures of a Strata in child processes, which tests kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model() -> Iterator[ModelThread]:
 async def live(
     request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model: ModelThread
 ) -> AsyncIterator[Live]:
-    """A running Strata of one's own; parametrize indirectly with True for one in split mode."""
+    """A running Strata for one test; parametrize indirectly with True for split mode."""
     copy_prepared_folder(prepared_folder, open_folder / "data")
     strata = Live(open_folder / "data", model.url, split=request.param)
     await strata.start()

@@ -1,4 +1,4 @@
-"""Ends, stops and hangs the processes of a running Strata, and makes its database refuse writes."""
+"""Kills, stops and suspends processes of a running Strata, and makes its database refuse writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from faults.live import Live
 from faults.turns import MOMENTS, Load
 from live import alive
 
-# Part of the command line of each.
+# A part of the command line of each process.
 PROCESSES = {
     "gateway": "strata.gateway.main",
     "agent_loop": "strata.agent_loop.main",
@@ -36,12 +36,12 @@ _HOWS = {
     "vectors": ("kill", "stop", "hang"),
 }
 _HOWS_OF_SERVICES = ("kill", "kill", "kill", "stop", "hang")
-# A service that hangs is left by its callers after five to ten seconds.
+# Callers give up on a suspended service after five to ten seconds.
 _HANG_S = 6.0
 _ENGINE_AWAY_S = 3.0
 _MOMENT_S = 1.5
 _FULL = "faults.full"
-# What PostgreSQL says of a full disk, in place of every write, while a file lies in its folder.
+# While a file exists in its folder, PostgreSQL answers every write with the error of a full disk.
 _REFUSE_WRITES = f"""
     CREATE SCHEMA faults;
     CREATE FUNCTION faults.refuse() RETURNS trigger
@@ -69,7 +69,7 @@ _REFUSE_WRITES = f"""
 
 
 async def prepare_full_disk(live: Live) -> None:
-    """Lets a database refuse every write as if its disk were full, when that is wanted."""
+    """Installs triggers that refuse every write, as with a full disk, while `_full` is active."""
     connection = await asyncpg.connect(live.admin_url)
     try:
         await connection.execute(_REFUSE_WRITES)
@@ -78,14 +78,14 @@ async def prepare_full_disk(live: Live) -> None:
 
 
 def replicas_of(live: Live, service: str) -> list[psutil.Process]:
-    """The processes of a service, or of an engine, that run at the moment."""
+    """Returns the running processes of a service or of an engine."""
     matching = []
     for process in alive(live.tree()[1:]):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             parent = process.parent()
             mark = PROCESSES[service]
             if any(mark in word for word in process.cmdline()) and not (
-                # Children of PostgreSQL, and of a service, carry the same command line.
+                # Child processes of PostgreSQL and of services have the same command line.
                 parent is not None and any(mark in word for word in parent.cmdline())
             ):
                 matching.append(process)
@@ -93,13 +93,13 @@ def replicas_of(live: Live, service: str) -> list[psutil.Process]:
 
 
 async def inflict(load: Load, live: Live, faults: int, *, replicas: int) -> None:
-    """Inflicts one fault after the other: half at a random time, half while something is under way.
+    """Causes one fault after another: half at a random time, half while an operation is under way.
 
     Args:
         load: The turns.
-        live: What is to suffer.
-        faults: How many.
-        replicas: How many of each service run when all is well.
+        live: The system.
+        faults: Number of faults.
+        replicas: Number of replicas of each service without faults.
     """
     chance = random.Random(faults)
     order: list[str] = []
@@ -113,7 +113,7 @@ async def inflict(load: Load, live: Live, faults: int, *, replicas: int) -> None
             await load.until_moment(moments.pop(), _MOMENT_S)
         running = replicas_of(live, service)
         if not running or (service not in ENGINES and len(running) < replicas):
-            # Still being started again.
+            # It is still restarting.
             order.insert(0, service)
             continue
         how = chance.choice(_HOWS.get(service, _HOWS_OF_SERVICES))
@@ -121,7 +121,7 @@ async def inflict(load: Load, live: Live, faults: int, *, replicas: int) -> None
         load.faults.append(fault)
         with contextlib.suppress(psutil.NoSuchProcess):
             await _inflict(fault, chance.choice(running), load, live, replicas)
-        # At times the next one comes while the turns have not recovered from this one.
+        # Sometimes the next fault comes before the turns have recovered from this one.
         if chance.random() < 0.5:
             await load.further()
         fault.ended = time.monotonic()
@@ -134,7 +134,7 @@ async def _inflict(
         case "kill":
             process.kill()
         case "stop" if fault.service == "postgres":
-            # The fast shutdown: clients are told so and cut off.
+            # PostgreSQL's fast shutdown: it sends an error to clients and disconnects them.
             process.send_signal(signal.SIGINT)
         case "stop":
             process.terminate()
@@ -164,7 +164,7 @@ async def _hang(
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGSTOP)
         if replicas > 1:
-            # The other replica has to do the work of both until this one is let go.
+            # The other replica does the work of both until this one resumes.
             await load.further()
         else:
             await asyncio.sleep(seconds)
@@ -176,7 +176,7 @@ async def _hang(
 
 @asynccontextmanager
 async def _read_only(live: Live) -> AsyncIterator[None]:
-    """Lets the database refuse every write, as after a fail-over to a standby."""
+    """Makes the database refuse every write, as after a fail-over to a standby."""
     await _configure(live, "SET default_transaction_read_only = on")
     try:
         yield
@@ -195,7 +195,7 @@ async def _configure(live: Live, change: str) -> None:
             finally:
                 await connection.close()
         except (OSError, asyncpg.PostgresError):
-            # It is being started again after the fault before.
+            # It is still restarting after the previous fault.
             assert time.monotonic() < until
             await asyncio.sleep(0.1)
         else:

@@ -1,4 +1,4 @@
-"""A live Strata with a client of its public API, and its scripted model."""
+"""A running Strata, a client of its public API, and its scripted model."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # The time that a connection may take: a process that starts is busy.
+    # Time limit of a connection: a process that starts is busy.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 300),
-    # A gateway that hangs is left, as by the client of the package.
+    # The client gives up on a suspended gateway, as the Python client does.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
@@ -38,7 +38,7 @@ _CHANNEL_OPTIONS = (
 
 
 class ModelThread:
-    """The scripted model API in a thread, so that it outlives any test's event loop.
+    """The scripted model API in a thread, independent of the event loop of a test.
 
     It echoes. A message that begins with ``gently`` takes some two seconds; one that begins
     with ``slowly`` takes a minute, unless it was asked before; one that begins with a verb of
@@ -81,7 +81,7 @@ class ModelThread:
             await self._end.wait()
 
     def asked(self, text: str) -> int:
-        """How often the model was called with `text` as its last message."""
+        """Returns how often the model was called with `text` as the last message."""
         return sum(1 for call in list(self.server.requests) if call.last_text.strip() == text)
 
     def _answer(self, call: ModelCall) -> Step:
@@ -105,7 +105,7 @@ class Live(LiveStrata):
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A client with the keys of the first start."""
+        """Returns a client with the keys of the first start."""
         async with Client(self.runtime.address, self.key, self.organization_key) as client:
             yield client
 
@@ -122,7 +122,7 @@ class Turn:
 
     @property
     def finished(self) -> run_event_pb2.RunFinished:
-        """The terminal event; there must be exactly one, the last."""
+        """The terminal event: there is exactly one, and it is the last event."""
         kinds = [event.WhichOneof("event") for event in self.events]
         assert kinds.count("run_finished") == 1, kinds
         assert kinds[-1] == "run_finished", kinds
@@ -140,7 +140,7 @@ class Turn:
 
     @property
     def brief(self) -> list[tuple[int, str]]:
-        """Sequence and kind of the events, for the message of an assertion."""
+        """Returns sequence and kind of the events, for the message of an assertion."""
         return [(event.sequence, event.WhichOneof("event") or "") for event in self.events]
 
     @property
@@ -155,17 +155,17 @@ class Turn:
 
 
 def text_of(message: message_pb2.Message) -> str:
-    """The text parts of a message, joined."""
+    """Returns the joined text parts of a message."""
     return "".join(part.text.text for part in message.parts if part.HasField("text"))
 
 
 def slowly() -> str:
-    """A message whose answer takes a minute, the first time it is asked for."""
+    """Returns a message whose first reply takes a minute."""
     return f"slowly, so that there is time to be killed in: {uuid.uuid4()}"
 
 
 def inputs(text: str) -> list[message_pb2.MessageInput]:
-    """One message of the user."""
+    """Returns one message of the user."""
     part = message_pb2.Part(text=message_pb2.TextPart(text=text))
     return [message_pb2.MessageInput(parts=[part])]
 
@@ -226,7 +226,7 @@ class Client:
         hears: Callable[[run_event_pb2.RunEvent], None] = lambda _: None,
         **fields: Any,
     ) -> Turn:
-        """Sends a message and follows its run to the end; `hears` is told of events at once."""
+        """Sends a message and follows its run to the end; calls `hears` with each event."""
         request = run_service_pb2.SendMessageRequest(
             agent_id=agent_id, messages=inputs(text), **fields
         )
@@ -239,7 +239,7 @@ class Client:
     async def begin(
         self, model: ModelThread, agent_id: str, text: str, **fields: Any
     ) -> asyncio.Task[Turn]:
-        """Sends a message; returns when its step was told of and the model is at work on it."""
+        """Sends a message; returns after the event of its step, when the model was called."""
         asked, step_begun = model.asked(text), asyncio.Event()
 
         def hears(event: run_event_pb2.RunEvent) -> None:
@@ -254,21 +254,21 @@ class Client:
         return turn
 
     async def shut_out(self) -> None:
-        """Waits until the gateway takes no calls any more, because it has begun to stop."""
+        """Waits until the gateway refuses calls because it is stopping."""
         request = agent_service_pb2.ListAgentsRequest(page_size=1)
         async with asyncio.timeout(60):
             while True:
                 try:
                     await self.agents.ListAgents(request, **self.call)
                 except grpc.aio.AioRpcError as error:
-                    # CANCELLED: it was let in, and cut off.
+                    # CANCELLED: the call was accepted, then ended.
                     expected = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
                     assert error.code() in expected, error
                     return
                 await asyncio.sleep(0.02)
 
     async def follow(self, run_id: str, after: int = 0) -> Turn:
-        """Follows a run from a sequence on to its end."""
+        """Follows a run from a sequence to its end."""
         request = run_service_pb2.StreamRunRequest(
             run_id=run_id, after_sequence=after, send_message_as_text=False
         )
@@ -281,7 +281,7 @@ class Client:
         return (await self.runs.GetRun(request, **self.call)).run
 
     async def log(self, conversation_id: str) -> list[message_pb2.Message]:
-        """All messages of a conversation, oldest first."""
+        """Returns all messages of a conversation, oldest first."""
         messages: list[message_pb2.Message] = []
         token = ""
         while True:
@@ -299,6 +299,6 @@ class Client:
 
 
 def dialogue(log: Iterable[message_pb2.Message]) -> list[tuple[str, str]]:
-    """What was said: (role, text) of the messages of user and assistant that hold text."""
+    """Returns (role, text) of the messages of user and assistant that have text."""
     names = {message_pb2.ROLE_USER: "user", message_pb2.ROLE_ASSISTANT: "assistant"}
     return [(names[m.role], text_of(m)) for m in log if m.role in names and text_of(m)]

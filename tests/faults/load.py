@@ -1,4 +1,4 @@
-"""Clients that go on talking through faults, and remember what was acknowledged."""
+"""Clients that send messages during faults, and record what was acknowledged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.api.common.v1 import message_pb2
 from strata.protocol.status import FAILED_WRITE, from_rpc_error
 
 _PATIENCE_S = 60.0
-# What a client may see while something is down; anything else is a defect.
+# Errors that a client may get while a process is down; any other error is a defect.
 PASSING = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -25,7 +25,7 @@ PASSING = {
 
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:
-    """Says whether a client may see this error while something is down.
+    """Returns whether a client may get this error while a process is down.
 
     gRPC itself ends a call as CANCELLED that a stopping server has not handed to a method yet; the
     clients of the product repeat it by the rule of `from_rpc_error`. A CANCELLED that a service
@@ -58,7 +58,7 @@ class Talk:
         self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
 
     async def say(self, text: str) -> Turn:
-        """Sends a message until it is answered, always under the same request id."""
+        """Sends a message until it is answered, each time with the same request id."""
         request_id = f"{self.number}-{len(self.sent_texts)}"
         until = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
@@ -71,13 +71,13 @@ class Talk:
                 await asyncio.sleep(0.1)
                 continue
             assert turn.ended_well, turn.finished
-            # A second dispatch leaves space for events of the first that nobody stored.
+            # A second dispatch reserves sequences for events of the first one that were not stored.
             assert turn.durable == sorted(set(turn.durable)), turn.brief
             self.sent_texts.append(text)
             return turn
 
     async def check(self) -> None:
-        """Asserts that the log holds what was acknowledged, once and in order, and no more."""
+        """Asserts that the log holds exactly the acknowledged messages, once and in order."""
         log = await self.client.log(self.conversation_id)
         spoken = dialogue(log)
         assert [text for role, text in spoken if role == "user"] == self.sent_texts
@@ -92,7 +92,7 @@ class Talk:
 
 
 def plain(number: int, turn: int) -> str:
-    """Messages without tools, and now and then one that edits a block."""
+    """Returns messages without tools, and some that edit a block."""
     fact = f"talk {number} turn {turn}"
     return f"remember {fact}" if turn % 4 == 2 else fact
 
@@ -101,7 +101,7 @@ def plain(number: int, turn: int) -> str:
 async def talking(
     strata: Live, clients: int = 4, text: Callable[[int, int], str] = plain, **fields: Any
 ) -> AsyncIterator[list[Talk]]:
-    """Clients that talk while the block lasts; at its end what they said is checked."""
+    """Clients that send messages during the block; at its end their logs are checked."""
     address, key = strata.runtime.address, strata.key
     talks = [Talk(Client(address, key), number) for number in range(clients)]
     over = asyncio.Event()
@@ -128,7 +128,7 @@ async def talking(
 
 
 async def further(talks: list[Talk], turns: int) -> None:
-    """Waits until every client has had so many turns more."""
+    """Waits until every client has completed a number of further turns."""
     goals = [len(talk.sent_texts) + turns for talk in talks]
     async with asyncio.timeout(_PATIENCE_S):
         while any(len(talk.sent_texts) < goal for talk, goal in zip(talks, goals, strict=True)):

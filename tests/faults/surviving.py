@@ -1,4 +1,4 @@
-"""Writers that go on through every death, and what must be there when all of them are over."""
+"""Writers that continue while processes are killed, and checks of what they stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 
 WINDOW = 4_096
 _FILLS_IT = 8
-"""So many turns, and the window is compacted nearly every time."""
+"""After this number of turns the window is compacted in nearly every turn."""
 _PATIENCE_S = 120.0
 _ASKED_AT_ONCE = 8
 _T = TypeVar("_T")
@@ -52,19 +52,19 @@ _OPEN = {
 
 
 def fact(writer: str, number: int) -> str:
-    """A text like many others, with a word of its own."""
+    """Returns a text that resembles many others, with one unique word."""
     place, thing = _PLACES[number % 8], _THINGS[number // 8 % 8]
     return f"Item {writer}{number:05}q: the {thing} is kept in the {place}."
 
 
 def _filler(writer: str, number: int) -> str:
-    """Eighty words that tell it from the others: a check of the index asks for the middle."""
+    """Returns eighty words that only this text has: checks of the index search for its middle."""
     drawn = random.Random(f"{writer}{number}")
     return " ".join(drawn.choices(drawn.sample(_SUBJECTS, 4), k=80))
 
 
 async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Asks until there is an answer; fails at any error that a death does not explain."""
+    """Repeats a call until it succeeds; fails at errors that a killed process does not explain."""
     until = asyncio.get_running_loop().time() + _PATIENCE_S
     while True:
         try:
@@ -77,7 +77,7 @@ async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
 
 @dataclass
 class Archivist:
-    """Inserts passages, one at a time or some in a stream, until each is acknowledged."""
+    """Inserts passages, singly or several in a stream, until each is acknowledged."""
 
     client: Client
     name: str
@@ -85,11 +85,11 @@ class Archivist:
     kept: list[str] = field(default_factory=list)
 
     async def begin(self) -> None:
-        """Makes the agent whose archive it fills."""
+        """Creates the agent whose archive it fills."""
         self.agent_id = (await self.client.new_agent()).id
 
     async def put(self) -> None:
-        """Inserts what comes next; repeats it under the same request id."""
+        """Inserts the next passages; repeats the call with the same request id."""
         number = len(self.kept)
         count = 1 if number % 3 else 4
         texts = [fact(self.name, number + i) for i in range(count)]
@@ -112,7 +112,7 @@ class Archivist:
 
 @dataclass
 class Talker:
-    """Talks in a window so small that every few turns it is compacted; archives at times.
+    """Sends messages in a small window, which is compacted every few turns; sometimes archives.
 
     Attributes:
         told: Says what went wrong inside.
@@ -133,13 +133,13 @@ class Talker:
     unanswered: list[str] = field(default_factory=list)
 
     async def begin(self) -> None:
-        """Makes the agent."""
+        """Creates the agent."""
         config = agent_service_pb2.ModelConfig(context_window=WINDOW)
         agent = await self.client.new_agent(model=config)
         self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
 
     async def put(self) -> None:
-        """Says the next thing, under one request id until the turn has ended."""
+        """Sends the next message, with one request id, until the turn has ended."""
         number = len(self.facts) + len(self.unanswered)
         text = fact(self.name, number)
         archives = number % 4 == 2
@@ -152,12 +152,12 @@ class Talker:
         if turn.ended_well:
             self.facts.append(text)
         else:
-            # A service was away for longer than the loop waits.
+            # A service was down for longer than the agent loop waits.
             assert turn.finished.error.retryable, f"{turn.finished}\n{self.report()}"
             self.unanswered.append(text)
 
     def check(self, log: Sequence[message_pb2.Message]) -> None:
-        """Asserts that what was answered is in the log once, with its answer, and in order."""
+        """Asserts that answered messages are in the log once, with their replies, and in order."""
         assert [message.sequence for message in log] == list(range(len(log)))
         spoken = dialogue(log)
         users = [_item(text) for role, text in spoken if role == "user"]
@@ -177,7 +177,7 @@ def _item(text: str) -> str:
 
 
 def _kept(turn: Turn) -> bool:
-    """Whether the tool said that it had stored the passage."""
+    """Returns whether the tool returned that it had stored the passage."""
     stored = [e.message_stored.message for e in turn.events if e.HasField("message_stored")]
     statuses = [
         part.tool_return.status
@@ -189,7 +189,7 @@ def _kept(turn: Turn) -> bool:
 
 
 class Rebuilder:
-    """Rebuilds the indexes of both tiers all the time; goes back from every other rebuild.
+    """Rebuilds the indexes of both tiers continuously; reverts every other rebuild.
 
     Attributes:
         ends: How the rebuilds ended.
@@ -207,7 +207,7 @@ class Rebuilder:
         self.notes: list[str] = []
 
     async def run(self, over: asyncio.Event) -> None:
-        """Rebuilds until it is over; leaves no rebuild open."""
+        """Rebuilds until the test ends; leaves no rebuild open."""
         number = 0
         while not over.is_set():
             for collection in self._services:
@@ -215,7 +215,7 @@ class Rebuilder:
             number += 1
 
     async def state(self, collection: str) -> search_pb2.IndexState:
-        """What serves and what waits."""
+        """Returns which index serves, and what waits for it."""
         stub = self._services[collection]
         request = search_pb2.GetIndexRequest(collection=collection)
         answer = await until_answered(
@@ -253,7 +253,7 @@ class Rebuilder:
 
 @dataclass
 class Load:
-    """All who write, and what they were told is stored.
+    """All writers, and what was acknowledged to them.
 
     Attributes:
         summaries: So many were in the logs in the end.
@@ -267,22 +267,22 @@ class Load:
 
     @property
     def counts(self) -> list[int]:
-        """How many writes of each writer were acknowledged."""
+        """Returns the number of acknowledged writes of each writer."""
         return [len(archivist.kept) for archivist in self.archivists] + [
             len(talker.facts) for talker in self.talkers
         ]
 
     @property
     def unanswered(self) -> int:
-        """How many turns ended so that the client was told to try again."""
+        """Returns the number of turns that ended with an error to be retried."""
         return sum(len(talker.unanswered) for talker in self.talkers)
 
     async def filled(self) -> None:
-        """Waits until the windows are full, so that deaths come amid compactions."""
+        """Waits until the windows are full, so that processes die during compactions."""
         await self._until(lambda: min(len(talker.facts) for talker in self.talkers) >= _FILLS_IT)
 
     async def further(self) -> None:
-        """Waits until every writer was answered once more."""
+        """Waits until every writer has completed another write."""
         before = self.counts
         await self._until(
             lambda: all(now > then for now, then in zip(self.counts, before, strict=True))
@@ -299,7 +299,7 @@ class Load:
             pytest.fail(f"somebody had no answer: {before}, now {self.counts}\n{report}")
 
     async def assert_all_is_there(self) -> None:
-        """Every acknowledged text is found by its words, once, with and without the index."""
+        """Asserts that every acknowledged text is found once, with and without the index."""
         for talker in self.talkers:
             log = await self.client.log(talker.conversation_id)
             talker.check(log)
@@ -307,13 +307,13 @@ class Load:
         await self._assert_passages_are_listed()
         some = random.Random(5)
         kept, messages = self._passages(), self._messages()
-        # What waits for the index is found as well.
+        # Texts that wait for the index are found, too.
         await _all(self._find_passage(f'"{t}"', a, t) for a, t in _some(some, kept))
         await _all(self._find_message(f'"{t}"', a, t) for a, t in _some(some, messages))
         for collection in ("messages", "passages"):
             while (await self.rebuilder.state(collection)).waiting:
                 await asyncio.sleep(0.2)
-        # Now the index alone proposes: what it has lost is not found.
+        # Now only the index is searched: a text that it has lost is not found.
         await _all(self._find_passage(text, agent, text) for agent, text in kept)
         await _all(self._find_message(text, agent, text) for agent, text in messages)
 
@@ -386,7 +386,7 @@ async def _all(checks: Any) -> None:
 
 @asynccontextmanager
 async def writing(strata: Live, pause: float) -> AsyncIterator[Load]:
-    """Writers at work while the block lasts, each with a pause of about `pause` seconds."""
+    """Runs writers during the block, each with a pause of about `pause` seconds."""
     address, key = strata.runtime.address, strata.key
     clients = [Client(address, key, strata.organization_key) for _ in range(4)]
     load = Load(

@@ -1,4 +1,4 @@
-"""Everything dies while groups of three kinds answer: each member speaks once in each turn."""
+"""All processes are killed while groups of three kinds reply: each member replies once per turn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUESTION = "Where to?"
 
 @dataclass
 class Watched:
-    """A run of a group, and how far its log was seen."""
+    """A run of a group, and the events of it that were read."""
 
     run_id: str
     after: int = 0
@@ -56,7 +56,7 @@ async def _strata(open_folder: Path, prepared_folder: Path) -> AsyncIterator[Liv
 
 
 def speaking(request: ModelCall) -> Step:
-    """Says the name that the persona has and how many replies of its own it is shown, slowly.
+    """Replies slowly with the name of the persona and the number of its replies in the request.
 
     Max asks the members of its group first. Flo and Gus hand the conversation over once each.
     """
@@ -77,7 +77,7 @@ async def members(world: System, *names: str) -> list[agent_pb.Agent]:
 
 
 async def start(world: System, agents: list[agent_pb.Agent], **manager: Any) -> Watched:
-    """Makes a group of agents and sends it a message."""
+    """Creates a group of agents and sends it a message."""
     created = await world.groups.CreateGroup(
         group_pb.CreateGroupRequest(
             agent_ids=[agent.id for agent in agents], manager=group_pb.ManagerConfig(**manager)
@@ -90,7 +90,7 @@ async def start(world: System, agents: list[agent_pb.Agent], **manager: Any) -> 
 
 
 async def watch(world: System, runs: list[Watched], count: int) -> None:
-    """Reads the logs until so many more events have come, or all runs have ended."""
+    """Reads the events until a number of further ones has come, or all runs have ended."""
     enough = asyncio.Event()
     left = count
 
@@ -135,7 +135,7 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveSystem, se
     ]
     deaths = 0
     while deaths < 3:
-        # After one to sixteen more events of the logs everything dies.
+        # All processes are killed after one to sixteen further events.
         await watch(world, runs, chance.randint(1, 16))
         if all(run.ended for run in runs):
             break
@@ -151,7 +151,7 @@ async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveSystem, se
 
 
 async def check_in_turn(world: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
-    """Each window holds the whole exchange once, in order, with who wrote what."""
+    """Asserts that each window holds all messages once, in order, with their authors."""
     check_log(ran, TURNS)
     expected = [f"{NAMES[turn % 3]} says {turn // 3 + 1}" for turn in range(TURNS)]
     assert replies(ran) == expected
@@ -168,7 +168,7 @@ async def check_in_turn(world: System, agents: list[agent_pb.Agent], ran: RunEve
 async def check_asked(
     world: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: RunEvents
 ) -> None:
-    """Each member was asked once and answered once, and the manager agent has both answers."""
+    """Asserts that each member was asked and replied once, and the manager has both replies."""
     check_log(ran, 3)
     assert sorted(replies(ran)) == ["Dee says 1", "Eve says 1", "Max says 2"]
     assert replies(ran)[-1] == "Max says 2"
@@ -184,7 +184,7 @@ async def check_asked(
 
 
 async def check_handed_over(world: System, agents: list[agent_pb.Agent], ran: RunEvents) -> None:
-    """Each hand-over counted once, and each window holds the exchange once."""
+    """Asserts that each hand-over counted once, and each window holds all messages once."""
     check_log(ran, 3)
     turns = [event.member.agent_name for event in ran.events if event.HasField("turn_finished")]
     assert turns == ["Flo", "Gus", "Flo"]
@@ -210,7 +210,7 @@ async def conversation(world: System, agent: agent_pb.Agent) -> list[message_pb2
 
 
 def replies(ran: RunEvents) -> list[str]:
-    """What was said, without the calls and returns of tools."""
+    """Returns the messages without tool calls and tool returns."""
     messages = [
         event.message_stored.message for event in ran.events if event.HasField("message_stored")
     ]
@@ -222,7 +222,7 @@ def replies(ran: RunEvents) -> list[str]:
 
 
 def check_log(ran: RunEvents, count: int) -> None:
-    """The log has no gap and no double, and each turn ends once."""
+    """Asserts that the events have no gaps and repetitions, and each turn ends once."""
     stored = [event for event in ran.events if event.sequence]
     assert [event.sequence for event in stored] == list(range(1, len(stored) + 1))
     copied = Counter(

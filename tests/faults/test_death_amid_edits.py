@@ -1,4 +1,4 @@
-"""Core memory is killed in the middle of many edits; each is there whole, once, or not."""
+"""Core memory is killed during many edits: each is stored as a whole, once, or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Editing:
     unknown: set[int] = field(default_factory=set)
 
     async def run(self, numbers: Iterable[int]) -> None:
-        """Makes the edits, many at a time, each asked for once."""
+        """Makes the edits, many at once, each with one request."""
         waiting = iter(numbers)
 
         async def hand() -> None:
@@ -65,14 +65,14 @@ class Editing:
                 group.create_task(hand())
 
     async def reached(self, count: int) -> None:
-        """Waits until so many edits are acknowledged."""
+        """Waits until this number of edits is acknowledged."""
         while len(self.acknowledged) < count:
             await asyncio.sleep(0.002)
 
     def request(self, number: int) -> pb.EditBlockRequest:
-        """Edit `number`: always the same request for the same number."""
+        """Returns the request of edit `number`: always the same for the same number."""
         mark = f"edit {number:04} opens\nedit {number:04} closes"
-        # A block's own edits in turn: the end, the beginning, a slot of its own.
+        # The edits of a block alternate: at the end, at the beginning, in a slot.
         turn = number // len(BLOCKS)
         request = pb.EditBlockRequest(
             request_id=f"edit-{number}",
@@ -107,7 +107,7 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
         os.kill(victim, signal.SIGKILL)
         assert len(editing.acknowledged) + len(editing.unknown) < edits
         await work
-        # It may be that nobody has taken the dead one's place yet.
+        # The new process may not serve yet.
         any_block = pb.GetBlockRequest(block_id=next(iter(blocks.values())))
         await until_answered(lambda: client.blocks.GetBlock(any_block, **client.call))
         assert not psutil.pid_exists(victim)
@@ -119,7 +119,7 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
             assert mine <= there
             assert there - mine <= lost
 
-        # Who had no answer asks again, in the same words, and nothing is done twice.
+        # Requests without an answer are repeated; no edit is made twice.
         again = Editing(client, agents)
         await again.run([*editing.unknown, *range(0, edits, 50)])
         assert again.unknown == set()
@@ -129,7 +129,7 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
 
 
 async def _shared_blocks(client: Client) -> tuple[dict[str, str], list[str]]:
-    """Makes the blocks, and three agents that have them all."""
+    """Creates the blocks, and three agents that share all of them."""
     blocks = {}
     for label in BLOCKS:
         value = "\n".join(f"slot {number:02}: free" for number in range(SLOTS))
@@ -147,7 +147,7 @@ async def _shared_blocks(client: Client) -> tuple[dict[str, str], list[str]]:
 
 
 async def _whole_edits(client: Client, block_id: str) -> set[int]:
-    """The edits that a block shows; each must be there once, whole, and in the history."""
+    """Returns the edits in a block; asserts that each is there once, whole, and in the history."""
     request = pb.GetBlockRequest(block_id=block_id)
     block = (await client.blocks.GetBlock(request, **client.call)).block
     marks = [(int(number), end) for number, end in _MARK.findall(block.value)]
@@ -158,7 +158,7 @@ async def _whole_edits(client: Client, block_id: str) -> set[int]:
     versions = await _history(client, block_id)
     assert versions[-1].value == block.value
     assert [version.revision for version in versions] == list(range(1, block.revision + 1))
-    # One version for the block's making, one for every edit.
+    # One version is from the creation, one from each edit.
     assert len(versions) == 1 + len(numbers)
     for before, after in itertools.pairwise(versions):
         added = set(_MARK.findall(after.value)) - set(_MARK.findall(before.value))
@@ -168,7 +168,7 @@ async def _whole_edits(client: Client, block_id: str) -> set[int]:
 
 
 async def _history(client: Client, block_id: str) -> list[pb.BlockVersion]:
-    """All versions of a block, oldest first."""
+    """Returns all versions of a block, oldest first."""
     versions: list[pb.BlockVersion] = []
     token = ""
     while True:

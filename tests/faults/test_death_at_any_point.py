@@ -1,4 +1,4 @@
-"""Services and engines die at random moments of insert, index, reindex and compaction.
+"""Services and engines are killed at random moments of insert, index, reindex and compaction.
 
 What was acknowledged is found afterwards by its text, once, and every window is whole.
 """
@@ -52,7 +52,7 @@ async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
                 continue
             process.kill()
             deaths[victim] += 1
-            # At times the next one dies while this one is still being mended.
+            # Sometimes the next process is killed before this one has restarted.
             if chance.random() < 0.5:
                 await load.further()
         await load.further()
@@ -70,7 +70,7 @@ async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
 
 
 async def assert_windows_are_whole(live: Live) -> None:
-    """Every message named is there, in order; calls have their returns; the newest user is in."""
+    """Asserts that the messages of windows exist in order, with tool returns and newest input."""
     connection = await asyncpg.connect(live.admin_url)
     try:
         windows = await connection.fetch(_WINDOWS)

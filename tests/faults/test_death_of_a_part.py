@@ -1,4 +1,4 @@
-"""An engine or a service is killed under load; the rest goes on, and nothing is lost."""
+"""An engine or a service is killed under load; the others keep working, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
         await further(talks, 3)
         async with live.client() as client:
             for talk in talks:
-                # What is said while the block is being read may or may not be in it.
+                # Messages that are sent while the block is read may be in it or not.
                 facts = [text.partition(" ")[2] for text in talk.sent_texts if "remember" in text]
                 block = await _human(client, talk.agent_id)
-                # Each edit is there, once, though its turn may have been tried again.
+                # Each edit is there once, although its turn may have been repeated.
                 assert [line for line in block.splitlines() if line in facts] == facts
     assert not psutil.pid_exists(pid)
     assert any(talk.failures for talk in talks) or _engine_restarts(live, "PostgreSQL") == 1
@@ -69,7 +69,7 @@ async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(li
                 ),
                 **client.call,
             )
-            # Not one word in common: only the vectors can have found them.
+            # Query and facts have no word in common: only vectors can find them.
             assert {hit.passage.text for hit in response.hits} == facts
             assert all(hit.relevance.HasField("vector_rank") for hit in response.hits)
     assert _engine_restarts(live, "vector engine") == 1
@@ -137,7 +137,7 @@ async def _human(client: Client, agent_id: str) -> str:
 
 
 async def _indexed(client: Client, agent_id: str) -> list[passage_service_pb2.Passage]:
-    """The passages of an agent, once all of them are in the index."""
+    """Returns the passages of an agent after all of them are in the index."""
     request = passage_service_pb2.ListPassagesRequest(agent_id=agent_id, page_size=500)
     async with asyncio.timeout(30):
         while True:

@@ -1,4 +1,4 @@
-"""The whole tree is stopped, or killed, or started twice."""
+"""All processes of a Strata are stopped, killed, or started twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> None:
+async def test_a_second_start_on_the_folder_names_the_first_process(live: Live) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
         active = asyncio.create_task(client.send(agent.id, GENTLE))
@@ -49,7 +49,7 @@ async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> No
     "how",
     [
         pytest.param(signal.SIGTERM, id="SIGTERM"),
-        # A hurried stop begins with it, too.
+        # An immediate stop begins with the same signal.
         pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow),
     ],
 )
@@ -73,7 +73,7 @@ async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
 
 
 @BOTH
-async def test_a_hurried_stop_hands_the_turn_to_the_next_start(
+async def test_an_immediate_stop_leaves_the_turn_to_the_next_start(
     live: Live, model: ModelThread
 ) -> None:
     async with live.client() as client:
@@ -83,7 +83,7 @@ async def test_a_hurried_stop_hands_the_turn_to_the_next_start(
         call = await client.begin(model, agent.id, text, request_id="slow")
         family = live.tree()
         live.process.send_signal(signal.SIGINT)
-        # Two signals that come at once are one.
+        # Two signals at once would count as one.
         await client.shut_out()
         assert await live.stop(signal.SIGINT, patience=8) in {0, 130}
         assert await still_running(family, 5) == []
@@ -96,7 +96,7 @@ async def test_a_hurried_stop_hands_the_turn_to_the_next_start(
 
 
 @BOTH
-async def test_nothing_outlives_the_main_process_and_its_turn_goes_on_at_the_next_start(
+async def test_all_processes_end_with_the_main_process_and_its_turn_continues_at_the_next_start(
     live: Live, model: ModelThread
 ) -> None:
     async with live.client() as client:
@@ -123,7 +123,7 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
         assert (await client.send(agent.id, "archive my horse is called Xan")).ended_well
     family = live.tree()
     for process in family:
-        # The first deaths are the end of others before we come to them.
+        # Processes that depend on those killed first may have ended already.
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     live.process.wait()
@@ -182,7 +182,7 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
 
 
 async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> None:
-    """The run that was active is carried to its end, once, and the conversation is not stuck."""
+    """Asserts that the active run ends, once, and that the conversation takes the next message."""
     async with live.client() as client:
         active = run_service_pb2.ListRunsRequest(agent_id=agent.id, page_size=1)
         run = (await client.runs.ListRuns(active, **client.call)).runs[0]

@@ -25,17 +25,17 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from uploading import upload_requests
 
 pytestmark = pytest.mark.timeout(300)
-# Not one word of a question stands in its answer: only vectors can find it.
+# A question and its answer have no word in common: only vectors can find it.
 PASSAGE = ("The dog chased its ball across a meadow.", "puppies at play")
 SAID = ("My doctor told me to swallow pills each morning.", "health and medication")
 FILED = ("The locomotive left from platform nine.", "railway station")
-# Ten batches of a rebuild, so that a kill hits one in its midst.
+# A rebuild has ten batches, so that a process is killed during one.
 FILLERS = [f"Ledger line {n}: {n * 7} crates of item {n}." for n in range(320)]
 
 
 @pytest_asyncio.fixture
 async def live(open_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
-    """A Strata that knows other embedding models, too."""
+    """A Strata that has further embedding models."""
     endpoint = await serve()
     strata = Live(open_folder / "data", model.url)
     known = json.dumps(endpoints(endpoint.base_url))
@@ -90,7 +90,7 @@ async def all_found(client: Client, agent: str) -> bool:
 
 
 async def filled(client: Client) -> str:
-    """An agent with a passage, a message and a file to find."""
+    """Creates an agent with a passage, a message and a file to find."""
     agent = (await client.new_agent()).id
     await store(client, agent, [PASSAGE[0], *FILLERS])
     assert (await client.send(agent, SAID[0])).ended_well
@@ -110,7 +110,7 @@ async def filled(client: Client) -> str:
 
 
 async def strata(live: Live, *arguments: str) -> tuple[int, Any]:
-    """Runs a command; returns its exit code and what it says as JSON."""
+    """Runs a command; returns its exit code and its output as JSON."""
     environment = {**live.environment, "STRATA_API_KEY": live.key}
     environment["STRATA_ORGANIZATION_KEY"] = live.organization_key
     environment["STRATA_ADDRESS"] = live.runtime.address
@@ -140,7 +140,7 @@ async def test_nothing_is_lost_with_every_file_of_the_vector_engine(live: Live) 
     assert set(output["indexes"]) == {"passages", "files", "messages"}
 
 
-# Rebuilds amid deaths are in each run by test_death_at_any_point.
+# test_death_at_any_point kills processes during rebuilds in every run of the tests.
 @pytest.mark.slow
 async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) -> None:
     async with live.client() as client:
@@ -148,7 +148,7 @@ async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) 
         await until(lambda: all_found(client, agent))
     code, begun = await strata(live, "reindex", "passages", "--model", WORDS, "--no-wait")
     assert (code, begun["phase"]) == (0, "REINDEX_PHASE_BUILDING")
-    # In its midst: the main process holds every service.
+    # During the rebuild; the main process has every service.
     before = live.tree()
     os.kill(live.process.pid, signal.SIGKILL)
     assert await still_running(before, 30) == []
@@ -165,14 +165,14 @@ async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) 
     _, job = await strata(live, "reindex", "passages", "--status")
     assert (job["newModel"], job["done"]) == (WORDS, str(len(FILLERS) + 1))
     async with live.client() as client:
-        # The new model knows words alone; the old one, back again, knows what they mean.
+        # The new model knows only words; after the revert, the old one finds meanings again.
         request = passage_pb.SearchPassagesRequest(agent_id=agent, query="dog meadow ball", top_k=1)
         [hit] = (await client.passages.SearchPassages(request, **client.call)).hits
         assert (hit.passage.text, hit.relevance.vector_rank) == (PASSAGE[0], 1)
         code, back = await strata(live, "reindex", "passages", "--rollback")
         assert (code, back["phase"]) == (0, "REINDEX_PHASE_ROLLED_BACK")
         await until(lambda: passage_found(client, agent))
-    # A model that finds nothing again does not get to serve, and the command says so.
+    # A model that does not find the samples does not serve, and the command says so.
     code, job = await strata(live, "reindex", "passages", "--model", NOISE)
     assert (code, job["phase"]) == (1, "REINDEX_PHASE_FAILED")
     # One archive, by its name.

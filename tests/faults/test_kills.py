@@ -1,4 +1,4 @@
-"""Processes are killed, stopped and hung at random moments of every kind of turn.
+"""Processes are killed, stopped and suspended at random moments of every kind of turn.
 
 Which turns there are, and what is under way when a process dies, says `faults.turns`; how it dies
 says `faults.inflicting`: services and the vector engine are killed, stopped and hung (SIGSTOP),
@@ -47,7 +47,7 @@ from prepared_folder import copy_prepared_folder
 
 @pytest.fixture
 def persona() -> Persona:
-    """A model of the test's own, so that its requests can be counted."""
+    """A model for this test only, whose requests can be counted."""
     return Persona()
 
 
@@ -83,7 +83,7 @@ def marks(open_folder: Path) -> Path:
 async def cluster(
     request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model_url: str
 ) -> AsyncIterator[Cluster]:
-    """Two replicas of every service; the parameter says how wrong the second one's clock is."""
+    """Two replicas of every service; the parameter is the error of the clock of the second ones."""
     copy_prepared_folder(prepared_folder, open_folder / "data")
     live = Cluster(open_folder / "data", model_url, skew_s=request.param)
     await live.start()
@@ -96,7 +96,7 @@ async def cluster(
 async def through(
     faults: int, live: Live, addresses: Sequence[str], persona: Persona, marks: Path
 ) -> None:
-    """Turns through faults, and the comparison at their end."""
+    """Makes turns during faults, and compares the results at the end."""
     try:
         await prepare_full_disk(live)
         async with working(addresses, live.key, persona, marks) as load:

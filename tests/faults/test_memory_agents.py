@@ -1,4 +1,4 @@
-"""Processes die while memory agents work: each message is read once.
+"""Processes are killed while memory agents work: each message is read once.
 
 A run of a memory agent that ended well has read its range. The ranges of a conversation begin
 where the one before ended, and together they are what was said. What a voice agent said is either
@@ -54,7 +54,7 @@ _MARKS = """
 
 
 def answer(call: ModelCall) -> Step:
-    """Finishes edits at once for a memory agent; repeats what was said for any other."""
+    """Finishes edits at once for a memory agent; for another agent, repeats the message."""
     names = {tool["function"]["name"] for tool in call.body.get("tools", ())}
     if "memory_finish_edits" in names:
         return Reply(calls=(Call("memory_finish_edits"),))
@@ -120,7 +120,7 @@ async def fetch(live: Live, statement: str, *values: str) -> list[Any]:
 async def all_is_read(live: Live) -> bool:
     with contextlib.suppress(OSError, asyncpg.PostgresError):
         marks = await fetch(live, _MARKS)
-        # A run is due after each turn, and the run after the last turn is behind all others.
+        # A run is due after each turn, and the run after the last turn reads last.
         return bool(marks) and all(
             mark["last_processed_sequence"] == mark["newest_sequence"] for mark in marks
         )

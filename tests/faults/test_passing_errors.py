@@ -1,4 +1,4 @@
-"""Which errors the fault tests take for those of a service that is down."""
+"""Which errors the fault tests attribute to a service that is down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.protocol.status import to_status
 
 
 def rpc_error(code: grpc.StatusCode, sent: StrataError | None = None) -> grpc.aio.AioRpcError:
-    """An error as gRPC itself makes it, or as a service of Strata sends `sent`."""
+    """Returns an error of gRPC itself, or one with which a service of Strata sends `sent`."""
     trailing = () if sent is None else to_status(sent).trailing_metadata
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), code.name)
 

@@ -1,4 +1,4 @@
-"""Turns of every kind through faults; `faults.comparison` says what must agree at their end.
+"""Turns of every kind during faults; `faults.comparison` compares the results at the end.
 
 Kinds of turns, and what may be under way in each when a process dies:
 
@@ -55,7 +55,7 @@ _PATIENCE_S = 180.0
 _MCP_SERVER = "effects"
 _RECORD = f"{_MCP_SERVER}__record"
 _CLIENT_TOOL = "show_map"
-# What each worker does, by its name.
+# The kinds of turns of each worker, by its name.
 _KINDS = {
     "a": ("plain", "edit", "archive", "record"),
     "b": ("plain", "archive", "approve", "deny"),
@@ -79,7 +79,7 @@ _WORDS = (
 
 @dataclass
 class Persona:
-    """A model that does what the last message says: ``<kind> <tag> <file>``.
+    """A model that does what the last message requests: ``<kind> <tag> <file>``.
 
     Attributes:
         bought: Requests, by tag and whether they follow a tool's return.
@@ -123,7 +123,7 @@ def _and_says(reply: Reply) -> Reply:
 
 
 def _of_v2(reply: Reply) -> Reply:
-    """The same, as a model of a V2 agent says it."""
+    """Returns the same reply as a model of a V2 agent writes it."""
     if not reply.calls:
         calls = (Call("send_message", {"message": reply.text}),)
         return Reply(calls=calls, piece=reply.piece, pause=reply.pause)
@@ -134,7 +134,7 @@ def _of_v2(reply: Reply) -> Reply:
 
 
 def _follows_a_tool(request: ModelCall) -> bool:
-    """Whether a tool has returned since the task was set; a heartbeat may follow the return."""
+    """Returns whether a tool has returned since the last task; a heartbeat may follow it."""
     for message in reversed(request.body["messages"]):
         if message["role"] == "tool":
             return True
@@ -183,7 +183,7 @@ class Worker:
     uploaded: list[File] = field(default_factory=list)
 
     async def begin(self) -> None:
-        """Makes the agent."""
+        """Creates the agent."""
         rules, model = [], agent_pb.ModelConfig()
         if self.name == "b":
             asks = tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL
@@ -192,7 +192,7 @@ class Worker:
             model.context_window = _WINDOW
         fields: dict[str, Any] = {}
         if self.name == _V2_WORKER:
-            # The messages that open a conversation are reported by no run.
+            # No run reports the initial messages of a conversation.
             fields = {"type": agent_pb.AGENT_TYPE_MEMGPT_V2, "without_initial_messages": True}
         client = self.clients[0]
         agent = await client.new_agent(
@@ -200,7 +200,7 @@ class Worker:
             tools=_TOOLS.get(self.name, [_RECORD]),
             tool_rules=rules,
             model=model,
-            # Its lines, which grow with the test, would leave a small window no space.
+            # Its lines, which become more during the test, would fill a small window.
             blocks=[block_pb.NewBlock(label="human", limit=100_000)],
             **fields,
         )
@@ -209,7 +209,7 @@ class Worker:
         self.folder_id = (await client.files.CreateFolder(folder, **client.call)).folder.id
 
     async def turn(self) -> None:
-        """Makes one turn, from the message to the end of what it leads to."""
+        """Makes one turn: from the message to the end of all runs that follow from it."""
         kind = self.chance.choice(_KINDS[self.name])
         tag = f"{self.name}{self.turns:04}{uuid.uuid4().hex[:6]}"
         if kind == "upload":
@@ -293,7 +293,7 @@ class Worker:
     async def _events(
         self, run: Run, stream: Stream, start: Callable[[Client], Any] | None
     ) -> AsyncIterator[None]:
-        """Reads a run to its end, over as many connections as that takes."""
+        """Reads a run to its end, with a new connection after each that breaks."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             client = self.chance.choice(self.clients)
@@ -348,7 +348,7 @@ class Worker:
         return events
 
     async def _upload(self, tag: str) -> None:
-        """Uploads a file until that is acknowledged, and waits until it is prepared."""
+        """Repeats an upload until it is acknowledged; waits until the file is prepared."""
         data = "\n".join(_words(f"{tag}{line}", 40) for line in range(6)).encode()
         name = f"{tag}.txt"
 
@@ -374,10 +374,10 @@ class Worker:
                 )
                 file = file.file
 
-    # What is known at the end.
+    # The state at the end.
 
     async def account(self, persona: Persona) -> Account:
-        """Gathers what `faults.comparison.compare` needs."""
+        """Collects what `faults.comparison.compare` needs."""
         recorded = Counter(self.effects.read_text().split() if self.effects.exists() else [])
         return Account(
             self.runs,
@@ -445,7 +445,7 @@ class Worker:
 
 
 async def until_answered(clients: Sequence[Client], ask: Callable[[Client], Any]) -> Any:
-    """Asks the clients in turn until one has an answer."""
+    """Calls the clients in turn until one returns a result."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         for client in clients:
@@ -459,14 +459,14 @@ async def until_answered(clients: Sequence[Client], ask: Callable[[Client], Any]
 
 @dataclass
 class Load:
-    """All workers, and the faults that they live through."""
+    """All workers, and the faults during their turns."""
 
     workers: Sequence[Worker]
     persona: Persona
     faults: list[Fault] = field(default_factory=list)
 
     async def further(self, turns: int = 1) -> None:
-        """Waits until every worker has made so many turns more."""
+        """Waits until every worker has made a number of further turns."""
         goals = [worker.turns + turns for worker in self.workers]
         async with asyncio.timeout(_PATIENCE_S):
             while any(
@@ -476,7 +476,7 @@ class Load:
 
     @property
     def moments(self) -> frozenset[str]:
-        """What is under way now."""
+        """The kinds of operations that are under way now."""
         moments = {worker.moment for worker in self.workers} - {""}
         summaries = self.persona.summaries[-1:]
         if summaries and time.monotonic() - summaries[0][1] < _SUMMARY_S:
@@ -484,14 +484,14 @@ class Load:
         return frozenset(moments)
 
     async def until_moment(self, moment: str, seconds: float) -> None:
-        """Waits until this is under way, or until the time is over."""
+        """Waits until an operation of this kind is under way, or until the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while moment not in self.moments:
                     await asyncio.sleep(0.01)
 
     def latest(self) -> str:
-        """The latest faults and what the workers do, for a test that fails."""
+        """Returns the latest faults and what the workers do, for the output of a failed test."""
         now = time.monotonic()
         lines = [
             f"{now - fault.began:.1f} s ago, for {min(fault.ended, now) - fault.began:.1f} s:"
@@ -501,7 +501,7 @@ class Load:
         return "\n" + "\n".join([*lines, *(f"{w.name}: {w.moment}" for w in self.workers)]) + "\n"
 
     async def check(self) -> None:
-        """Asserts everything that must agree once all turns have ended."""
+        """Asserts everything that must agree after all turns have ended."""
         counts: Counter[str] = Counter()
         for worker in self.workers:
             counts += compare(await worker.account(self.persona), self.faults)
