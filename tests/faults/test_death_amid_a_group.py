@@ -119,7 +119,7 @@ async def watch(world: System, runs: list[Watched], count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-async def test_no_member_speaks_twice_and_none_is_skipped(strata: LiveSystem, seed: int) -> None:
+async def test_no_member_replies_twice_and_none_is_skipped(strata: LiveSystem, seed: int) -> None:
     chance = random.Random(seed)
     strata.model.respond(speaking)
     world = await strata.start_system()

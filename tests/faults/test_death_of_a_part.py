@@ -47,7 +47,7 @@ async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
     assert any(talk.failures for talk in talks) or _engine_restarts(live, "PostgreSQL") == 1
 
 
-async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(live: Live) -> None:
+async def test_memory_works_without_the_vector_engine_and_is_indexed_later(live: Live) -> None:
     def text(number: int, turn: int) -> str:
         return (
             f"archive fact {turn} of talk {number}" if turn % 2 == 0 else f"search fact {turn - 1}"

@@ -142,7 +142,7 @@ async def test_nothing_is_lost_with_every_file_of_the_vector_engine(live: Live) 
 
 # test_death_at_any_point kills processes during rebuilds in every run of the tests.
 @pytest.mark.slow
-async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) -> None:
+async def test_a_reindex_continues_after_a_kill_and_can_be_rolled_back(live: Live) -> None:
     async with live.client() as client:
         agent = await filled(client)
         await until(lambda: all_found(client, agent))

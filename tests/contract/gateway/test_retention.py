@@ -188,7 +188,7 @@ async def test_webhooks_of_an_ended_run_count_until_they_are_delivered(
     await store.create(PROJECT, replace(new_webhook(), run_id=run_id))
 
 
-async def test_oldest_deliveries_of_a_project_with_too_many_are_given_up_with_the_reason(
+async def test_the_oldest_of_too_many_deliveries_of_a_project_fail_with_the_reason(
     gateways: Gateways,
 ) -> None:
     store = webhooks_of(gateways)

@@ -374,9 +374,7 @@ async def test_a_model_key_is_read_and_never_printed(
     assert "stored for ann" in for_ann.err
 
 
-async def test_no_key_is_not_taken_for_a_wish_to_delete(
-    strata: Run, gateway: ScriptedGateway
-) -> None:
+async def test_a_missing_key_deletes_nothing(strata: Run, gateway: ScriptedGateway) -> None:
     done = await strata("models", "key", "set", "openai", typed="\n")
     assert done.code == 2
     assert "There is no key" in done.err

@@ -50,7 +50,7 @@ async def agent_names(address: str, ca: Path | None = None) -> list[str]:
     return [agent.name for agent in response.agents]
 
 
-async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:
+async def test_the_command_line_uses_tls(pair: tuple[Path, Path]) -> None:
     async with gateway(pair) as scripted:
         scripted.agents.add("ann")
         port = scripted.port.number
@@ -68,7 +68,7 @@ async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:
         assert "ann" in done.out
 
 
-async def test_the_python_client_speaks_tls(pair: tuple[Path, Path]) -> None:
+async def test_the_python_client_uses_tls(pair: tuple[Path, Path]) -> None:
     async with gateway(pair) as scripted:
         scripted.agents.add("ann")
         assert await agent_names(f"https://localhost:{scripted.port.number}", pair[0]) == ["ann"]

@@ -49,7 +49,7 @@ async def test_a_rate_limit_is_waited_for(llmock: LLMock, model: ChatModel) -> N
 
 
 @pytest.mark.parametrize("fault", ["disconnect", "truncate"])
-async def test_a_broken_stream_is_never_taken_for_a_reply(
+async def test_a_broken_stream_does_not_count_as_a_reply(
     llmock: LLMock, model: ChatModel, fault: str
 ) -> None:
     llmock.reply("A long enough answer to be broken in the middle of it all.")

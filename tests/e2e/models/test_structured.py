@@ -122,7 +122,7 @@ async def test_earlier_turns_are_shown_as_actions(openai_bench: Bench) -> None:
     assert openai_bench.server.violations == []
 
 
-async def test_nonsense_is_asked_for_once_more(openai_bench: Bench) -> None:
+async def test_an_unusable_reply_is_requested_again(openai_bench: Bench) -> None:
     openai_bench.server.script(
         say('{"tool": "lookup", "argu', usage=(10, 5)),
         say(action("lookup", query="x"), usage=(10, 5)),

@@ -82,7 +82,7 @@ async def test_internal_token_is_not_accepted_as_a_key(services: ScriptedService
         assert (error is None or error.code() is not UNAUTHENTICATED) == for_runs, method.full_name
 
 
-async def test_only_the_token_of_a_run_lets_an_agent_in(services: ScriptedServices) -> None:
+async def test_an_agent_needs_the_token_of_a_run(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     agent_id = services.new_agent()
     await anext(aiter(gateway.send(agent_id)))

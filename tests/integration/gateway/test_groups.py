@@ -29,7 +29,7 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.ids import new_id
 
 
-async def test_each_member_speaks_in_turn_and_reads_the_messages_of_the_others(
+async def test_members_reply_in_turn_and_read_the_messages_of_the_others(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -98,7 +98,7 @@ async def test_a_run_of_a_group_is_a_run_like_any_other(services: ScriptedServic
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1", "Ada 2"])
-async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
+async def test_a_gateway_that_is_lost_at_any_turn_makes_no_member_reply_twice(
     socket_services: ScriptedServices, held: str
 ) -> None:
     services, members = socket_services, Members(socket_services)
@@ -116,7 +116,7 @@ async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
     assert sorted(set(members.turns.items())) == [("Ada", 2), ("Bo", 2), ("Cy", 1)]
 
 
-async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_twice(
+async def test_a_suspended_gateway_that_counts_as_lost_makes_no_member_reply_twice(
     socket_services: ScriptedServices,
 ) -> None:
     services, members = socket_services, Members(socket_services)
@@ -160,7 +160,7 @@ async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
     assert members.turns == {"Ada": 1, "Bo": 1}
 
 
-async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn(
+async def test_a_cancelled_group_stops_its_active_member_and_begins_no_turn(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)

@@ -139,7 +139,7 @@ async def test_the_tool_of_a_group_is_offered_in_its_runs_only(services: Scripte
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Max 1"])
-async def test_a_gateway_that_is_lost_lets_no_asked_member_speak_twice(
+async def test_a_gateway_that_is_lost_makes_no_asked_member_reply_twice(
     socket_services: ScriptedServices, held: str
 ) -> None:
     services, members = socket_services, Members(socket_services)

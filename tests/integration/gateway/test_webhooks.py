@@ -169,7 +169,7 @@ async def ended(gateway: Gateway, run_id: str) -> bool:
     return (await gateway.run(run_id)).HasField("finish_time")
 
 
-async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_up(
+async def test_a_failed_delivery_is_repeated_with_the_same_id_up_to_a_limit(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     services = socket_services

@@ -271,7 +271,7 @@ async def test_whatever_an_agent_is_called_it_can_speak(system: System) -> None:
     assert message.name.startswith("Dr.Ada \U0001f469\U0001f52c")
 
 
-async def test_there_is_no_such_agent(system: System) -> None:
+async def test_an_unknown_agent_is_an_error(system: System) -> None:
     ada = await make(system, "Ada", tools=TOOLS)
     for name, what in (
         ("Bob", "other_agent_id"),

@@ -147,7 +147,9 @@ def foreign_names(name: str, message: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_a_refusal_speaks_of_arguments_whatever_is_wrong(tools: Tools, name: str) -> None:
+async def test_a_refusal_names_the_arguments_for_every_kind_of_error(
+    tools: Tools, name: str
+) -> None:
     refused = 0
     for arguments in calls(name):
         (ended,) = await tools.run((name, arguments))

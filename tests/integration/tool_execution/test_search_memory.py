@@ -50,7 +50,7 @@ def contents(messages: list[dict[str, Any]]) -> str:
     return "\n".join(message["content"] for message in messages)
 
 
-async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
+async def test_it_finds_the_subject_of_the_user_without_a_query(
     services: InnerServices, agent: agent_pb.Agent
 ) -> None:
     ok, content, _ = await ask(services, agent, "What was that restaurant called again?")

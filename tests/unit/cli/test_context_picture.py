@@ -56,7 +56,7 @@ def test_each_part_has_its_share_and_the_limit_is_marked() -> None:
     st.integers(0, 200_000),
     st.integers(1, 200),
 )
-def test_whatever_fills_it_the_bar_is_as_long_as_the_screen_lets_it(
+def test_the_bar_fills_the_width_of_the_screen(
     tokens: list[int], size: int, limit: int, width: int
 ) -> None:
     bar, *rest = picture(window(tokens, size, limit), width)

@@ -344,7 +344,7 @@ def test_objects_other_than_functions_are_refused(thing: Any) -> None:
     assert refused(thing) == ["is not a function written with def"]
 
 
-def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> None:
+def test_a_changed_file_does_not_count_as_the_source_of_the_function(load: Load) -> None:
     module = load("def tool(x: int) -> int:\n    return x\n")
     path = Path(str(module.__file__))
     path.write_text("# New.\n\n" + path.read_text())

@@ -120,7 +120,7 @@ def test_the_answer_of_the_manager_names_a_member_by_id_or_by_name(
     assert turns[1].agent.agent_id == speaker
 
 
-async def test_a_member_that_speaks_when_the_time_is_over_is_stopped() -> None:
+async def test_a_member_that_still_replies_when_the_time_is_over_is_stopped() -> None:
     stopped = asyncio.Event()
     cancelled: list[str] = []
 

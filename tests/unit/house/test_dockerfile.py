@@ -50,7 +50,7 @@ def test_dependencies_are_held_to_the_lock() -> None:
     assert "--no-deps" in project
 
 
-def test_what_is_copied_is_what_the_context_lets_in() -> None:
+def test_copied_files_are_those_of_the_build_context() -> None:
     ignore = (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
     assert "*" in ignore
     let_in = {line[1:] for line in ignore if line.startswith("!")}

@@ -75,7 +75,7 @@ def test_the_readme_names_settings_that_exist() -> None:
         assert name in known, name
 
 
-def test_the_readme_knows_every_service_and_its_port() -> None:
+def test_the_readme_names_every_service_and_its_port() -> None:
     for service in services().values():
         assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
@@ -138,7 +138,7 @@ def test_make_targets_that_documents_name_exist() -> None:
             assert name in targets, f"{document.name}: make {name}"
 
 
-def test_the_changelog_knows_the_release() -> None:
+def test_the_changelog_has_the_release() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     changelog = (REPOSITORY / "CHANGELOG.md").read_text("utf-8")
     sections = re.findall(r"^## \[([^\]]+)\]", changelog, re.MULTILINE)

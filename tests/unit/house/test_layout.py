@@ -87,7 +87,7 @@ def reads_environment(tree: ast.AST) -> bool:
     return bool(used & wanted)
 
 
-def test_every_tool_knows_the_same_roots() -> None:
+def test_every_tool_has_the_same_source_roots() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     hatch = project["tool"]["hatch"]["build"]
     roots, count = list(ROOTS), len(ROOTS)

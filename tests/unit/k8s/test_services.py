@@ -108,7 +108,7 @@ def test_a_service_is_reached_where_it_listens(
 
 
 @EVERY_SERVICE
-def test_prometheus_is_told_where_the_metrics_are(
+def test_the_annotations_name_the_metrics_port_to_prometheus(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = settings_of(service, monkeypatch).metrics_port
@@ -279,7 +279,7 @@ def test_grace_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tools.grace_s >= tools.tool_timeout_s
 
 
-def test_the_migration_knows_every_database() -> None:
+def test_the_migration_has_every_database() -> None:
     environment = environment_of(OBJECTS, MIGRATE)
     prefix = CliSettings.model_config["env_prefix"]
     assert "database_admin_url" in CliSettings.model_fields

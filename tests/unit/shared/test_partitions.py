@@ -90,7 +90,7 @@ async def test_a_service_with_one_database_is_built_as_it_is() -> None:
     assert type(service.services[0].servicer) is Notes
 
 
-async def test_metrics_of_several_partitions_are_told_apart() -> None:
+async def test_metrics_of_several_partitions_are_distinguished() -> None:
     telemetry = Telemetry()
     await built(two(), telemetry)
 

@@ -240,7 +240,7 @@ def test_child_can_only_read_its_input(code: str) -> None:
     assert done.stdout[:1] == b"X"
 
 
-def test_output_of_libraries_is_not_taken_for_pages() -> None:
+def test_output_of_libraries_does_not_become_pages() -> None:
     done = ask_child("html", "print('hello'); os.write(1, b'hello')", b"<p>x</p>")
     assert b"hello" not in done.stdout
     assert done.stdout[:1] == b"P"

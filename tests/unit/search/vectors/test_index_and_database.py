@@ -140,7 +140,7 @@ async def test_the_database_does_not_wait_for_a_request_in_preparation() -> None
     assert (await finding).by_id == {"by index": "BY INDEX"}
 
 
-async def test_a_request_that_is_given_up_at_the_gate_does_not_delay_the_database() -> None:
+async def test_a_request_cancelled_at_the_gate_does_not_delay_the_database() -> None:
     services = Services()
     services.words.set()
 

@@ -90,7 +90,7 @@ async def test_a_collector_that_refuses_loses_its_batch_only() -> None:
         assert collector.spans == []
 
 
-async def test_an_unreachable_collector_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_collector_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "CLOSING_S", 0.2)
     with ReservedPort() as port:
         telemetry = Telemetry()
