@@ -107,6 +107,11 @@ class Cost:
         ]
 
     @property
+    def lasting_sql(self) -> int:
+        """The statements of `lasting`, with BEGIN and COMMIT."""
+        return len(self.lasting) + self.control.total()
+
+    @property
     def writes(self) -> int:
         """Commits of transactions that could write."""
         return self.commits.total()

@@ -114,7 +114,7 @@ async def test_plain_turn_is_within_budget(system: System) -> None:
 
     cost = await plain_turn(system, agent)
 
-    assert cost.sql <= SQL_PLAIN, cost
+    assert cost.lasting_sql <= SQL_PLAIN, cost
     assert cost.internal.total() <= internal_calls(1, memory_changed=False), cost
     assert cost.internal == Counter(
         ("ExecuteRun", "Compile", "BeginTurn", "ResolveTools", "GetAgentStats", "CommitStep")
@@ -130,7 +130,7 @@ async def test_turn_with_three_calls_in_one_reply_is_within_budget(system: Syste
 
     cost, _ = await tool_turn(system, agent, "sailing")
 
-    assert cost.sql - log_writes(cost) <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
+    assert cost.lasting_sql - log_writes(cost) <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
     assert cost.internal.total() <= internal_calls(2, memory_changed=True), cost
     assert cost.internal["CommitStep"] == 2, cost
     assert cost.internal["ExecuteTools"] == 1, cost

@@ -279,7 +279,8 @@ async def test_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
         await talk(system, agent, "first", "second")
         await quiet(system, agent)
     with_frequency, with_buffer = await cost_of(plain), await cost_of(spoken)
-    assert with_buffer.sql <= with_frequency.sql, f"{with_frequency}\n{with_buffer}"
+    costs = f"{with_frequency}\n{with_buffer}"
+    assert with_buffer.lasting_sql <= with_frequency.lasting_sql, costs
     assert with_buffer.internal == with_frequency.internal, f"{with_frequency}\n{with_buffer}"
     assert with_buffer.commits == with_frequency.commits, f"{with_frequency}\n{with_buffer}"
     assert with_buffer.internal["EvictMessages"] == 0

@@ -21,6 +21,11 @@ MOST_TOOLS = 2_000
 _WORD = re.compile(r"[a-z0-9]+")
 _NAME_WEIGHT = 2.0
 _TAG_WEIGHT = 1.5
+# Vectors are kept after each of these batches. A search makes a batch at least, and stops at the
+# first one that ends after the time limit: where other work keeps all processors busy, the local
+# model embeds documents at a tenth of its speed (`ModelThreads`), and a client waits 30 seconds.
+_BATCH = 16
+_LONGEST_S = 10.0
 _log = get_logger(__name__)
 
 
@@ -36,7 +41,9 @@ class ToolSearch:
     """Searches the tools of the calling project and the built-in ones.
 
     There is no index: all tools of a project are read with one query, together with their vectors.
-    A vector is computed when it is first needed, and again when the text of the tool changes.
+    A vector is computed when it is first needed, and again when the text of the tool changes. If a
+    search would take too long because many are needed, it compares the other tools by words only,
+    and the next search computes more of them.
 
     Args:
         store: The project's tools.
@@ -112,16 +119,27 @@ class ToolSearch:
                 vectors[tool.id] = stored.vector
             else:
                 missing.append((tool, name))
-        if missing:
-            made = await embedder.embed([_text(tool) for tool, _ in missing], "document")
-            packed = [_packed(vector) for vector in made]
-            new = list(zip(missing, packed, strict=True))
-            vectors.update((tool.id, vector) for (tool, _), vector in new)
-            self._own_vectors.update((key, v) for (tool, key), v in new if tool.own is None)
-            keep = [StoredVector(t.id, key, v) for (t, key), v in new if t.own is not None]
-            if keep:
-                await self._store.keep_vectors(keep)
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + _LONGEST_S
+        while missing:
+            batch, missing = missing[:_BATCH], missing[_BATCH:]
+            vectors.update(await self._new_vectors(embedder, batch))
+            if missing and loop.time() >= latest:
+                _log.warning("some tools are searched by words only", tools=len(missing))
+                break
         return vectors
+
+    async def _new_vectors(
+        self, embedder: Embedder, tools: Sequence[tuple[Tool, str]]
+    ) -> dict[str, bytes]:
+        """Computes and keeps the vectors of tools, given with the hashes of their texts."""
+        made = await embedder.embed([_text(tool) for tool, _ in tools], "document")
+        new = list(zip(tools, map(_packed, made), strict=True))
+        self._own_vectors.update((key, v) for (tool, key), v in new if tool.own is None)
+        keep = [StoredVector(tool.id, key, v) for (tool, key), v in new if tool.own is not None]
+        if keep:
+            await self._store.keep_vectors(keep)
+        return {tool.id: vector for (tool, _), vector in new}
 
 
 # Highest cosine similarity of unrelated texts with the local model.
