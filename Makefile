@@ -11,7 +11,7 @@ CLIENT := clients/python
 API := $(CLIENT)/strata/api
 GENERATED := $(CLIENT)/strata/client/generated
 CALLS := docs/guides/python-calls.md
-# The programs in Go are for tests. Built without optimization, they take half the processor time.
+# The programs in Go are for tests. A build without optimization takes a quarter less of the processor.
 GO_BUILD := CGO_ENABLED=0 go build -gcflags='all=-N -l -dwarf=false' -ldflags='-s -w'
 
 # Without bytecode every process, those that tests start included, compiles all modules at its start.
@@ -87,7 +87,7 @@ endef
 	$(call BUILD_JAVA,--activate-profiles example,java-example)
 
 # Programs of others in Go that tests use: the conformance tests of the Connect protocol, and grpcurl. They are
-# built without the xDS resolver of grpcurl, which no test uses, and which would take half of the time.
+# built without the xDS resolver of grpcurl, which no test uses, and which would take 40 % of the time.
 tools: $(WITH_GO:.make/clients/go=.make/tools/.ready) ## Build the programs that some tests need, where Go is there.
 
 .make/tools/.ready: tests/go/go.mod tests/go/go.sum

@@ -223,16 +223,16 @@ class Client:
         agent_id: str,
         text: str,
         *,
-        hears: Callable[[run_event_pb2.RunEvent], None] = lambda _: None,
+        on_event: Callable[[run_event_pb2.RunEvent], None] = lambda _: None,
         **fields: Any,
     ) -> Turn:
-        """Sends a message and follows its run to the end; calls `hears` with each event."""
+        """Sends a message and follows its run to the end; calls `on_event` with each event."""
         request = run_service_pb2.SendMessageRequest(
             agent_id=agent_id, messages=inputs(text), **fields
         )
         events = []
         async for response in self.runs.SendMessage(request, **self.call):
-            hears(response.event)
+            on_event(response.event)
             events.append(response.event)
         return Turn(events)
 
@@ -242,11 +242,11 @@ class Client:
         """Sends a message; returns after the event of its step, when the model was called."""
         asked, step_begun = model.asked(text), asyncio.Event()
 
-        def hears(event: run_event_pb2.RunEvent) -> None:
+        def on_event(event: run_event_pb2.RunEvent) -> None:
             if event.HasField("step_started"):
                 step_begun.set()
 
-        turn = asyncio.create_task(self.send(agent_id, text, hears=hears, **fields))
+        turn = asyncio.create_task(self.send(agent_id, text, on_event=on_event, **fields))
         async with asyncio.timeout(60):
             while not step_begun.is_set() or model.asked(text) == asked:
                 assert not (turn.done() and turn.exception()), turn

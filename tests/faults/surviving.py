@@ -307,13 +307,13 @@ class Load:
         await self._assert_passages_are_listed()
         some = random.Random(5)
         kept, messages = self._passages(), self._messages()
-        # Texts that wait for the index are found, too.
+        # A search returns texts that wait for the index, too.
         await _all(self._find_passage(f'"{t}"', a, t) for a, t in _some(some, kept))
         await _all(self._find_message(f'"{t}"', a, t) for a, t in _some(some, messages))
         for collection in ("messages", "passages"):
             while (await self.rebuilder.state(collection)).waiting:
                 await asyncio.sleep(0.2)
-        # Now only the index is searched: a text that it has lost is not found.
+        # Now only the index is searched: a search does not return a text that it has lost.
         await _all(self._find_passage(text, agent, text) for agent, text in kept)
         await _all(self._find_message(text, agent, text) for agent, text in messages)
 

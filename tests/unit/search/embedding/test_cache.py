@@ -1,38 +1,20 @@
 """The cache answers what the embedder would, asks it less, and stays small."""
 
 from array import array
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedder_doubles import EmbedderDouble
 from strata.shared.search.embedding import CachingEmbedder, Embedder, Kind
 
 
-class CountingEmbedder:
-    """Vectors that depend on text and kind; counts what it is asked."""
+class CountingEmbedder(EmbedderDouble):
+    """Vectors that depend on text and kind."""
 
-    model_id = "counting"
-    dim = 2
-    max_tokens = 8
-    normalized = False
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
-        self.asked += texts
-        return [[len(text) / 3, 1.0 if kind == "query" else 0.0] for text in texts]
-
-    def known_share(self, text: str) -> float:
-        return 1.0
-
-    def limit_tokens(self, text: str) -> int:
-        return self.count_tokens(text)
-
-    def count_tokens(self, text: str) -> int:
-        return len(text)
+    def vector_of(self, text: str, kind: Kind) -> list[float]:
+        return [len(text) / 3, 1.0 if kind == "query" else 0.0]
 
 
 async def test_second_time_is_from_the_cache_and_equal() -> None:
@@ -41,7 +23,7 @@ async def test_second_time_is_from_the_cache_and_equal() -> None:
     assert isinstance(cache, Embedder)
     first = await cache.embed(["a", "bb", "a"], "document")
     second = await cache.embed(["bb", "a"], "document")
-    assert inner.asked == ["a", "bb"]
+    assert inner.texts_of("document") == ["a", "bb"]
     assert second == [first[1], first[0]]
     assert (cache.hits, cache.misses) == (3, 2)
 
@@ -56,7 +38,7 @@ async def test_least_recently_used_goes_first() -> None:
     cache = CachingEmbedder(inner, max_entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):
         await cache.embed([text], "query")
-    assert inner.asked == ["a", "b", "c", "b"]
+    assert inner.texts_of("query") == ["a", "b", "c", "b"]
 
 
 async def test_callers_cannot_change_the_stored_values() -> None:

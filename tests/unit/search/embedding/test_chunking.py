@@ -1,12 +1,12 @@
 """Chunks fit the model, lose nothing, and overlap where a sentence is cut."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedder_doubles import EmbedderDouble
 from strata.shared.search.embedding import Embedder, Kind, chunk_text, embed_chunked
 from strata.shared.search.embedding.wordpiece import WordPieceTokenizer
 
@@ -17,26 +17,15 @@ def count(text: str) -> int:
     return len(TOKENIZER.tokenize(text)) + 2
 
 
-class LengthEmbedder:
-    """One component: the length of the text. Tells whose vector is whose."""
+class LengthEmbedder(EmbedderDouble):
+    """One component, the length of the text, by which a test recognizes the vector of a text."""
 
-    model_id = "length"
     dim = 1
     max_tokens = 32
-    normalized = False
 
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-
-    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
-        self.calls.append(list(texts))
-        return [[float(len(text))] for text in texts]
-
-    def known_share(self, text: str) -> float:
-        return 1.0
-
-    def limit_tokens(self, text: str) -> int:
-        return self.count_tokens(text)
+    def vector_of(self, text: str, kind: Kind) -> list[float]:
+        del kind
+        return [float(len(text))]
 
     def count_tokens(self, text: str) -> int:
         return count(text)
