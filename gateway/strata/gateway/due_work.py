@@ -32,7 +32,7 @@ ANY_DUE: Mapping[DueKind, str] = {
     DueKind.SCHEDULES: ANY_SCHEDULE_DUE,
     DueKind.DELIVERIES: ANY_DELIVERY_DUE,
 }
-"""For each kind the SQL expression that says whether there is some."""
+"""The SQL expression of each kind: whether there is such work."""
 
 
 class DueWork:

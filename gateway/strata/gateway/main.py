@@ -101,7 +101,8 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     hasher = Hasher(settings.pepper())
     opened = await _open_partitions(settings, wiring, stack)
     first = opened[DEFAULT_PARTITION]
-    # Organizations, projects and keys are there, and read before the partition is known.
+    # Organizations, projects and keys are in this database, and are read before the partition is
+    # known.
     database = first.database.of_any_partition()
     projects = ProjectPartitions(database)
     limiter = RateLimiter(
@@ -243,7 +244,7 @@ class _RunParts:
     Attributes:
         services: The services whose calls act in a project, the same for each partition.
         background: Endless tasks.
-        runs: For what names its project.
+        runs: The runs of the partition, for calls that name a project.
         agent_deleted: Awaited with the request after an agent was deleted.
         group_deleted: Awaited with the request after a group was deleted.
         folder_attached: Awaited with the request after a folder was attached.
@@ -446,7 +447,7 @@ def _http(settings: GatewaySettings, tracer: Tracer | None) -> Sequence[Listener
 
 
 def main() -> None:
-    """Runs the gateway until it is told to stop."""
+    """Runs the gateway until it is stopped."""
     run_service(NAME, build, GatewaySettings())
 
 

@@ -43,7 +43,7 @@ class RunsOfProjects:
         self._partition_of = partition_of
 
     async def of(self, project_id: str) -> RunsOfPartition:
-        """Returns the runs and schedules among which are those of a project.
+        """Returns the runs and schedules of the partition of a project.
 
         Raises:
             FailedPreconditionError: The gateway has no database for its partition

@@ -76,8 +76,8 @@ class GatewaySettings(MasterKeySettings):
     http_public_url: str = Field(
         default="",
         description="URL under which clients reach the HTTP port, such as https://strata.example,"
-        " for the cards of agents; by default that of the request, which behind a proxy that ends"
-        " TLS is not it.",
+        " for the cards of agents; by default the URL of the request, which is wrong behind a "
+        "proxy that ends TLS.",
     )
     tls_certificate_file: Path | None = Field(
         default=None,

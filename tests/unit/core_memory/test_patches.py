@@ -80,16 +80,16 @@ def test_context_that_is_not_there_is_named() -> None:
     assert isinstance(error, TextMissingError)
     assert error.message == (
         "Failed to apply patch: expected hunk context not found in memory block `human`: line 3 of "
-        "the patch, `  two`, is nowhere in it. Unchanged and removed lines must be those of the "
+        "the patch, `  two`, is not in the block. Unchanged and removed lines must be those of the "
         "block, blanks and tabs too."
     )
 
 
 def test_lines_that_do_not_follow_each_other_are_named() -> None:
-    assert "line 4 of the patch, `four`, does not come right after `\ttwo` there." in (
+    assert "line 4 of the patch, `four`, does not directly follow `\ttwo`." in (
         failure(TEXT, "@@\n one\n \ttwo\n-four\n+4").message
     )
-    assert "line 2 of the patch, `a`, is nowhere in it." in failure("", "@@\n-a\n+b").message
+    assert "line 2 of the patch, `a`, is not in the block." in failure("", "@@\n-a\n+b").message
 
 
 def test_context_that_is_there_more_than_once_names_the_lines() -> None:

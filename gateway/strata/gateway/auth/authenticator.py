@@ -33,7 +33,7 @@ class ApiKeyAuthenticator:
         lookup: Finds keys.
         hasher: Hashes secrets.
         signer: Signs the internal token of the call.
-        policy: Maps the path of a method to the scopes of which a key needs one.
+        policy: Maps the path of a method to scopes; a key needs one of them.
         limiter: Limits the rate of calls per key.
         clock: The time.
         ttl_s: Seconds to cache a key.
@@ -140,8 +140,9 @@ def _denied(record: KeyRecord, needed: frozenset[str]) -> PermissionDeniedError:
         message = f"This call needs an organization key with the scope {wanted}, not a project key."
     elif not record.project_id and needed.isdisjoint(OrganizationScope):
         message = (
-            f"This call needs a project key with the scope {wanted}. An organization key reaches no"
-            " data; make a project key with CreateApiKey (strata keys create)."
+            f"This call needs a project key with the scope {wanted}. An organization key cannot "
+            "access the data of projects; create a project key with CreateApiKey (strata keys "
+            "create)."
         )
     return PermissionDeniedError(message, metadata={"scope": wanted})
 

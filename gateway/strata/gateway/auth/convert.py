@@ -38,7 +38,7 @@ def new_organization(request: pb.CreateOrganizationRequest) -> tuple[str, str | 
     """Returns name and request id of the organization to create.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = _checked_name(request)
     checks.done()
@@ -55,7 +55,7 @@ def new_project(
         partitions: The partitions on which it may be placed.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = _checked_name(request)
     if request.partition:
@@ -76,7 +76,7 @@ def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
     """Returns the project key to create.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     return _new_key(request, now, Scope, DEFAULT_SCOPES)
 
@@ -85,7 +85,7 @@ def new_organization_key(request: pb.CreateOrganizationKeyRequest, now: datetime
     """Returns the organization key to create.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     return _new_key(request, now, OrganizationScope, DEFAULT_ORGANIZATION_SCOPES)
 
@@ -103,7 +103,7 @@ def _new_key(
         checks.unless(scope in known, f"scopes[{index}]", f"must be one of {', '.join(known)}")
     expire_time = checks.optional_time(request, "expire_time")
     if expire_time is not None:
-        checks.unless(expire_time > now, "expire_time", "must lie in the future")
+        checks.unless(expire_time > now, "expire_time", "must be in the future")
     checks.done()
     return NewKey(request.name, frozenset(request.scopes) or default, expire_time)
 
@@ -158,7 +158,7 @@ def usage_buckets(
     if count > MAX_BUCKETS:
         problem = (
             f"gives {count:,} buckets in this range, at most {MAX_BUCKETS:,}:"
-            " choose longer ones, or a shorter range"
+            " choose longer buckets, or a shorter range"
         )
         checks.fail("bucket_seconds", problem)
         checks.done()
@@ -170,7 +170,7 @@ def _usage_range(
 ) -> tuple[datetime, datetime]:
     start = checks.optional_time(request, "start_time") or start
     end = checks.optional_time(request, "end_time") or end
-    checks.unless(start <= end, "end_time", "must not lie before start_time")
+    checks.unless(start <= end, "end_time", "must not be before start_time")
     return start, end
 
 

@@ -104,7 +104,7 @@ def check_granted(caller: Caller, scopes: Iterable[str]) -> None:
     """Checks that the caller's key has all scopes that a new key would get.
 
     Raises:
-        PermissionDeniedError: Naming the scopes (``SCOPE_MISSING``).
+        PermissionDeniedError: The key lacks scopes, which the message names (``SCOPE_MISSING``).
     """
     missing = sorted(frozenset(scopes) - with_included(caller.scopes))
     if missing:
@@ -259,7 +259,7 @@ class AdminStore(Protocol):
         """Returns a project.
 
         Raises:
-            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
+            NotFoundError: The authority includes no such project (``PROJECT_NOT_FOUND``).
         """
         ...
 
@@ -269,7 +269,7 @@ class AdminStore(Protocol):
         """Creates a key and returns it with its secret.
 
         Raises:
-            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
+            NotFoundError: The authority includes no such project (``PROJECT_NOT_FOUND``).
         """
         ...
 
@@ -279,7 +279,7 @@ class AdminStore(Protocol):
         """Returns the keys of a project by id.
 
         Raises:
-            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
+            NotFoundError: The authority includes no such project (``PROJECT_NOT_FOUND``).
         """
         ...
 
@@ -287,7 +287,7 @@ class AdminStore(Protocol):
         """Revokes a key; a revoked key keeps its revocation time.
 
         Raises:
-            NotFoundError: The authority reaches no such key (``API_KEY_NOT_FOUND``).
+            NotFoundError: The authority includes no such key (``API_KEY_NOT_FOUND``).
         """
         ...
 

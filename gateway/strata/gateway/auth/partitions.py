@@ -1,4 +1,4 @@
-"""Finds the partition of a project for calls that the gateway makes of its own."""
+"""Finds the partition of a project for calls that the gateway itself makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sqlalchemy import text
 from strata.shared.db import Database
 from strata.shared.partitions import DEFAULT_PARTITION
 
-# Of each about 200 bytes.
+# About 200 bytes each.
 _MOST_KNOWN = 100_000
 _PARTITION = text("SELECT partition FROM gateway.projects WHERE project_id = :project")
 

@@ -15,7 +15,7 @@ from strata.shared.scopes import OrganizationScope, Scope
 
 _GATEWAY = "strata.api.gateway.v1"
 _RUN: frozenset[str] = frozenset({Scope.RUN})
-# Whoever may start a run may also see what becomes of it.
+# A key that may start a run may also read its result.
 _RUN_OR_READ: frozenset[str] = frozenset({Scope.RUN, Scope.READ})
 _READ_OR_APPROVE: frozenset[str] = frozenset({Scope.READ, Scope.APPROVE})
 _ADMIN: frozenset[str] = frozenset({Scope.ADMIN})
@@ -24,7 +24,7 @@ _OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.ADMIN})
 _READ_OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.READ})
 _OF_INSTALLATION: frozenset[str] = frozenset({OrganizationScope.INSTALLATION})
 _ANY: frozenset[str] = frozenset({*Scope, *OrganizationScope})
-# The indexes are those of all projects of all organizations.
+# These indexes contain data of all projects of all organizations.
 _INDEXES = frozenset(
     {
         "strata.api.archival.v1.PassageIndexService",
@@ -36,7 +36,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.RunService.SendMessage": _RUN,
     f"{_GATEWAY}.RunService.StartRun": _RUN,
     f"{_GATEWAY}.RunService.CancelRun": _RUN,
-    # Who decides about calls need not be able to make any.
+    # A key that only decides about tool calls cannot start runs.
     f"{_GATEWAY}.RunService.RespondToApproval": frozenset({Scope.RUN, Scope.APPROVE}),
     f"{_GATEWAY}.RunService.ListApprovals": _READ_OR_APPROVE,
     f"{_GATEWAY}.RunService.GetApproval": _READ_OR_APPROVE,
@@ -44,7 +44,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.RunService.GetRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.ExplainRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.ListSteps": _RUN_OR_READ,
-    # It holds what the model was shown: memory, the conversation, tools.
+    # A recording contains everything that the model was shown: memory, the conversation, tools.
     f"{_GATEWAY}.RunService.RecordRun": frozenset({Scope.READ}),
     # A schedule starts runs.
     f"{_GATEWAY}.ScheduleService.CreateSchedule": _RUN,
@@ -55,7 +55,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.ScheduleService.GetSchedule": _RUN_OR_READ,
     f"{_GATEWAY}.ScheduleService.ListSchedules": _RUN_OR_READ,
     f"{_GATEWAY}.ScheduleService.ListScheduleTicks": _RUN_OR_READ,
-    # A webhook sends what happens in the project elsewhere; its URL may hold a secret.
+    # A webhook sends events of the project to another server; its URL may contain a secret.
     f"{_GATEWAY}.WebhookService.CreateWebhook": _ADMIN,
     f"{_GATEWAY}.WebhookService.ListWebhooks": _ADMIN,
     f"{_GATEWAY}.WebhookService.DeleteWebhook": _ADMIN,
@@ -70,7 +70,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.AdminService.CreateProject": _OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.ListProjects": _READ_OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.ListProjectUsage": _READ_OF_ORGANIZATION,
-    # A project key does these in its own project only; the servicer sees to it.
+    # The servicer limits a project key to its own project.
     f"{_GATEWAY}.AdminService.CreateApiKey": _ADMIN | _OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.ListApiKeys": _ADMIN | _READ_OF_ORGANIZATION,
     f"{_GATEWAY}.AdminService.RevokeApiKey": _ADMIN | _OF_ORGANIZATION,
@@ -79,24 +79,24 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.AdminService.ListAuditEvents": _ADMIN,
     f"{_GATEWAY}.AdminService.EraseSubject": _ADMIN,
     "strata.api.tool_execution.v1.ToolService.RunTool": _RUN,
-    # It spends tokens of the provider's key.
+    # A probe uses tokens of the provider's key.
     "strata.api.agent_loop.v1.ModelService.ProbeModel": _RUN,
-    # Secrets of a provider reach beyond the data of the project.
+    # A provider key gives access to more than the data of the project.
     "strata.api.agent_loop.v1.ModelService.PutModelKey": _ADMIN,
     # UpsertTool needs it too, for tools that are given secrets: see tool_execution.
     "strata.api.tool_execution.v1.ToolService.PutSecret": _SECRETS,
-    # They name secrets, send them where they say, and may start programs.
+    # These calls name secrets and the server that gets them, and may start programs.
     "strata.api.tool_execution.v1.McpService.AddMcpServer": _ADMIN,
     "strata.api.tool_execution.v1.McpService.UpdateMcpServer": _ADMIN,
-    # Its sign-in and its tools are gone with it.
+    # This also deletes the server's sign-in and its tools.
     "strata.api.tool_execution.v1.McpService.RemoveMcpServer": _ADMIN,
-    # All agents of the project act with what a person may do there.
+    # After a sign-in all agents of the project have the person's permissions at the server.
     "strata.api.tool_execution.v1.McpService.BeginMcpSignIn": _ADMIN,
     "strata.api.tool_execution.v1.McpService.CompleteMcpSignIn": _ADMIN,
     "strata.api.tool_execution.v1.McpService.ForgetMcpSignIn": _ADMIN,
-    # What is approved here reaches the models of all agents.
+    # An approved tool description is shown to the models of all agents.
     "strata.api.tool_execution.v1.McpService.ApproveMcpTool": _ADMIN,
-    # It deletes what all agents of the project have said.
+    # A shorter retention deletes messages of all agents of the project.
     "strata.api.recall.v1.MessageService.SetRetention": _ADMIN,
 }
 
@@ -104,8 +104,8 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
 def scopes_of(method: MethodDescriptor) -> frozenset[str]:
     """Returns the scopes of which a key needs one to call the method.
 
-    What rebuilds indexes needs ``installation.admin``; what has no side effects by its contract
-    needs ``read``; everything else needs ``write``, apart from the exceptions above.
+    Methods that rebuild indexes need ``installation.admin``, methods declared without side effects
+    need ``read``, and all others need ``write``, apart from the exceptions above.
 
     Raises:
         KeyError: A method of `AdminService` without an entry above: no rule fits all of them.
@@ -124,7 +124,7 @@ def scopes_of(method: MethodDescriptor) -> frozenset[str]:
 
 
 def policy_of(services: Iterable[ServiceDescriptor]) -> dict[str, frozenset[str]]:
-    """Returns path of a method (``/package.Service/Method``) to the scopes it needs one of."""
+    """Returns scopes by path of a method (``/package.Service/Method``); a key needs one of them."""
     return {
         f"/{service.full_name}/{method.name}": scopes_of(method)
         for service in services

@@ -1,11 +1,11 @@
 """Organizations, projects and keys in PostgreSQL.
 
-Row-level security holds an administrator within what the key reaches. The statements of a
+Row-level security limits an administrator to the data that the key may access. The statements of a
 project key run with the project as their tenant, and see that project and its keys. Those of an
 organization key run without a tenant and with another setting, the organization, for which the
-policies of these tables show its projects and keys and nothing of another organization. What is
-read before a tenant is known, or over all organizations, goes through the worker role, which is
-granted the columns that it needs and no others.
+policies of these tables show its projects and keys and nothing of another organization. Reads
+before a tenant is known, or over all organizations, use the worker role, which is granted only the
+columns that it needs.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class PostgresKeyLookup:
 
     Args:
         worker: Connections with the worker role.
-        note_partition: Called with a project and its partition, which a key tells as well.
+        note_partition: Called with a project and its partition, which are read with the key.
     """
 
     def __init__(

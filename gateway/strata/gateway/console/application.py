@@ -63,7 +63,7 @@ VIEWS: tuple[ViewRoute, ...] = (
     *projects.VIEWS,
     *usage.VIEWS,
 )
-"""Every page that needs a session, but for the end of one."""
+"""Every page that needs a session, except for signing out."""
 
 _HEADERS = {
     "content-security-policy": (
@@ -72,7 +72,7 @@ _HEADERS = {
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # With no-referrer, browsers name no origin in the forms that they send.
+    # With no-referrer, browsers would send no origin with forms.
     "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",

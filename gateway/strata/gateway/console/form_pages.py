@@ -1,4 +1,4 @@
-"""Pages with a form that is shown again, filled in, with what is wrong beside its fields."""
+"""Pages with a form that is shown again, filled in, with errors beside its fields."""
 
 from __future__ import annotations
 
@@ -98,17 +98,17 @@ def check_unchanged(form_state: str, present_state: str, what: str) -> None:
     """Checks that nobody has changed what a form shows since it was shown.
 
     Args:
-        form_state: Names the state that the form was made from.
-        present_state: Names the state that is stored now.
+        form_state: Identifies the state that the form shows.
+        present_state: Identifies the stored state.
         what: What was changed, such as ``schedule``.
 
     Raises:
-        AbortedError: It is another state.
+        AbortedError: The states differ.
     """
     if form_state != present_state:
         raise AbortedError(
-            f"The {what} was changed after this form was opened. Open the form again to see how"
-            " it is now; what you wrote is still below."
+            f"The {what} was changed after this form was opened. Open the form again to see its "
+            "present state; your text is kept below."
         )
 
 
@@ -116,7 +116,7 @@ def refusal(message: str, name: str, problem: str) -> InvalidArgumentError:
     """Returns the error for one field of a form.
 
     Args:
-        message: What does not happen, as a sentence.
+        message: What was not done, as a sentence.
         name: The field.
         problem: What is wrong with it.
     """

@@ -14,11 +14,11 @@ def whole_number(text: str, field: str, message: str, *, most: int = MAX_INT32) 
     Args:
         text: What the person wrote.
         field: The name of the field.
-        message: What does not happen if it is no number, as a sentence.
+        message: What was not done if it is not a number, as a sentence.
         most: The largest number.
 
     Raises:
-        InvalidArgumentError: The text is no such number.
+        InvalidArgumentError: The text is not such a number.
     """
     digits = text.strip()
     if not digits:

@@ -59,7 +59,7 @@ class Form:
 
 
 async def read_form(request: Request, max_bytes: int, *, with_files: bool = True) -> Form:
-    """Returns the form in the body of a request; an empty one if the body is no form, and unread.
+    """Returns the form in the body of a request; an empty one if the body is not a form.
 
     Args:
         request: The request.

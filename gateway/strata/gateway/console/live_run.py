@@ -190,7 +190,7 @@ class LiveRun:
             return
         for part in message.parts:
             if part.HasField("tool_call"):
-                # It stands in the message from now on.
+                # From now on it is shown as a part of the message.
                 yield remove(f"call-{part.tool_call.tool_call_id}")
         yield put(self._messages, message.id, self._html("stored", message=message))
 

@@ -1,7 +1,8 @@
 """The form for an MCP server, which shows no credential.
 
-Secrets are named in it, never shown. A value that is named like a credential, such as that of a
-header ``X-Api-Key``, stands in pages as ``[secret X-Api-Key]``; sent back like that, it stays.
+It shows the names of secrets, never their values. A value with the name of a credential, such as
+that of a header ``X-Api-Key``, is shown as the placeholder ``[secret X-Api-Key]``. Sending the
+placeholder keeps the stored value.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def filled_form(server: pb.McpServer) -> Form:
 
 
 def state_of(server: pb.McpServer) -> str:
-    """Returns what names the stored configuration of a server."""
+    """Returns a text that identifies the stored configuration of a server."""
     return server.update_time.ToJsonString()
 
 
@@ -106,8 +107,8 @@ def server_in(form: Form, stored: pb.McpServer | None = None) -> pb.McpServer:
 
     Args:
         form: The form.
-        stored: The server that the form changes; its credentials stay where the form has what
-            stands for them. None for a new server.
+        stored: The server that the form changes; its credentials are kept where the form has their
+          placeholders. None for a new server.
 
     Raises:
         InvalidArgumentError: A field has a wrong value.
@@ -156,7 +157,7 @@ def transport_in(form: Form) -> pb.McpTransport.ValueType:
 
 
 class _Kept:
-    """Finds the stored values that a form does not show, by what it has in their place."""
+    """Finds the stored values that a form hides, by their placeholders."""
 
     def __init__(self, stored: pb.McpServer) -> None:
         self._stored = stored
@@ -164,13 +165,13 @@ class _Kept:
         self._credentials = _credentials_of(stored)
 
     def url(self, text: str) -> str:
-        """Returns the URL that a text of the form stands for."""
+        """Returns the URL in a text of the form, with placeholders replaced."""
         if text == self._shown.url:
             return str(self._stored.url)
         return self._with_credentials("server.url", text, quoted=True)
 
     def argument(self, text: str) -> str:
-        """Returns the argument of the command that a line of the form stands for."""
+        """Returns the argument of the command in a line of the form, with placeholders replaced."""
         arguments = zip(_shown_arguments(self._shown), self._stored.command, strict=True)
         for shown, argument in arguments:
             if text == shown:
@@ -178,7 +179,7 @@ class _Kept:
         return self._with_credentials("server.command", text)
 
     def values(self, field: str, pairs: Mapping[str, str]) -> dict[str, str]:
-        """Returns the headers or the variables that pairs of the form stand for."""
+        """Returns the headers or the variables in pairs of the form, with placeholders replaced."""
         shown, stored = getattr(self._shown, field), getattr(self._stored, field)
         return {
             name: stored[name]
@@ -188,10 +189,10 @@ class _Kept:
         }
 
     def _with_credentials(self, field: str, text: str, *, quoted: bool = False) -> str:
-        """Puts credentials in the place of their names.
+        """Replaces placeholders by the stored credentials.
 
         Raises:
-            InvalidArgumentError: A name is that of no stored credential.
+            InvalidArgumentError: No credential is stored for a placeholder.
         """
         for name, value in self._credentials.items():
             text = text.replace(
@@ -199,7 +200,10 @@ class _Kept:
             )
         hidden = _HIDDEN.search(text)
         if hidden is not None:
-            problem = f"{hidden.group()} stands for a value that is not shown, and there is none"
+            problem = (
+                f"{hidden.group()} is the placeholder of a hidden value, but no such value is "
+                "stored"
+            )
             raise refusal(_NOT_SAVED, field, problem)
         return text
 
@@ -232,7 +236,7 @@ def _shown_arguments(server: pb.McpServer) -> Iterable[str]:
 
 
 def _on_one_line(name: str, value: str) -> str:
-    """Returns a value, or what stands for one of several lines."""
+    """Returns a value, or a placeholder for a value of several lines."""
     several = "\n" in value or "\r" in value
     return _SEVERAL_LINES.format(name=name) if several else value
 

@@ -49,7 +49,8 @@ class Sealer:
         try:
             raw = urlsafe_b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4))
             if _text_of(raw) != sealed:
-                # Another spelling of the same bytes, by which a token would count as unused.
+                # A different encoding of the same bytes, with which a used token would count as
+                # unused.
                 return None
             plain = self._envelope.open(raw, context_of(purpose))
         except (binascii.Error, UnicodeEncodeError, DataLossError):

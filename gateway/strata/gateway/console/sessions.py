@@ -1,7 +1,7 @@
 """Sessions of signed-in people: a cookie that holds the API key, encrypted.
 
-There is no table of sessions, so that every replica accepts the cookie, and none survives a change
-of the server's secret. Each call of the API checks the key, so a revoked key ends its sessions.
+There is no table of sessions, so every replica accepts the cookie. A change of the server's secret
+ends all sessions. Each call of the API checks the key, so a revoked key ends its sessions.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Sessions:
     def __init__(self, sealer: Sealer, clock: Clock) -> None:
         self._sealer = sealer
         self._clock = clock
-        # Browsers send a cookie to all ports of a host. With a name of its own each, two servers on
-        # one machine do not sign each other's users out.
+        # Browsers send a cookie to all ports of a host. Each server uses its own name, so that two
+        # servers on one machine do not sign out each other's users.
         self._cookie = f"strata_console_{sealer.digest('cookie', '')[:_NAME_DIGITS]}"
 
     def of(self, request: Request) -> Session | None:
@@ -89,7 +89,7 @@ class Sessions:
         return hmac.compare_digest(self.csrf_token(session).encode(), token.encode())
 
     def values(self, request: Request, session: Session) -> SessionValues:
-        """Returns what the browser of a request keeps for a session."""
+        """Returns the values that the browser of a request stores for a session."""
         return SessionValues(self._sealer, self._cookie, request, session)
 
     def _set(self, request: Request, response: Response, session_id: str, api_key: str) -> None:
@@ -103,7 +103,7 @@ class SessionValues:
 
     Args:
         sealer: Encrypts them.
-        prefix: Begins the names of the cookies.
+        prefix: Prefix of the names of the cookies.
         request: The request.
         session: The session; others cannot read the texts.
     """

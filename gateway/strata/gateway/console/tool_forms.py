@@ -28,9 +28,9 @@ class Field:
         field_name: Name of the field.
         kind: ``string``, ``integer``, ``number``, ``boolean``, or ``json`` for all other values.
         description: What the argument means.
-        required: Whether the tool must have it.
-        choices: The only values, as texts; empty if there are others.
-        default: The value that the tool takes otherwise, as JSON; empty if the schema names none.
+        required: Whether the tool requires it.
+        choices: The allowed values, as texts; empty if any value is allowed.
+        default: The value of a missing argument, as JSON; empty if the schema names none.
     """
 
     name: str
@@ -81,7 +81,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Returns the kind of a value; that of an optional value is the one beside null."""
+    """Returns the kind of a value; for an optional value, the kind other than null."""
     options = schema.get("anyOf")
     if isinstance(options, list):
         kinds = {
@@ -97,7 +97,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def arguments_of(parameters_json: str, form: Form) -> str:
     """Returns the arguments in a form as a JSON object.
 
-    Fields that are left empty are left out, but for texts that the tool must have.
+    Empty fields are left out, except for required texts.
 
     Raises:
         InvalidArgumentError: A field has no value of its kind.
@@ -124,7 +124,7 @@ def _value(kind: str, text: str) -> Any:
     """Returns the value of a field.
 
     Raises:
-        ValueError: The text is no value of the kind.
+        ValueError: The text is not a value of the kind.
     """
     match kind:
         case "string":

@@ -47,7 +47,7 @@ class Visit:
         services: The public services, with the key of the person.
         identity: The key and its project.
         csrf_token: The token of the session's forms.
-        kept: What the browser keeps for the session.
+        kept: The values that the browser stores for the session.
         max_form_bytes: Larger forms are refused.
         form: The fields of a form that was sent.
     """
@@ -124,7 +124,7 @@ class ViewRoute:
 class SignedIn:
     """Lets only signed-in people reach views.
 
-    Each request checks the key, also where the view calls nothing.
+    Each request checks the key, even if its view makes no call.
 
     Args:
         channel: Calls the gateway.
@@ -186,7 +186,7 @@ class SignedIn:
     async def _form(self, request: Request, route: ViewRoute, session: Session) -> Form:
         """Returns the form of a request, once its token is checked.
 
-        The body of a PUT is left unread, and so is any that is no form; the token is in a header.
+        The body of a PUT, and any body that is not a form, is not read; the token is in a header.
 
         Raises:
             PermissionDeniedError: The token is missing or that of another session.

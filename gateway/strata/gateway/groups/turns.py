@@ -3,9 +3,9 @@
 The request id of a member's run is derived from the group's run and the number of the turn. When a
 group's run is dispatched again, here or by another gateway, it repeats its turns from the first
 one. Runs that were accepted before are found by their request ids and followed from their logs, so
-no member speaks twice and none is skipped. `LiveRun` drops relayed events that the group's log has
-already. A manager agent can ask members by a tool; the request ids of these runs are derived from
-the call, and their events are relayed beside those of the manager agent.
+no member speaks twice and none is skipped. `LiveRun` drops relayed events that the group's log
+already contains. A manager agent can ask members by a tool; the request ids of these runs are
+derived from the call, and their events are relayed beside those of the manager agent.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class GroupTurns:
     async def _relay_turn(
         self, run: _GroupRun, turn: GroupTurn, number: int, member_run: Run, result: _TurnResult
     ) -> AsyncGenerator[Response, None]:
-        """Yields the events of a member's run; `result` says in the end how it went."""
+        """Yields the events of a member's run; `result` has its result at the end."""
         stopping = asyncio.create_task(self._stop_with(run, member_run.id))
         try:
             async with aclosing(self._member_events(run, turn, member_run)) as events:

@@ -28,7 +28,7 @@ class HeaderLookup(Protocol):
     """The headers of a request, by lower-case name."""
 
     def get(self, name: str, /) -> str | None:
-        """Returns the value of a header; None if it is not there."""
+        """Returns the value of a header; None if it is missing."""
         ...
 
 
@@ -68,7 +68,7 @@ async def events_of_run(call: Any) -> RunEvents:
             event: run_event_pb2.RunEvent = response.event
             yield event
     finally:
-        # If the client has left, the call is over; the run goes on.
+        # If the client has left, the call is over; the run continues.
         call.cancel()
 
 
@@ -105,7 +105,7 @@ async def approvals_of(
 
 
 async def after_first(first: run_event_pb2.RunEvent, others: RunEvents) -> RunEvents:
-    """Returns events of which the first one has been read."""
+    """Returns events whose first one was already read: that one, then the rest."""
     async with aclosing(others):
         yield first
         async for event in others:

@@ -56,7 +56,7 @@ class SerializedMessage:
 
 
 class PassingCodec(Codec[SerializedMessage, Any]):
-    """Passes the bytes of messages on. What is called converts and parses them.
+    """Passes the bytes of messages through; the called method converts and parses them.
 
     Args:
         name: Name of the form, as in content types.
@@ -110,7 +110,7 @@ class ConnectApplication(ConnectASGIApplication[None]):
         channel: Calls them.
         messages: Converts JSON.
         max_message_bytes: Larger requests are refused.
-        forwarding: Which metadata passes; that of the gateway if None.
+        forwarding: Which metadata passes; None for that of the gateway.
     """
 
     def __init__(

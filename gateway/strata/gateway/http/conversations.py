@@ -1,4 +1,4 @@
-"""The conversation that a client names by an identifier of its own."""
+"""Finds the conversations that clients name by external ids."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ExternalConversations:
                 the identifier.
 
         Raises:
-            grpc.aio.AioRpcError: It is no valid external id, or a call failed.
+            grpc.aio.AioRpcError: The external id is not valid, or a call failed.
         """
         key = agent_id, external_id
         conversation_id = self._known.get(key)
@@ -59,7 +59,7 @@ class ExternalConversations:
         """Returns the id of the conversation; None if there is none.
 
         Raises:
-            grpc.aio.AioRpcError: It is no valid external id, or a call failed.
+            grpc.aio.AioRpcError: The external id is not valid, or a call failed.
         """
         cached = self._known.get((agent_id, external_id))
         return cached or await self._stored(agent_id, external_id, metadata) or None

@@ -1,4 +1,4 @@
-"""Messages in the JSON form of protobuf, converted without holding up other calls.
+"""Messages in the JSON form of protobuf, converted without blocking other calls.
 
 The conversion is written in Python, and takes about a second for the largest messages. Large ones
 are converted in a thread, a few at a time, and those of clients without a valid key not at all.
@@ -64,8 +64,8 @@ class LargeBodies:
 class JsonMessages:
     """Converts messages from and to JSON.
 
-    A field that a message does not have is refused: it is a misspelled one, and without it the call
-    would do something else.
+    An unknown field is refused: it is probably misspelled, and ignoring it would change what the
+    call does.
 
     Args:
         bodies: Handles the large ones.

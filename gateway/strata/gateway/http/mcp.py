@@ -1,6 +1,6 @@
 """The memory of each agent as an MCP server, at ``/mcp/{agent}``.
 
-Each request stands alone, so that any replica answers it: there are no sessions. A subscription is
+There are no sessions: each request is independent, so any replica can answer it. A subscription is
 a request whose response is a stream, in the protocol from 2026-07-28 on.
 """
 
@@ -48,7 +48,7 @@ class McpApplication:
     Args:
         channel: Calls the gateway.
         max_body_bytes: Larger requests are refused.
-        max_subscriptions: Most open streams with changes, a quarter of them of one project.
+        max_subscriptions: Maximum number of open subscriptions; one project gets at most a quarter.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Streamed responses for clients that speak no protocol but HTTP, such as curl.
+"""Streamed responses for clients that speak only plain HTTP, such as curl.
 
 The Connect protocol frames the messages of a stream. Where the body of a request is plain JSON,
 the responses are lines of JSON, or server-sent events if the client accepts those.
@@ -78,7 +78,7 @@ class PlainStream:
         return StreamingResponse(
             _lines(first, messages, events=events),
             media_type=EVENT_STREAM if events else JSON_LINES,
-            # Proxies that collect a response would hold up its pieces.
+            # Buffering proxies would delay the parts of the response.
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 

@@ -29,7 +29,7 @@ def server_sent(body: dict[str, Any], name: str = "") -> bytes:
 
 
 async def _kept_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Adds comments while an agent works without a word, so that nobody takes it for dead."""
+    """Adds comments while there are no events, so that the connection is kept open."""
     while True:
         waiting = asyncio.ensure_future(anext(events, None))
         try:

@@ -85,7 +85,7 @@ def _with_traceparent(scope: Scope, traceparent: str) -> Scope:
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:
-    """Adds the route and the status; a path that is no route could be any text."""
+    """Adds the route and the status; a path that is not a route could be any text."""
     span.attributes["http.response.status_code"] = status
     if status >= 500 and not span.error_type:
         span.fail(str(status))

@@ -2,7 +2,7 @@
 
 Which projects have something is found by the worker role, by jumps through an index; each batch
 is one transaction of the service role within its project. Replicas may work at the same time:
-rows that another one has locked are passed over.
+rows that another one has locked are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import TextClause, text
 from strata.shared.db import Database
 from strata.shared.project_turns import projects_in_turn
 
-BACKLOG_FULL = "Given up: the project has too many deliveries that wait."
+BACKLOG_FULL = "Given up: the project has too many pending deliveries."
 
 _OLD = "now() - make_interval(secs => :kept_s)"
 
@@ -44,7 +44,7 @@ _PROJECTS = {
     RetainedKind.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
 }
 _DELETE = {
-    # All events of a run or none: a stream of a part of them would pass for the whole.
+    # All events of a run or none: an incomplete stream would look complete.
     RetainedKind.EVENTS: text(f"""
     WITH old_runs AS (
         SELECT id FROM gateway.runs

@@ -37,7 +37,7 @@ class GrpcTurnClient:
     async def execute(
         self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
     ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
-        """See `TurnClient.execute`; leaving the iteration before the end breaks the stream off."""
+        """See `TurnClient.execute`; leaving the iteration early closes the stream."""
         requests = RequestStream(request)
         if request.cancel:
             requests.close()

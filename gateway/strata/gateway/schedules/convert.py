@@ -38,7 +38,7 @@ def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedu
     """Returns the schedule to create for a request.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     run = runs.new_run(
         run_pb.StartRunRequest(
@@ -67,7 +67,7 @@ def changed_schedule(
     """Returns name, plan and times of a schedule after a change.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     before = schedule_to_pb(schedule)
     run = runs.new_run(

@@ -196,8 +196,8 @@ class PostgresScheduleStore:
             count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
             if count >= self._terms.per_project:
                 raise ResourceExhaustedError(
-                    f"The project has {count} schedules, as many as it may have."
-                    " Delete one that is not needed.",
+                    f"The project has {count} schedules, which is the limit. Delete one that is "
+                    "not needed.",
                     reason=Reason.QUOTA_EXCEEDED,
                     metadata={"quota": "schedules", "limit": self._terms.per_project},
                 )

@@ -62,7 +62,7 @@ class Timing:
             raise TimingError("cron", "or start_time must be set, and not both")
         if self.start_time is not None:
             if self.start_time <= now:
-                raise TimingError("start_time", "must lie in the future")
+                raise TimingError("start_time", "must be in the future")
             return self.start_time
         _check_zone(self.time_zone)
         self._check_expression(now)

@@ -2,8 +2,8 @@
 
 A tier's public contract is its own proto: the gateway neither parses nor repeats it.
 Requests and responses pass as bytes, one at a time, so that a slow reader slows the
-writer; the identity, request id, trace and deadline are added by the channel. What
-the service answers (status, details, trailing metadata) is the answer.
+writer; the identity, request id, trace and deadline are added by the channel. The status, details
+and trailing metadata of the service are returned unchanged.
 """
 
 from __future__ import annotations

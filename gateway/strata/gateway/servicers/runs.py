@@ -314,7 +314,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
             for run_id in await self._store.forget_memory_agent(current_project(), agent_id):
                 await self.cancel_run(run_id)
         except StrataError as error:
-            # The runs end by themselves, because the agent is gone.
+            # The runs end anyway, because the agent is deleted.
             _log.warning(
                 "runs of a deleted agent or group not cancelled",
                 agent_id=agent_id,

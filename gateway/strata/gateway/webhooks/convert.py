@@ -16,7 +16,7 @@ def check_webhook(request: pb.CreateWebhookRequest) -> None:
     """Validates a request for a webhook, except for its URL.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = Checks()
     checks.id(request.agent_id, "agent", "agent_id", optional=True)

@@ -300,8 +300,8 @@ class PostgresWebhookStore:
         count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
         if count >= self._per_project:
             raise ResourceExhaustedError(
-                f"The project has {count} webhooks, as many as it may have."
-                " Delete one that is not needed.",
+                f"The project has {count} webhooks, which is the limit. Delete one that is not "
+                "needed.",
                 reason=Reason.QUOTA_EXCEEDED,
                 metadata={"quota": "webhooks", "limit": self._per_project},
             )

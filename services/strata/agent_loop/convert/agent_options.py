@@ -149,7 +149,7 @@ def compaction_of(
     """Returns the compaction settings of a request.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks.refuse(compaction_violations(request.compaction))
     return compaction_from_proto(request.compaction)

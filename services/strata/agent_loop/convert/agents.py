@@ -100,7 +100,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
         prompt: The text of the prompt with the request's ``system_prompt_key``; None without one.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks.refuse(_create_violations(request))
     agent_type = _TYPES.from_proto[request.type]
@@ -177,7 +177,7 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
     """Returns the change of an agent.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(_update_violations(request))
@@ -230,7 +230,7 @@ def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConv
     """Returns the conversation to start.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(
@@ -270,7 +270,7 @@ def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
     """Returns the conversation to fork.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     check_id(request.conversation_id, "conversation", field="conversation_id")
     if request.until_message_id:

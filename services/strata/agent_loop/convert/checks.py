@@ -25,7 +25,7 @@ def refuse(violations: Sequence[FieldViolation]) -> None:
     """Raises an error if there are violations.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     if violations:
         raise invalid_fields(violations)

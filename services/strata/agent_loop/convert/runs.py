@@ -72,7 +72,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     """Returns the run to execute.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     check_id(request.run_id, "run", field="run_id")
     check_id(request.agent_id, "agent", field="agent_id")

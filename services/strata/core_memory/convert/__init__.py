@@ -1,1 +1,1 @@
-"""Between the messages of the wire and the domain; the one place that checks requests."""
+"""Converts between protos and the domain, and validates requests."""

@@ -96,15 +96,17 @@ def to_get(message: pb.GetBlockRequest) -> GetBlock:
     if message.block_id:
         checks.id(message.block_id, "block", "block_id")
         if message.agent_id or message.label:
-            checks.fail("block_id", "excludes agent_id and label")
+            checks.fail("block_id", "cannot be combined with agent_id and label")
     elif message.agent_id or message.label:
         checks.id(message.agent_id, "agent", "agent_id")
         checks.text(message.label, "label", most=MAX_NAME_CHARS, required=True)
     else:
-        checks.fail("block_id", "is required, or agent_id and label")
+        checks.fail("block_id", "is required, unless agent_id and label are set")
     as_of = checks.optional_time(message, "as_of_time")
     if message.show_detached and (message.block_id or as_of is not None):
-        checks.fail("show_detached", "needs agent_id and label, and excludes as_of_time")
+        checks.fail(
+            "show_detached", "needs agent_id and label, and cannot be combined with as_of_time"
+        )
     checks.done()
     return GetBlock(message.block_id, message.agent_id, message.label, as_of, message.show_detached)
 
@@ -199,13 +201,15 @@ def to_list(message: pb.ListBlocksRequest) -> ListBlocks:
     if as_of is not None and not message.agent_id:
         checks.fail("as_of_time", "needs agent_id")
     if message.show_deleted and message.agent_id:
-        checks.fail("show_deleted", "excludes agent_id: no agent has a deleted block")
+        checks.fail(
+            "show_deleted", "cannot be combined with agent_id: no agent has a deleted block"
+        )
     checks.done()
     return ListBlocks(message.agent_id, message.label, as_of, message.show_deleted)
 
 
 def new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:
-    """Returns a block that is to be made, and adds its violations to `checks`."""
+    """Returns a block to create, and adds its violations to `checks`."""
     label = _label(checks, message.label, f"{field}.label")
     description = default_description(label)
     if message.HasField("description"):

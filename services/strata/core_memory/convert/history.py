@@ -82,7 +82,7 @@ def _check_target(checks: Checks, message: pb.RevertBlockRequest) -> None:
             if not message.block_id:
                 checks.fail("block_id", f"is required with {target}")
             if message.agent_id:
-                checks.fail("agent_id", f"has no meaning with {target}, which names one edit")
+                checks.fail("agent_id", f"cannot be combined with {target}, which names one edit")
 
 
 def version_to_proto(version: Version) -> pb.BlockVersion:

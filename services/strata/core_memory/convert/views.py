@@ -31,7 +31,7 @@ def to_lint(message: pb.LintMemoryRequest) -> tuple[str, str]:
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
     checks.id(message.block_id, "block", "block_id", optional=True)
     if bool(message.agent_id) == bool(message.block_id):
-        checks.fail("agent_id", "or block_id is required, and not both")
+        checks.fail("agent_id", "or block_id is required, but not both")
     checks.done()
     return message.agent_id, message.block_id
 

@@ -1,4 +1,4 @@
-"""Blocks of core memory, their versions, and the rules that every block keeps to."""
+"""Blocks of core memory, their versions, and the rules for every block."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class Block:
 
     Attributes:
         id: ``block-<uuid>``.
-        label: Title, unique per agent; names its tag in the prompt.
+        label: Name, unique per agent; also the name of its tag in the prompt.
         value: The text.
         description: How the block should influence the agent; shown to the model.
-        limit: Most characters of `value`.
+        limit: Maximum number of characters of `value`.
         read_only: True if agents may not change it.
-        revision: 1 when made, one more with every change.
-        create_time: When it was made, UTC.
+        revision: 1 for a new block; every change increases it by one.
+        create_time: When it was created, UTC.
         update_time: When it last changed, UTC.
-        metadata: Free pairs of the API's callers.
+        metadata: Key-value pairs that API clients set.
         agent_ids: Agents that see it, in order of attachment.
-        delete_time: When it was deleted, UTC; None while it is there.
+        delete_time: When it was deleted, UTC; None if it is not deleted.
         taint: Labels of untrusted content that its text derives from; see `domain.taint`.
     """
 
@@ -256,8 +256,8 @@ def check_limit(label: str, value: str, limit: int) -> None:
     if len(value) > limit:
         raise FailedPreconditionError(
             f"Value length ({len(value)} characters) exceeds block limit ({limit} characters). "
-            f"Memory block '{label}' was not changed: write less, or remove from it first what "
-            "is no longer needed.",
+            f"Memory block '{label}' was not changed: write less, or first remove text that is no "
+            "longer needed.",
             reason=Reason.BLOCK_LIMIT_EXCEEDED,
             metadata={"label": label, "limit": limit, "length": len(value)},
         )

@@ -158,7 +158,7 @@ class ReleaseAgent:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block by id, or by agent and label; as it was, if there is a time.
+    """Asks for a block by id, or by agent and label; at an earlier time, if one is set.
 
     Attributes:
         detached: If the agent has no block of the label, ask for the last one that it had.
@@ -182,7 +182,7 @@ class ListBlocks:
 
     @property
     def scope(self) -> str:
-        """Names the list, so that a page of another list is not taken for one of it."""
+        """Identifies the list, so that page tokens of another list are rejected."""
         scope = f"ListBlocks {self.agent_id} {self.label}"
         if self.as_of is not None:
             scope += f" as of {self.as_of.isoformat()}"
@@ -224,7 +224,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """How many blocks ended with an agent, and how many were only detached."""
+    """How many blocks were deleted with an agent, and how many were only detached."""
 
     deleted: int
     detached: int

@@ -93,7 +93,7 @@ class CoreMemory:
         """Returns a block, now or as it was.
 
         Raises:
-            NotFoundError: There is none, or was none at that time.
+            NotFoundError: There is no such block, or there was none at that time.
         """
         if not query.block_id:
             return await self._labelled(query)
@@ -212,7 +212,7 @@ class CoreMemory:
         """Attaches each of the blocks to each of the agents, or changes nothing.
 
         Raises:
-            NotFoundError: One of the blocks or agents is not there.
+            NotFoundError: One of the blocks or agents does not exist.
             AlreadyExistsError: An agent has another block of one of the labels.
             FailedPreconditionError: The memory of an agent would be too large for its prompt.
         """
@@ -335,7 +335,7 @@ class CoreMemory:
         return await self._store.mutate(RequestKey(), work)
 
     async def release_agent(self, command: ReleaseAgent) -> Released:
-        """Detaches an agent's blocks and deletes those that were made for it and no other has."""
+        """Detaches an agent's blocks; deletes those made for it that no other agent has."""
 
         async def work(unit: Unit) -> Released:
             now = self._clock.now()

@@ -1,4 +1,4 @@
-"""Checks core memory for problems that show in its lines, such as duplicates.
+"""Checks the lines of core memory for problems such as duplicates.
 
 Rules prefer false negatives to false positives: people stop reading findings when most
 of them are wrong.
@@ -93,8 +93,8 @@ class _Linter:
                 LintRule.LONG_LINE,
                 block,
                 line,
-                f"This line has {len(line.text)} characters. Break it into several of one fact "
-                "each, so that one can be changed without the others.",
+                f"This line has {len(line.text)} characters. Split it into lines of one fact "
+                "each, so that each fact can be changed alone.",
             )
         word = relative_date(line.words)
         if word:
@@ -120,7 +120,7 @@ class _Linter:
             LintRule.DUPLICATE,
             block,
             line,
-            f"The same stands in {where}. Keep it in one place.",
+            f"The same text is in {where}. Keep it in one place.",
             (label, number),
         )
 

@@ -130,7 +130,7 @@ def to_listed(message: pb.ListFilesRequest) -> tuple[str, str]:
     checks.id(message.folder_id, "folder", "folder_id", optional=True)
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
     if bool(message.folder_id) == bool(message.agent_id):
-        checks.fail("folder_id", "or agent_id is required, one of them")
+        checks.fail("folder_id", "or agent_id is required, but not both")
     checks.done()
     return message.folder_id, message.agent_id
 

@@ -247,12 +247,12 @@ class Ingest:
             _log.info("parts of abandoned uploads were removed", parts=count)
 
     async def _keep(self, work: Callable[[], Awaitable[bool | None]], wake: asyncio.Event) -> None:
-        """Calls `work` again and again.
+        """Calls `work` repeatedly.
 
         Args:
             work: Returns True if there may be more, False if there was nothing, and None if there
                 is something to look at after the poll interval.
-            wake: Ends the pause after a call. While there is nothing, only this does.
+            wake: Ends the pause after a call. While there is no work, nothing else ends it.
         """
         pause = poll = self._options.poll
         while True:
@@ -291,14 +291,14 @@ class Ingest:
         while True:
             await idle_pause.wait(self._busy)
             if self._busy.is_set():
-                # What was put off by the work that has just been done is due soon.
+                # Work that was just postponed is due soon.
                 self._busy.clear()
                 await asyncio.sleep(poll)
             try:
                 for kind in await self._queue.find_work():
                     wakes[kind].set()
             except StrataError as error:
-                _log.warning("files are not looked for", error=repr(error))
+                _log.warning("polling for work on files failed", error=repr(error))
             idle_pause.note(worked=False)
 
 

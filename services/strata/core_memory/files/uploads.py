@@ -182,7 +182,7 @@ class _Incoming:
         self._format = await asyncio.to_thread(kind_of, name, self._header.media_type, head)
         if self._format is None:
             raise InvalidArgumentError(
-                f"The file {name!r} cannot be read. What can be read: {READABLE}.",
+                f"The file {name!r} cannot be read. Supported formats: {READABLE}.",
                 violations=[FieldViolation("header.name", f"must be one of {READABLE}")],
             )
 

@@ -23,7 +23,7 @@ class Retention:
     """How long a project keeps messages.
 
     Attributes:
-        days: Days; 0 for ever.
+        days: Number of days; 0 keeps messages for ever.
         update_time: When it was set; None if it never was.
     """
 

@@ -393,8 +393,8 @@ class PostgresWindowStore:
     ) -> TurnStart | None:
         """Returns the turn that has begun; None if messages were deleted since.
 
-        The window is not locked meanwhile. Messages do not change while they are stored, and a
-        window that changes after this call could be no other for the caller.
+        The window is not locked meanwhile. Stored messages do not change, and to the caller a
+        change of the window during this call looks like a change right after it.
         """
         first = row.message_count - len(inputs)
         stored = _placed(inputs, row.conversation_id, row.agent_id, first)
@@ -545,7 +545,7 @@ def _window(row: Row[Any], messages: Sequence[Message]) -> Window:
 
 
 def _unchanged(row: Row[Any], ids: Sequence[str], held: HeldWindow | None) -> int:
-    """Returns how many messages after the system message a caller holds as they are.
+    """Returns how many messages after the system message a caller holds unchanged.
 
     Args:
         row: The window.

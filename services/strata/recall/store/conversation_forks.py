@@ -77,7 +77,7 @@ _OPEN = text(
     ON CONFLICT (project_id, conversation_id) DO NOTHING
     """
 )
-# Searches find the original, so a copy is neither indexed nor has it search words.
+# Searches find the original, so a copy is not indexed and has no search words.
 _COPY = text(
     """
     INSERT INTO recall.messages (

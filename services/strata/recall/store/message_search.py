@@ -35,8 +35,8 @@ _WAITING = "m.index_state = 'pending'"
 # Quoted phrases and excluded words, which are strict conditions.
 _STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
 _SEARCHES = " || ".join(f'@.name == "{name}"' for name in sorted(HISTORY_TOOLS))
-# What stands between a question and its answer is passed over: calls of tools, announcements of
-# searches, returns, and what the system wrote in the user's role; see `searchable_text`.
+# Messages between a question and its answer are skipped: tool calls, announcements of searches,
+# returns, and messages that the system wrote in the user's role; see `searchable_text`.
 _NEAR = """
     SELECT m.* FROM recall.messages m
     WHERE m.project_id = :project AND m.conversation_id = middle_conversation
@@ -214,7 +214,7 @@ _BY_WORDS = f"""
                     ELSE replace(all_words::text, ' & ', ' | ')::tsquery END AS any_word
         FROM full_queries WHERE numnode(all_words) > 0
     ), matches AS MATERIALIZED (
-        -- A vector that was put together is at hand; the stored one is unpacked at every look.
+        -- A concatenated vector is in memory; the stored one is decompressed at every access.
         SELECT m.*, queries.all_words, m.search_vector || ''::tsvector AS vector
         FROM recall.messages m JOIN queries USING (search_language)
         WHERE {{conditions}} AND m.search_vector @@ queries.any_word
@@ -228,7 +228,7 @@ _BY_WORDS = f"""
         )) AS lexeme
         LIMIT :most_words
     ), word_shares AS (
-        -- The share of a word: more for its second time, less for its tenth, less in long texts.
+        -- The weight of a word: each repetition adds less, and words of long texts weigh less.
         SELECT m.id, CAST(ts_rank(m.vector, words.word, 1) AS float8) AS share,
                count(*) OVER (PARTITION BY words.word) AS match_count
         FROM matches m JOIN words USING (search_language) WHERE m.vector @@ words.word

@@ -83,7 +83,7 @@ class PostgresPinStore:
             raise missing(message_id)
         message = to_message(row)
         if message.role in {MessageRole.SYSTEM, MessageRole.SUMMARY}:
-            problem = "must not be a system message or a summary: these are in view by themselves"
+            problem = "must not be a system message or a summary: these are shown without a pin"
             raise InvalidArgumentError(
                 f"message_id {problem}.", violations=[FieldViolation("message_id", problem)]
             )

@@ -54,7 +54,7 @@ _SWEEP = text(
         SELECT o.id AS of_id, m.* FROM old o
         JOIN recall.messages m ON m.project_id = :project AND m.id = o.id
         UNION ALL
-        -- A call goes with its return: the messages of a step, all or none.
+        -- A call is deleted with its return: all messages of a step or none.
         SELECT o.id AS of_id, m.* FROM old o
         JOIN recall.messages m ON m.project_id = :project AND m.run_id = o.run_id
          AND m.run_id <> '' AND m.conversation_id = o.conversation_id
@@ -68,7 +68,7 @@ _SWEEP = text(
                 SELECT FROM recall.windows w
                 WHERE w.project_id = :project AND w.conversation_id = m.conversation_id
                   AND m.id = ANY(w.message_ids))
-            -- As scalars they are looked up in the index one by one; EXISTS reads the whole table.
+            -- Scalar subqueries use the index for each row; EXISTS reads the whole table.
             OR (SELECT true FROM recall.compactions c
                 WHERE c.project_id = :project AND c.first_message_id = m.id LIMIT 1) IS NOT NULL
             OR (SELECT true FROM recall.compactions c

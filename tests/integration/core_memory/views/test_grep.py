@@ -111,7 +111,7 @@ async def test_message_counts_files_without_text(files: Any) -> None:
     agent = await files.seeds.agent(folder)
     page = await files.grep.search(GrepQuery(agent, "text"))
     assert page.message.splitlines()[1] == (
-        "Note: Skipped 2 file(s) that are not read yet or cannot be"
+        "Note: Skipped 2 file(s) whose text is not ready or cannot be read"
     )
     assert not page.truncated
 

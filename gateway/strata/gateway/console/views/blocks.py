@@ -1,4 +1,4 @@
-"""Core memory: the blocks of an agent, their history, and how to undo what was written."""
+"""Core memory: the blocks of an agent, their history, and undoing edits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def block(visit: Visit) -> Response:
 
 
 async def update_block(visit: Visit) -> Response:
-    """Changes a block; what others changed meanwhile is merged."""
+    """Changes a block; concurrent changes are merged."""
     block_id, form = visit.argument("block_id"), visit.form
     await visit.services.blocks.UpdateBlock(
         pb.UpdateBlockRequest(
@@ -133,7 +133,7 @@ async def blame(visit: Visit) -> Response:
 
 
 async def revert(visit: Visit) -> Response:
-    """Undoes one edit of a block, or goes back to a revision."""
+    """Undoes one edit of a block, or restores a revision."""
     block_id, form = visit.argument("block_id"), visit.form
     request = pb.RevertBlockRequest(block_id=block_id, reason=form.text("reason").strip())
     if form.text("to_revision"):
@@ -162,7 +162,7 @@ def _time_in(text: str) -> Timestamp:
     """Returns a time of a form, in UTC unless it names another zone.
 
     Raises:
-        InvalidArgumentError: It is no time.
+        InvalidArgumentError: It is not a time.
     """
     stamp = Timestamp()
     try:

@@ -32,9 +32,9 @@ from strata.shared.settings import KIB
 _PAGE = 40
 _CONVERSATIONS = 500
 _APPROVALS = 100
-# Left for the text of a message beside its images.
+# Bytes of a form for everything except its images, such as the text of a message.
 _REST_OF_FORM_BYTES = 64 * KIB
-# Each is a call that reads all events of a run.
+# Each of these runs costs a call that reads all its events.
 _RUNS_WITH_EDITS = 12
 _OPEN_STATES = (
     run_pb.RUN_STATE_QUEUED,
@@ -58,7 +58,7 @@ async def chat(visit: Visit) -> Response:
     )
     known = {conversation.id: conversation for conversation in conversations.conversations}
     open_runs = [run.id for run in reversed(runs.runs)]
-    # What an open run has stored comes with its events, but for its input.
+    # The events of an open run contain its stored messages, except for its input.
     messages = [
         message
         for message in listing.messages
@@ -122,8 +122,8 @@ def _images_in(form: Form) -> list[message_pb2.ImagePart]:
     """Returns the images of a form.
 
     Raises:
-        InvalidArgumentError: Files are no images that the API takes. The violations name the
-            files, which those of the API could not.
+        InvalidArgumentError: Files are not images that the API accepts. The violations name the
+          files; those of the API cannot.
     """
     violations = []
     for file in form.files:
@@ -139,7 +139,7 @@ def _images_in(form: Form) -> list[message_pb2.ImagePart]:
 async def live(visit: Visit) -> Response:
     """Streams what happens in a run."""
     run_id = visit.argument("run_id")
-    # The events may come later; that there is no such run must be known before.
+    # Check first that the run exists: its first event may come later, after the status was sent.
     await visit.services.runs.GetRun(run_pb.GetRunRequest(run_id=run_id))
     call = visit.services.runs.StreamRun(run_pb.StreamRunRequest(run_id=run_id))
     images = [name for name in visit.request.query_params.getlist("image") if is_image_id(name)]
@@ -160,14 +160,14 @@ async def cancel(visit: Visit) -> Response:
 
 
 async def answer_approval(visit: Visit) -> Response:
-    """Answers a request for approval, and shows the run that goes on."""
+    """Answers a request for approval, and shows the run that continues."""
     approval_id = visit.argument("approval_id")
     call = visit.services.runs.RespondToApproval(
         run_pb.RespondToApprovalRequest(
             approval_id=approval_id, decisions=list(_decisions(visit.form))
         )
     )
-    # The run goes on without this stream: the page follows it by its id.
+    # The run continues without this stream: the page follows it by its id.
     try:
         first = await anext(aiter(call))
     finally:

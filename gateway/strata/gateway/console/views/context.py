@@ -110,7 +110,7 @@ def _bars(
 
 
 async def compact(visit: Visit) -> Response:
-    """Puts a summary in the place of older messages."""
+    """Replaces older messages by a summary."""
     agent_id, conversation_id = visit.argument("agent_id"), visit.form.text("conversation_id")
     done = await visit.services.agents.CompactConversation(
         pb.CompactConversationRequest(agent_id=agent_id, conversation_id=conversation_id)

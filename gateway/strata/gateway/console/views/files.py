@@ -62,12 +62,12 @@ async def new_folder(visit: Visit) -> Response:
 
 
 async def attach(visit: Visit) -> Response:
-    """Shows a folder to an agent."""
+    """Attaches a folder to an agent."""
     return await _attach(visit, visit.argument("agent_id"), visit.form.text("folder_id"))
 
 
 async def detach(visit: Visit) -> Response:
-    """Hides a folder from an agent."""
+    """Detaches a folder from an agent."""
     agent_id = visit.argument("agent_id")
     request = pb.DetachFolderRequest(agent_id=agent_id, folder_id=visit.form.text("folder_id"))
     await visit.services.files.DetachFolder(request)
@@ -159,7 +159,7 @@ def state_of(file: pb.File) -> str:
 
 
 def under_way(file: pb.File) -> bool:
-    """Returns whether a file is still being prepared, and can become ready without more ado."""
+    """Returns whether a file is still being prepared, and can still become ready."""
     return file.state in _UNDER_WAY and not file.error
 
 

@@ -86,7 +86,7 @@ def _shown_once(visit: Visit, key: pb.ApiKey, secret: str) -> Response:
 
 
 async def revoke_key(visit: Visit) -> Response:
-    """Revokes a key of a project, and says what goes on acting with its scopes."""
+    """Revokes a key of a project, and shows what continues to act with its scopes."""
     revoked = await visit.services.admin.RevokeApiKey(
         pb.RevokeApiKeyRequest(
             api_key_id=visit.argument("api_key_id"),

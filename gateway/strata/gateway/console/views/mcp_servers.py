@@ -58,7 +58,7 @@ async def _listing(visit: Visit) -> dict[str, object]:
 
 
 async def show_server(visit: Visit) -> Response:
-    """Shows a server with all tools that it was seen to have."""
+    """Shows a server with all its known tools."""
     server = await server_of(visit)
     listing = await visit.services.mcp.ListMcpTools(
         pb.ListMcpToolsRequest(
@@ -117,7 +117,7 @@ async def check_server(visit: Visit) -> Response:
 
 
 async def approve_tool(visit: Visit) -> Response:
-    """Approves what a changed tool says of itself now."""
+    """Approves the new definition of a changed tool."""
     server_id = visit.argument("mcp_server_id")
     request = pb.ApproveMcpToolRequest(
         mcp_server_id=server_id, name=visit.form.text("name"), version=visit.form.text("version")

@@ -1,10 +1,10 @@
-"""A person signs in to an MCP server through OAuth: begin, come back, finish, sign out.
+"""Signing in to an MCP server through OAuth: begin, return, finish, sign out.
 
 The browser comes back from the page of another site, so it does not send the cookie of the session,
-which is `SameSite=Strict`. `returned` therefore needs no session, reads nothing and calls nothing:
-its page sends the browser on to `finish`, and to that the browser sends the cookie, since a page of
-this site sends it there. There the state must be the one that this session began with. The API is
-called by the form of that page, which carries the token of the session.
+which is `SameSite=Strict`. `returned` therefore needs no session and calls nothing: its page sends
+the browser on to `finish`. The browser sends the cookie with that request, since it comes from a
+page of this site. `finish` accepts only the state with which this session began the sign-in. The
+API is called by the form of that page, which carries the token of the session.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _RETURN_PATH = "/mcp/{mcp_server_id}/sign-in/return"
 
 
 async def begin(visit: Visit) -> Response:
-    """Begins to sign in, and shows who asks the person.
+    """Begins a sign-in, and shows which authorization server will ask the person.
 
-    The person follows a link to the authorization server: the content security policy lets no form
-    be answered with the address of another site.
+    The page has a link to the authorization server instead of a redirect: the content security
+    policy forbids that a form redirects to another site.
     """
     server_id = visit.argument("mcp_server_id")
     back = origin_of(visit.request) + CONSOLE_PATH + _RETURN_PATH.format(mcp_server_id=server_id)
@@ -47,7 +47,7 @@ async def begin(visit: Visit) -> Response:
         begun = await visit.services.mcp.BeginMcpSignIn(request)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            "A sign-in cannot come back to this address. Open the console over https or at"
+            "A sign-in cannot return to this address. Open the console over https or at"
             " http://127.0.0.1 with the port, and sign in there.",
             violations=error.violations,
         ) from error
@@ -86,7 +86,7 @@ async def finish(visit: Visit) -> Response:
 
 
 async def complete(visit: Visit) -> Response:
-    """Finishes a sign-in with what the browser was sent back with."""
+    """Finishes a sign-in with the parameters with which the browser returned."""
     server_id, form = visit.argument("mcp_server_id"), visit.form
     _check_state(visit, form.text("state"))
     request = pb.CompleteMcpSignInRequest(
@@ -111,11 +111,11 @@ async def sign_out(visit: Visit) -> Response:
 def _check_state(visit: Visit, state: str) -> None:
     """Checks that a sign-in was begun in this session.
 
-    Otherwise another site could have a person finish the sign-in of somebody else, with whose
-    account the agents of the project would then act.
+    Otherwise another site could make a person finish the sign-in of an attacker, and the agents of
+    the project would act with the attacker's account.
 
     Raises:
-        FailedPreconditionError: It was not, or too long ago.
+        FailedPreconditionError: It was begun elsewhere, or too long ago.
     """
     if not state or visit.kept.get(_KEPT) != f"{visit.argument('mcp_server_id')} {state}":
         raise FailedPreconditionError(

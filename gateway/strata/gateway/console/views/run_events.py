@@ -27,7 +27,7 @@ class Entry:
         title: What happened.
         detail: More of it on one line.
         texts: Texts that belong to it, by heading.
-        taint: Untrusted content that stood in it.
+        taint: Labels of the untrusted content in it.
         member: The member of a group that did it; empty outside groups.
         failed: True for something that went wrong.
     """

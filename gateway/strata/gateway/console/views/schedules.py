@@ -84,7 +84,7 @@ def _start_time(form: Form) -> Timestamp | None:
     """Returns the time in a form, in UTC unless it names another zone; None if it is empty.
 
     Raises:
-        InvalidArgumentError: The text is no time.
+        InvalidArgumentError: The text is not a time.
     """
     text = form.text("start_time").strip()
     if not text:
@@ -148,9 +148,9 @@ async def update_schedule(visit: Visit) -> Response:
 
 
 def _changes(schedule: pb.Schedule, form: Form) -> pb.UpdateScheduleRequest:
-    """Returns the request for what a form changes; what it leaves as it is is not sent.
+    """Returns the request for the changes in a form; unchanged fields are not sent.
 
-    New times are counted from now on, which those that stay must not be.
+    Times that are sent are counted from now on; unchanged times must not be.
 
     Raises:
         InvalidArgumentError: A field has a wrong value, or the form has both kinds of time.
@@ -212,7 +212,7 @@ async def pause_schedule(visit: Visit) -> Response:
 
 
 async def resume_schedule(visit: Visit) -> Response:
-    """Goes on with a paused schedule."""
+    """Resumes a paused schedule."""
     schedule_id = visit.argument("schedule_id")
     request = pb.ResumeScheduleRequest(schedule_id=schedule_id)
     await visit.services.schedules.ResumeSchedule(request)

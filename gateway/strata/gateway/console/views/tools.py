@@ -1,4 +1,4 @@
-"""Tools: list, search, definition, trying one; storing, changing and deleting those of people."""
+"""Tools: list, search, definition, trying one; storing, changing and deleting custom tools."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ async def update_tool(visit: Visit) -> Response:
     """Stores a new version of a tool, unless somebody else has stored one meanwhile.
 
     The stored tool does not say whether its description and its schema were derived from its
-    source. Left as they are in the form, they stay with an unchanged source, and are derived from
-    a changed one.
+    source. If the form leaves them unchanged, they are kept with an unchanged source, and derived
+    again from a changed one.
     """
     tool, form = await _editable_tool(visit), visit.form
     source = form.text("source_code")
@@ -218,7 +218,7 @@ def _definition(form: Form) -> pb.UpsertToolRequest:
 
 def _choices(tool: pb.Tool | None) -> dict[str, object]:
     """Returns what a page with the form of a tool shows beside its fields."""
-    effects = [("unspecified", "not declared: a call is never repeated by itself")]
+    effects = [("unspecified", "not declared: a call is never repeated automatically")]
     effects += [(name, name.replace("_", " ")) for name, number in _EFFECTS.items() if number]
     return {
         "tool": tool,

@@ -135,7 +135,7 @@ def _method_of(name: str, version: str) -> Method:
     """
     if version and version.partition(".")[0] != "1" and version != "0.3":
         raise VersionNotSupportedError(
-            f"Version {version!r} is not served, but {' and '.join(VERSIONS)}."
+            f"Version {version!r} is not supported; use {' or '.join(VERSIONS)}."
         )
     method = METHODS.get(name)
     if method is not None:
@@ -146,7 +146,7 @@ def _method_of(name: str, version: str) -> Method:
                 "Agents send no push notifications; subscribe to the task, or create a webhook."
             )
         case Operation.EXTENDED_CARD:
-            raise UnsupportedOperationError("The agent has no card but the one that it shows.")
+            raise UnsupportedOperationError("The agent has no extended card, only its public one.")
         case _:
             raise MethodNotFoundError(f"There is no method {name[:100]!r}.")
 

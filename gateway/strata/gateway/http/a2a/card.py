@@ -64,7 +64,7 @@ def agent_card(agent: agent_service_pb2.Agent, url: str) -> dict[str, Any]:
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of two objects; where both have one that is no object, that of `one`."""
+    """Returns the fields of two objects; objects are merged, for other fields `one` wins."""
     merged = {**other, **one}
     for name in one.keys() & other.keys():
         if isinstance(one[name], dict) and isinstance(other[name], dict):

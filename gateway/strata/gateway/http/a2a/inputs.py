@@ -69,7 +69,7 @@ def message_input(message: a2a.Message) -> message_pb2.MessageInput:
     """Returns the message for the agent.
 
     Raises:
-        ContentTypeNotSupportedError: A part is neither text, nor JSON, nor an image.
+        ContentTypeNotSupportedError: A part is not text, JSON or an image.
     """
     return message_pb2.MessageInput(
         role=message_pb2.ROLE_USER,

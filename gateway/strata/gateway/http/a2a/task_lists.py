@@ -23,11 +23,11 @@ from strata.gateway.http.a2a.task_views import TaskView
 from strata.gateway.http.calls import approvals_of
 
 MAX_RUNS = 5_000
-"""Tasks are listed of this many of the newest runs, since all are read for each page."""
+"""Only the tasks of this many of the newest runs are listed: each page reads all of them."""
 
 _RUNS_PAGE = 500
-# The states in which the last run of a task can be. Of a task that nobody answered in time the run
-# was completed; so was that of a task that waits.
+# The possible states of the last run of a task. The run of a task that waits, or that nobody
+# answered in time, is completed.
 _RUN_STATES: dict[a2a.TaskState, Sequence[pb.RunState.ValueType]] = {
     a2a.TASK_STATE_UNSPECIFIED: (),
     a2a.TASK_STATE_SUBMITTED: (pb.RUN_STATE_QUEUED,),
@@ -44,7 +44,7 @@ class TaskPage:
     """A page of the tasks of an agent.
 
     Attributes:
-        tasks: The tasks, the last one that changed first. Their contexts are the ids of
+        tasks: The tasks, most recently changed first. Their contexts are the ids of
             conversations, and their replies are left out.
         next_page_token: Empty at the end.
         page_size: How many tasks a page has.
@@ -96,7 +96,7 @@ async def page_of_tasks(
         else [run async for run in _runs(runs, agent_id, conversation_id, states, metadata)]
     )
     approvals: Sequence[pb.Approval] = ()
-    # A list of some states only may have a run without the one that asked for the decisions.
+    # A list filtered by states may contain a run without the run that asked for the decisions.
     if last_runs and (states or any(map(_asked, last_runs))):
         approvals = [
             one async for one in approvals_of(runs, agent_id, metadata, include_decided=True)

@@ -43,7 +43,7 @@ class TaskView:
         run_id: Its last run.
         state: Its state.
         time: When it came into the state.
-        message: What there is to say about the state.
+        message: A message about the state; None for none.
         artifacts: The replies of its runs that have ended.
         approval: The tool calls for which it waits, if it does.
     """
@@ -181,7 +181,7 @@ async def updates(task: TaskView, events: RunEvents) -> AsyncIterator[a2a.Stream
 
 
 async def no_updates(task: TaskView) -> AsyncIterator[a2a.StreamResponse]:
-    """Returns the only event of a task of which no run is under way: the task."""
+    """Returns the events of a task without an active run: only the task."""
     yield a2a.StreamResponse(task=task.build())
 
 

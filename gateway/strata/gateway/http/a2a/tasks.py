@@ -91,7 +91,7 @@ class AgentTasks:
         return task
 
     async def list(self, request: a2a.ListTasksRequest) -> TaskPage:
-        """Returns a page of the tasks, the last one that changed first.
+        """Returns a page of the tasks, most recently changed first.
 
         Raises:
             InvalidParamsError: The request is not valid.

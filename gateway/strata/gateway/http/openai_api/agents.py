@@ -31,7 +31,7 @@ class Agents:
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
 
     async def list(self, metadata: Any) -> Sequence[pb.Agent]:
-        """Returns the agents of the project, without those that tend the memory of others.
+        """Returns the agents of the project, without memory agents.
 
         Args:
             metadata: The caller's credentials.
@@ -79,8 +79,8 @@ class Agents:
 def tools_left_out(names: Iterable[str], agent: pb.Agent) -> Sequence[str]:
     """Returns the tools that a request offers and the agent does not have, each once.
 
-    The model is not shown them: an agent has the tools that are attached to it, and which it calls
-    is its choice.
+    The model is not shown them: an agent can call only the tools that are attached to it, and
+    decides itself which it calls.
     """
     return [name for name in dict.fromkeys(names) if name not in agent.tools]
 

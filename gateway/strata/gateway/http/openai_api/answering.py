@@ -1,4 +1,4 @@
-"""Answers to requests over HTTP: errors in the form of OpenAI."""
+"""Wraps HTTP handlers so that errors have the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def answering(handle: Handler) -> Handler:
-    """Returns a handler that answers errors in OpenAI's form."""
+    """Returns a handler that sends errors in the form of OpenAI's API."""
 
     async def answer(request: Request) -> Response:
         try:

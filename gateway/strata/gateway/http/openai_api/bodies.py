@@ -10,8 +10,8 @@ from pydantic_core import from_json
 
 from strata.gateway.http.openai_api.errors import ApiError
 
-# The names of the alternatives of a union, which are of no use to the client. They follow the place
-# of an item of a list, or one of these fields.
+# The names of the alternatives of a union, which mean nothing to the client. In the location of an
+# error they follow an index of a list, or one of the fields in `_UNIONS`.
 _ALTERNATIVES = frozenset(
     {
         *("str", "text", "image_url", "input_text", "input_image", "output_text"),
@@ -43,7 +43,7 @@ def parse_body(
         body: JSON.
         kind: What it must be.
         only: The only values of parameters that an agent cannot take from a request.
-        reasons: Why it cannot, by parameter, where there is more to say.
+        reasons: The reasons, by parameter, where there is more to say.
 
     Raises:
         ApiError: It is not valid, or has another value of such a parameter.
@@ -60,7 +60,7 @@ def parse_body(
         if values.get(name) not in allowed:
             reason = reasons.get(name, "")
             raise ApiError(
-                f"An agent takes no '{name}' from a request; leave it out."
+                f"Agents do not accept '{name}' in a request; leave it out."
                 + (f" {reason}" if reason else ""),
                 param=name,
                 code="unsupported_parameter",
@@ -68,7 +68,7 @@ def parse_body(
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        # Of the alternatives of a union, the one that fits best has the problem that is deepest.
+        # The alternative of a union that fits best is the one whose error is nested deepest.
         problems = error.errors(include_url=False, include_input=False)
         problem = max(problems, key=lambda one: len(one["loc"]))
         place = _place(problem["loc"])
@@ -83,7 +83,7 @@ def _place(location: Sequence[str | int]) -> str:
             place += f"[{step}]"
             in_union = True
         elif in_union and ("[" in step or step in _ALTERNATIVES):
-            # One name of an alternative follows a field; the next is that of a field again.
+            # One name of an alternative follows the field; after it comes a field again.
             in_union = "[" in step
         else:
             place += f".{step}" if place else step

@@ -1,4 +1,4 @@
-"""What a request sends to an agent, whichever API it came by."""
+"""What a request of either OpenAI API sends to an agent."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def agent_input(
     last = max((number for number, item in enumerate(items) if is_reply(item)), default=-1)
     new = items[last + 1 :]
     if not new:
-        raise ApiError("There is no message after the last one of the assistant.", param=param)
+        raise ApiError("There is no message after the last assistant message.", param=param)
     results = [result for item in new if (result := result_of(item)) is not None]
     if not results:
         return AgentInput([message_of(item) for item in new], (), param)
     if len(results) < len(new):
         raise ApiError(
-            "Send the results of tools alone, and other messages after the reply to them.",
+            "Send tool results without other messages; send other messages after the reply.",
             param=param,
         )
     return AgentInput((), results, param)
@@ -146,7 +146,7 @@ def _from_base64(text: str) -> bytes | None:
 def response_format_of(
     kind: FormatKind, schema: JsonSchema | None, param: str
 ) -> response_format_pb2.ResponseFormat | None:
-    """Returns what the reply must be; None for what the agent says.
+    """Returns what the reply must be; None for free text.
 
     Args:
         kind: What the request asks for.

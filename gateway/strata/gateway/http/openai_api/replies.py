@@ -50,7 +50,7 @@ Piece = Text | ClientCalls | Finished
 
 @dataclass
 class ReplyText:
-    """The text of a reply as a client sees it, which cannot take back what it was sent.
+    """The text of a reply as sent to a client; sent text cannot be withdrawn.
 
     A model that fails in the middle of a reply is asked again. What was sent of the first attempt
     is skipped in the second one as long as both agree.
@@ -134,8 +134,8 @@ async def pieces_of(events: AsyncIterator[run_event_pb2.RunEvent]) -> AsyncItera
                 continue
             case "message_stored":
                 message = event.message_stored.message
-                # A run that goes on with the results of tools stores the reply that called them
-                # once more; the run before it has given that one.
+                # A run that continues with tool results stores the reply with the calls again; the
+                # run before it has already returned that reply.
                 if message.id not in written:
                     continue
                 stored = "".join(part.text.text for part in message.parts)
@@ -186,7 +186,7 @@ def _finished(end: run_event_pb2.RunFinished) -> Finished:
 def _diverged() -> ApiError:
     return ApiError(
         "The model failed after a part of its reply had been sent, and gave another reply when it"
-        " was asked again. The conversation holds that one.",
+        " was asked again. The conversation contains the second reply.",
         status=HTTPStatus.BAD_GATEWAY,
         code="reply_restarted",
         sent=True,

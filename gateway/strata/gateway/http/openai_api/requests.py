@@ -1,4 +1,4 @@
-"""The request of a chat completion, checked, and what of it goes to the agent."""
+"""Validates a chat completion request, and converts it to the input of the agent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from strata.gateway.http.openai_api.inputs import (
     text_part,
 )
 
-# Parameters of which another value than these would change the reply, and which an agent cannot
-# take from a message. Not listed are those that tune the model: the settings of the agent hold.
+# The accepted values of parameters that would change the reply and that an agent cannot take from a
+# request. Parameters that tune the model are not listed: the settings of the agent apply.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "logprobs": (None, False),
@@ -131,7 +131,7 @@ class ChatRequest(Body):
         )
 
     def agent_format(self) -> response_format_pb2.ResponseFormat | None:
-        """Returns what the reply must be; None for what the agent says.
+        """Returns what the reply must be; None for free text.
 
         Raises:
             ApiError: The schema is missing.

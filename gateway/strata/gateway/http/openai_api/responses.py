@@ -1,4 +1,4 @@
-"""A response of OpenAI's Responses API, written while the reply of an agent comes."""
+"""A response of OpenAI's Responses API, written while the reply of an agent arrives."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def response_id(run_id: str) -> str:
 
 
 def run_id_of(response: str) -> str | None:
-    """Returns the id of the run that gave a response; None if the id is none of a response."""
+    """Returns the id of the run that gave a response; None if it is not the id of a response."""
     run_id = f"{_RUN}-{response.removeprefix(_RESPONSE)}"
     return run_id if response.startswith(_RESPONSE) and is_id(run_id, _RUN) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What a response says beside the reply.
+    """The fields of a response other than the reply.
 
     Attributes:
         run_id: The run.
@@ -61,7 +61,7 @@ class ResponseWriter:
     """Writes a response and the events of its stream.
 
     Args:
-        head: What it says beside the reply.
+        head: The fields other than the reply.
         status: Its status before it ends.
     """
 
@@ -121,7 +121,8 @@ class ResponseWriter:
         """Ends a stream without a reply and returns its events.
 
         Args:
-            error: Why. The response has failed if its run has; after another error the run goes on.
+            error: Why. The response has failed if its run has; after another error the run
+              continues.
         """
         return list(self._fail(error))
 

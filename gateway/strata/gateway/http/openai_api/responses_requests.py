@@ -1,4 +1,4 @@
-"""The request of a response, checked, and what of it goes to the agent."""
+"""Validates a request of the Responses API, and converts it to the input of the agent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from strata.gateway.http.openai_api.inputs import (
     text_part,
 )
 
-# Parameters of which another value than these would change the reply, and which an agent cannot
-# take from a message. Not listed are those that tune the model: the settings of the agent hold.
+# The accepted values of parameters that would change the reply and that an agent cannot take from a
+# request. Parameters that tune the model are not listed: the settings of the agent apply.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "instructions": (None, ""),
     "background": (None, False),
@@ -35,9 +35,11 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "moderation": (None,),
 }
 _REASONS = {
-    "instructions": "The agent has a system prompt of its own.",
-    "background": "A run goes on when its client leaves; RunService.StartRun does not wait for it.",
-    "prompt": "The agent has a system prompt of its own.",
+    "instructions": "The agent has its own system prompt.",
+    "background": (
+        "A run continues when its client leaves; RunService.StartRun does not wait for it."
+    ),
+    "prompt": "The agent has its own system prompt.",
     "context_management": "The agent compacts its context itself.",
 }
 _LOGPROBS = "message.output_text.logprobs"
@@ -77,7 +79,7 @@ class FunctionOutput(Body):
 
 
 class AgentItem(Body):
-    """What the agent wrote; it knows that."""
+    """An item that the agent wrote, and so already has."""
 
 
 def _kind_of(item: Any) -> str | None:
@@ -183,7 +185,7 @@ class ResponsesRequest(Body):
         )
 
     def agent_format(self) -> response_format_pb2.ResponseFormat | None:
-        """Returns what the reply must be; None for what the agent says.
+        """Returns what the reply must be; None for free text.
 
         Raises:
             ApiError: The schema is missing.
@@ -211,12 +213,12 @@ def parse_responses_request(body: bytes) -> ResponsesRequest:
     asked = parse_body(body, ResponsesRequest, _ONLY, _REASONS)
     if asked.conversation is not None and asked.previous_response_id is not None:
         raise ApiError(
-            "'conversation' and 'previous_response_id' exclude each other.",
+            "'conversation' and 'previous_response_id' cannot both be set.",
             param="previous_response_id",
         )
     if asked.include is not None and _LOGPROBS in asked.include:
         raise ApiError(
-            f"An agent gives no '{_LOGPROBS}'; leave it out.",
+            f"Agents do not return '{_LOGPROBS}'; leave it out.",
             param="include",
             code="unsupported_parameter",
         )

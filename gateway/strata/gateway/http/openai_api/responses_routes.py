@@ -172,7 +172,7 @@ class ResponsesApi:
         self, previous: str, agent: agent_service_pb2.Agent, metadata: Any
     ) -> str:
         unknown = ApiError(
-            f"The agent has given no response '{previous}'.",
+            f"The agent has no response '{previous}'.",
             status=HTTPStatus.NOT_FOUND,
             param="previous_response_id",
             code="previous_response_not_found",
@@ -206,7 +206,7 @@ class ResponsesApi:
             raise
         run: pb.Run = got.run
         if not run.agent_id:
-            # It is the run of a group, which is no model.
+            # It is the run of a group, and a group is not a model.
             raise unknown
         return run
 

@@ -49,12 +49,12 @@ class RunCalls:
             agent_id: The agent.
             conversation_id: Its conversation.
             sent: What it is sent.
-            response_format: What the reply to messages must be; None for what the agent says.
-            request_id: Same id, same run; empty for a new one.
+            response_format: What the reply to messages must be; None for free text.
+            request_id: A repeated id returns the same run; empty for a new run.
             metadata: The caller's credentials.
 
         Raises:
-            ApiError: The results of tools answer no open request.
+            ApiError: No open request waits for the tool results.
             AioRpcError: A call failed.
         """
         if sent.results:
@@ -102,7 +102,7 @@ class RunCalls:
                 ],
             )
         raise ApiError(
-            "The conversation waits for no result of these tool calls.",
+            "The conversation does not wait for results of these tool calls.",
             param=sent.param,
             code="tool_call_not_found",
         )
@@ -137,10 +137,10 @@ async def events_of(call: Any) -> RunEvents:
 
 
 async def begun_soon(events: AsyncIterator[run_event_pb2.RunEvent]) -> RunEvents:
-    """Returns the same events when the first one is there, or when it takes long.
+    """Returns the same events once the first one has arrived, or after a short wait.
 
-    A request that is refused gets an HTTP status that way. A run that waits for the one before it
-    does not hold up the beginning of a stream, which clients and proxies wait for.
+    So a refused request gets an HTTP status, and a run that waits for an earlier one does not delay
+    the start of the stream, for which clients and proxies wait.
 
     Raises:
         ApiError: The request is refused.

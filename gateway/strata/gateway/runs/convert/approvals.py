@@ -73,7 +73,7 @@ def check_answer(request: pb.RespondToApprovalRequest) -> None:
     """Validates an answer without the request that it answers.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = Checks()
     checks.id(request.approval_id, "approval", "approval_id")

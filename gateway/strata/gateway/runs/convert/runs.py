@@ -82,7 +82,7 @@ def new_run(
         chain: The run whose agent makes the request, and its parents; empty for a client.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = Checks()
     checks.id(request.agent_id, "agent", "agent_id")
@@ -128,7 +128,7 @@ def new_group_run(
     """Returns the run of a group to start for a request; `with_group` completes it.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field.
+        InvalidArgumentError: Fields are wrong; the violations name all of them.
     """
     checks = Checks()
     checks.id(request.group_id, "group", "group_id")

@@ -63,9 +63,9 @@ class TurnClient(Protocol):
     def execute(
         self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
     ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
-        """Runs a turn and yields its responses; leaving the iteration breaks the stream off.
+        """Runs a turn and yields its responses; leaving the iteration closes the stream.
 
-        Setting `cancel` cancels the run, whose end still follows. Breaking off the stream cancels
+        Setting `cancel` cancels the run, whose end still follows. Closing the stream cancels
         nothing.
 
         Raises from the iteration: the `StrataError` that ended the stream.

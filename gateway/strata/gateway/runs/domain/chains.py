@@ -81,7 +81,7 @@ class ChainStore(Protocol):
 def conversation_with(chain: Chain, agent_id: str) -> str:
     """Returns the conversation in which an agent of the chain asked; empty for other agents.
 
-    What is told to an agent that asked belongs where it asked, and not into its default
+    A message to an agent that asked goes to the conversation in which it asked, not to its default
     conversation.
     """
     return next((link.conversation_id for link in chain[1:] if link.agent_id == agent_id), "")
@@ -107,8 +107,8 @@ def check_chain(chain: Chain, *, limit: int) -> None:
         )
     if len(chain) >= limit:
         raise FailedPreconditionError(
-            f"The message has been passed on from agent to agent {limit - 1} times, as often as it"
-            " may be. Do what you can yourself, and say what is missing.",
+            f"The message has been passed on from agent to agent {limit - 1} times, which is the "
+            "limit. Do what you can yourself, and say what is missing.",
             reason=Reason.CHAIN_TOO_LONG,
             metadata={"limit": str(limit)},
         )

@@ -10,7 +10,7 @@ MAX_RUNS_OF_GROUP_RUN = 128
 """Most open runs within one run of a group.
 
 They do not count as open runs of the project, in which the run of the group counts. A group has at
-most 32 members; each can be asked, and be told what was said while it was busy.
+most 32 members; each can be asked, and can get the messages that were sent while it was busy.
 """
 _RETRY_S = 1.0
 
@@ -60,7 +60,7 @@ def check_group_quota(count: int) -> None:
 
 def _exceeded(count: str, quota: str, limit: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
-        f"{count}, as many as it may have.",
+        f"{count}, which is the limit.",
         reason=Reason.QUOTA_EXCEEDED,
         metadata={"quota": quota, "limit": limit},
         # A delayed run occupies the quota until it starts, so there is no sensible time to retry.

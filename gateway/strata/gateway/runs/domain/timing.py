@@ -8,15 +8,15 @@ from __future__ import annotations
 LEASE_S = 10.0
 """Seconds without a heartbeat after which a run is taken over.
 
-Shorter, and a process that is paused would lose its runs; longer, and clients of a dead gateway
-would notice.
+With a shorter time a paused process would lose its runs; with a longer one clients would notice the
+death of a gateway.
 """
 HEARTBEAT_S = 3.0
 """Pause between two renewals of the leases: a third of the lease, so that two may fail."""
 POLL_S = 1.0
 """Pause between two look-ups of runs, schedules and deliveries that no gateway holds.
 
-A gateway is notified of its own, so this only delays those of other gateways.
+A gateway is notified of its own work, so this only delays the work of other gateways.
 """
 FOLLOW_POLL_S = 0.1
 """Pause between two polls of runs that are followed here and held elsewhere.

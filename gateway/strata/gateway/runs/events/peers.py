@@ -24,7 +24,7 @@ class Peers:
     """Streams runs from other gateways, with a cached channel to each.
 
     Args:
-        own_address: Address of this gateway, which is no peer.
+        own_address: Address of this gateway, which is not a peer.
     """
 
     def __init__(self, own_address: str) -> None:

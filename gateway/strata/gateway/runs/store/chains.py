@@ -29,8 +29,8 @@ WITH RECURSIVE chain AS (
 SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
 """)
 
-# The run of a conversation waits for the messages that its agent has sent and that are not
-# answered, and thereby for the run of the conversation that each of them is in.
+# The run of a conversation waits for the unanswered messages that its agent has sent, and so for
+# the runs of the conversations of these messages.
 _WAIT = f"""
     SELECT run.id AS run_id, run.agent_id, message_run.conversation_id
       FROM gateway.runs run

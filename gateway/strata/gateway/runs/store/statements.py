@@ -177,7 +177,7 @@ FIND_REQUEST = text(
     f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
 )
 GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
-# Runs of memory agents that wait after a failure also have a start time; they are no delayed runs.
+# Runs of memory agents that wait after a failure also have a start time; they are not delayed runs.
 DELAYED_OF_PRINCIPAL = text("""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND principal = :principal

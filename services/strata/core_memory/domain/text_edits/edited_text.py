@@ -162,7 +162,7 @@ def _edited(label: str, value: str, edit: TextEdit, labels: Sequence[str]) -> st
         case Insert(new, line):
             return _insert(label, value, new, line)
         case Rethink(new):
-            # Only if the value was shown escaped, the agent may have copied it escaped.
+            # The agent can have copied escaped text only if the value was shown escaped.
             return unescape(new, labels) if escape(value, labels) != value else new
 
 

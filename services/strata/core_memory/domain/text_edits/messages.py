@@ -76,8 +76,8 @@ def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
 def block_not_attached(label: str) -> NotFoundError:
     """Returns the error for a block that was renamed or detached."""
     return NotFoundError(
-        f"The block that was memory block '{shortened(label)}' is not there under that label any"
-        " more. Nothing was done.",
+        f"The block that was memory block '{shortened(label)}' no longer has that label. Nothing "
+        "was done.",
         reason=Reason.BLOCK_NOT_FOUND,
         metadata={"label": label},
     )

@@ -172,7 +172,7 @@ class _Parser:
     def _move(self, at: int, label: str) -> None:
         section = self._sections[-1] if self._sections else None
         if section is None or section.action is not Action.UPDATE or section.hunks or not label:
-            raise self._wrong(at, "must stand right below an '*** Update Block: LABEL' header")
+            raise self._wrong(at, "must come directly after an '*** Update Block: LABEL' header")
         section.new_label = label
 
     def _open_hunk(self) -> list[PatchLine]:
@@ -191,7 +191,7 @@ class _Parser:
         # An empty line is an unchanged empty line that has lost its leading blank.
         mark, text = (line[0], line[1:]) if line else (" ", "")
         if mark not in "+- ":
-            raise self._wrong(at, "begins neither with '+', '-' or a blank, nor is it a header")
+            raise self._wrong(at, "must start with '+', '-' or a blank, or be a header")
         hunk = self._open_hunk() if self._hunk is None else self._hunk
         hunk.append(PatchLine(mark, text, at + 1))
 
@@ -291,7 +291,7 @@ def _missing(label: str, value: str, lines: Sequence[PatchLine]) -> FailedPrecon
     known = set(lines_of(value))
     absent = next((line for line in old if line.text not in known), None)
     if absent is not None:
-        where = "is nowhere in it"
+        where = "is not in the block"
     else:
         # Every line exists, but not in this order: search the first that does not follow.
         fits, fails = 1, len(old)
@@ -299,7 +299,7 @@ def _missing(label: str, value: str, lines: Sequence[PatchLine]) -> FailedPrecon
             middle = (fits + fails) // 2
             fits, fails = (middle, fails) if _places(value, old[:middle]) else (fits, middle)
         absent = old[fails - 1]
-        where = f"does not come right after `{shortened(old[fails - 2].text, 80)}` there"
+        where = f"does not directly follow `{shortened(old[fails - 2].text, 80)}`"
     return text_missing(
         label,
         f"{_FAILED} expected hunk context not found in memory block `{label}`: line "

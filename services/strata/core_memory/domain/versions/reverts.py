@@ -40,7 +40,7 @@ REVERT = "revert"
 
 Encode = Callable[[tuple[Change, ...]], bytes]
 
-# Ranges whose versions are in memory together; a block may have a million characters.
+# Number of ranges whose versions are in memory at once; a block may have a million characters.
 _RANGES_AT_ONCE = 20
 _FIELDS = ("label", "description", "limit", "read_only")
 

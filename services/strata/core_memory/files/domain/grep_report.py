@@ -144,7 +144,9 @@ def _notes(survey: Survey) -> str:
         megabytes = MAX_FILE_CHARS // (1024 * 1024)
         notes.append(f"\nNote: Skipped {survey.too_large} file(s) of more than {megabytes} MB")
     if survey.unread:
-        notes.append(f"\nNote: Skipped {survey.unread} file(s) that are not read yet or cannot be")
+        notes.append(
+            f"\nNote: Skipped {survey.unread} file(s) whose text is not ready or cannot be read"
+        )
     return "".join(notes)
 
 

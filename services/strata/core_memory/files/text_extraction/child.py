@@ -1,9 +1,8 @@
 """The process that converts one file: ``python -m strata.core_memory.files.text_extraction.child``.
 
-It reads the file from standard input and writes pages as frames to standard output. Before
-it reads the file it gives up privileges: it limits processor time and memory, and forbids
-itself to write files, use the network and start processes. It dies with the service that
-started it.
+It reads the file from standard input and writes pages as frames to standard output. Before it reads
+the file it drops privileges: it limits its processor time and memory, and blocks writing files,
+network access and starting processes. The kernel kills it when the service that started it ends.
 """
 
 from __future__ import annotations

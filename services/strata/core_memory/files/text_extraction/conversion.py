@@ -57,7 +57,7 @@ def converter_of(file_format: Format) -> Convert:
 def damaged(file_format: Format) -> UnreadableFileError:
     """Returns the error for a file that makes its converter fail."""
     name = _NAMES.get(file_format, "file")
-    return UnreadableFileError(f"The {name} is damaged, or made in a way that cannot be read.")
+    return UnreadableFileError(f"The {name} is damaged, or uses features that cannot be read.")
 
 
 def too_greedy(file_format: Format) -> UnreadableFileError:

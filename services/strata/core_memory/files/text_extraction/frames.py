@@ -40,6 +40,6 @@ def decode_page(body: bytes) -> ParsedPage:
         ValueError: The body is not a page.
     """
     if len(body) < _PLACE.size:
-        raise ValueError("a page without a place")
+        raise ValueError("a page without a position")
     number, first_line, line_count = _PLACE.unpack_from(body)
     return ParsedPage(number, first_line, line_count, body[_PLACE.size :].decode("utf-8"))
