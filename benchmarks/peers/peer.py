@@ -114,8 +114,8 @@ def parse_answer(text: str) -> Answer:
     """Reads the JSON of an answer.
 
     Raises:
-        TypeError: It is no answer.
-        json.JSONDecodeError: It is no JSON.
+        TypeError: It is not an answer.
+        json.JSONDecodeError: It is not JSON.
     """
     values = json.loads(text)
     if not isinstance(values, dict):

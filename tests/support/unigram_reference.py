@@ -11,7 +11,7 @@ class ReferenceTokenizer:
 
     Args:
         pieces: Id and score of each piece.
-        unknown: Id of a character that is no piece.
+        unknown: Id of a character that is not a piece.
         unknown_score: Its score.
     """
 

@@ -29,7 +29,9 @@ class EdgeLimits(ServerLimits):
         default=4 * MIB, gt=0, description="Largest request and response of a client."
     )
     max_in_flight_streams: int = Field(
-        default=1024, gt=0, description="Most concurrent streams, such as followed runs."
+        default=1024,
+        gt=0,
+        description="Maximum number of concurrent streams, such as followed runs.",
     )
 
 
@@ -113,57 +115,69 @@ class GatewaySettings(MasterKeySettings):
         default=None, description="File to read the pepper from instead."
     )
     key_cache_s: float = Field(
-        default=5.0, ge=0, description="Most seconds that a revoked key still works on a replica."
+        default=5.0,
+        ge=0,
+        description="Maximum seconds that a revoked key still works on a replica.",
     )
     calls_per_second: float = Field(
-        default=200.0, ge=0, description="Most calls per key, second and replica; 0: no limit."
+        default=200.0,
+        ge=0,
+        description="Maximum number of calls per key, second and replica; 0: no limit.",
     )
-    call_burst: int = Field(default=400, gt=0, description="Most calls of one key at once.")
+    call_burst: int = Field(
+        default=400, gt=0, description="Maximum number of calls of one key at once."
+    )
     open_runs_per_project: int = Field(
-        default=500, gt=0, description="Most queued and active runs per project."
+        default=500, gt=0, description="Maximum number of queued and active runs per project."
     )
     delayed_runs_per_project: int = Field(
         default=500,
         gt=0,
-        description="Most runs per project with a start_time in the future; they do not count as"
-        " open until then.",
+        description="Maximum number of runs per project with a start_time in the future; they do "
+        "not count as open until then.",
     )
     runs_at_once: int = Field(
         default=1000,
         gt=0,
-        description="Most concurrent runs of one replica and partition, at most three quarters of"
-        " them of one project; further runs are queued.",
+        description="Maximum number of concurrent runs of one replica and partition, at most "
+        "three quarters of them of one project; further runs are queued.",
     )
     memory_runs_at_once: int = Field(
         default=8,
         ge=0,
-        description="Most concurrent runs of memory agents (sleeptime) of one replica and"
-        " partition, in addition to runs_at_once and only while that has a free slot; with 0 they"
-        " wait.",
+        description="Maximum number of concurrent runs of memory agents (sleeptime) of one "
+        "replica and partition, in addition to runs_at_once and only while that has "
+        "a free slot; with 0 they wait.",
     )
     memory_runs_at_once_per_project: int = Field(
         default=2,
         gt=0,
-        description="Most concurrent runs of memory agents per project in one replica.",
+        description=(
+            "Maximum number of concurrent runs of memory agents per project in one replica."
+        ),
     )
     memory_tokens_per_hour: int = Field(
         default=0,
         ge=0,
-        description="Most tokens per hour for the memory agents of all projects of a partition"
-        " together; 0 for no limit. Beyond it, runs of memory agents wait; an active run is"
-        " finished, and counted at its end.",
+        description="Maximum number of tokens per hour for the memory agents of all projects of "
+        "a partition together; 0 for no limit. Beyond it, runs of memory agents "
+        "wait; an active run is finished, and counted at its end.",
     )
     memory_tokens_per_hour_per_project: int = Field(
         default=0,
         ge=0,
-        description="Most tokens per hour for the memory agents of one project; 0 for no limit.",
+        description=(
+            "Maximum number of tokens per hour for the memory agents of one project; 0 for no "
+            "limit."
+        ),
     )
     ingested_files_per_agent: int = Field(
         default=50,
         ge=0,
         le=1000,
-        description="Most files of attached folders to read into the memory of one agent that has a"
-        " memory agent, each into a block of its own; 0 turns the ingestion of documents off.",
+        description="Maximum number of files of attached folders to read into the memory of one "
+        "agent that has a memory agent, each into a block of its own; 0 turns the "
+        "ingestion of documents off.",
     )
     run_timeout_s: float = Field(
         default=840.0,
@@ -177,8 +191,8 @@ class GatewaySettings(MasterKeySettings):
     chain_limit: int = Field(
         default=8,
         gt=0,
-        description="Most runs in a chain that agents start from one message by sending messages to"
-        " each other.",
+        description="Maximum number of runs in a chain that agents start from one message by "
+        "sending messages to each other.",
     )
     advertised_host: str = Field(
         default="",
@@ -201,10 +215,12 @@ class GatewaySettings(MasterKeySettings):
         " for a model without a price they show only tokens.",
     )
     schedules_per_project: int = Field(
-        default=100, gt=0, description="Most schedules per project, including finished ones."
+        default=100,
+        gt=0,
+        description="Maximum number of schedules per project, including finished ones.",
     )
     schedule_min_interval_s: float = Field(
-        default=60.0, ge=60, description="Least seconds between two runs of a schedule."
+        default=60.0, ge=60, description="Minimum seconds between two runs of a schedule."
     )
     schedule_history_days: float = Field(
         default=30.0, gt=0, description="Days to keep the past ticks of a schedule."
@@ -212,14 +228,14 @@ class GatewaySettings(MasterKeySettings):
     webhooks_per_project: int = Field(
         default=100,
         gt=0,
-        description="Most webhooks per project; webhooks of single runs that are delivered do not"
-        " count.",
+        description="Maximum number of webhooks per project; webhooks of single runs that are "
+        "delivered do not count.",
     )
     webhook_backlog_per_project: int = Field(
         default=10_000,
         gt=0,
-        description="Most pending deliveries per project; beyond, the oldest ones fail (state"
-        " FAILED, with that reason). Checked every half minute.",
+        description="Maximum number of pending deliveries per project; beyond, the oldest ones "
+        "fail (state FAILED, with that reason). Checked every half minute.",
     )
     webhook_history_days: float = Field(
         default=30.0,
@@ -227,7 +243,7 @@ class GatewaySettings(MasterKeySettings):
         description="Days to keep finished deliveries, and webhooks of single runs.",
     )
     webhook_timeout_s: float = Field(
-        default=15.0, gt=0, le=60, description="Most seconds for the response of a receiver."
+        default=15.0, gt=0, le=60, description="Maximum seconds for the response of a receiver."
     )
     webhook_ports: tuple[int, ...] = Field(
         default=(80, 443), description="Allowed ports of receivers of webhooks."

@@ -79,7 +79,7 @@ class Checks:
             values: The texts.
             field: Path of the list.
             problem_of: Returns what is wrong with a text; empty if nothing is.
-            most: Most texts.
+            most: Maximum number of texts.
         """
         texts = list(values)
         self.unless(len(texts) <= most, field, f"has {len(texts)}, at most {most}")

@@ -79,7 +79,7 @@ class FairSlots:
         slots: Slots in all.
         name: What a slot is for, as shown in errors: "calls in the sandbox".
         share: Share of the slots that one project may hold.
-        queue: Most waiters of one project; further requests are refused.
+        queue: Maximum number of waiters of one project; further requests are refused.
         most_beside_others: Slots that one project may hold while other projects want slots, or
             wanted some in the last ten seconds; None for its share.
         hold_s: Seconds after which a slot counts as free although its block still runs, so that

@@ -45,7 +45,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
 
     Args:
         text: The JSON.
-        most_schemas: Most schemas and subschemas, once references are inlined.
+        most_schemas: Maximum number of schemas and subschemas, once references are inlined.
 
     Raises:
         UnusableSchemaError: The text is not such a schema.
@@ -57,7 +57,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     except JsonTextError as error:
         # The position in the parser's message would not help the client.
         problem = str(error).partition(": line ")[0]
-        raise UnusableSchemaError(f"is no JSON: {problem}") from None
+        raise UnusableSchemaError(f"is not JSON: {problem}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
         raise UnusableSchemaError("must be a JSON schema: an object with properties")
     if schema.get("type", "object") != "object":
@@ -76,7 +76,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
         Draft202012Validator.check_schema(whole)
     except (SchemaError, RecursionError) as error:
         problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
-        raise UnusableSchemaError(f"is no JSON schema: {problem[:200]}") from None
+        raise UnusableSchemaError(f"is not a JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
     return {
         "additionalProperties": False,
@@ -157,7 +157,7 @@ def unstorable(value: Any) -> str:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        return "holds half a character, which is no text"
+        return "holds half a character, which is not text"
     except RecursionError:
         return _TOO_DEEP
     except (ValueError, TypeError):

@@ -252,7 +252,7 @@ DATABASE_CONNECTIONS_IN_USE: Final = _gauge(
 )
 DATABASE_POOL_SIZE: Final = _gauge(
     "strata_database_pool_size",
-    "Most connections to PostgreSQL.",
+    "Maximum number of connections to PostgreSQL.",
     "service",
     "role",
     by_partition=True,

@@ -17,7 +17,7 @@ def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:
 
     Args:
         name: The name.
-        most: Most characters.
+        most: Maximum number of characters.
     """
     problems = []
     if len(name) > most:

@@ -6,7 +6,7 @@ ALL_TOOLS = "__*"
 """Suffix after the name of the server."""
 
 MAX_SERVER_TOOLS = 128
-"""Most tools that all such names of one agent may stand for together."""
+"""Maximum number of tools that all such names of one agent may stand for together."""
 
 
 def server_of(name: str) -> str | None:

@@ -221,7 +221,9 @@ class ServiceSettings(EnvironmentSettings):
         description="PostgreSQL URLs of the worker role on further partitions, in the same form.",
     )
     pool_size: int = Field(
-        default=10, gt=0, description="Most connections to PostgreSQL with the service role."
+        default=10,
+        gt=0,
+        description="Maximum number of connections to PostgreSQL with the service role.",
     )
     prepared_statements: int = Field(
         default=200,

@@ -17,7 +17,7 @@ MAX_ARGUMENT_CHARS = 1_000_000
 INVALID = "Invalid arguments for"
 """Beginning of the message that refuses arguments."""
 _MAX_PROBLEMS = 8
-"""Most problems that one message names."""
+"""Maximum number of problems that one message names."""
 _MAX_NAME_CHARS = 80
 _MAX_NAMES = 20
 _MAX_MESSAGE_CHARS = 200

@@ -26,8 +26,8 @@ def pack(status: str, value: Any, now: datetime, limit: int) -> tuple[str, bool]
         status: The status as shown to the model: ``OK``, ``Failed`` or ``Unknown``.
         value: The return value of the tool. Objects and arrays stay JSON; None becomes ``"None"``.
         now: The time to show, in the agent's timezone.
-        limit: Most characters of the message. A longer one is truncated as text, so that
-            the packed return stays valid JSON.
+        limit: Maximum number of characters of the message. A longer one is truncated as text, so
+            that the packed return stays valid JSON.
     """
     message, truncated = clip(_to_message(value), limit)
     return packed(status, message, now), truncated

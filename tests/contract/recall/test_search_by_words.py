@@ -209,7 +209,7 @@ async def test_neighbours_are_of_the_same_conversation_and_not_deleted(
         for words in ("one", "two", "three"):
             await outside.say(words)
     hit = await writer.say("my saxophone")
-    # The newest message has nothing after it, and the system message is no neighbour.
+    # The newest message has nothing after it, and the system message is not a neighbour.
     assert await hit_and_neighbours() == (hit.id, [])
     gone = await writer.say("gone")
     after = await writer.say("after")

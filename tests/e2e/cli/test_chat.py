@@ -339,12 +339,12 @@ async def test_a_stream_that_just_ends_is_taken_up_again(
 
 async def test_an_unknown_run_ends_the_attempts(strata: Run, gateway: ScriptedGateway) -> None:
     async def gone(_: Any) -> AsyncIterator[Any]:
-        raise InvalidArgumentError("This is no run.")
+        raise InvalidArgumentError("This is not a run.")
         yield
 
     gateway.runs.on_send = play(started())
     gateway.runs.on_stream = gone
     done = await strata("chat", "ann", "-m", "Hi")
     assert done.code == 1
-    assert "This is no run." in done.err
+    assert "This is not a run." in done.err
     assert len(gateway.runs.streamed) == 1

@@ -89,7 +89,7 @@ class Observed:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of the log: all that is no notice of `strata up` for a person."""
+        """The lines of the log: all that is not a notice of `strata up` for a person."""
         return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     @property

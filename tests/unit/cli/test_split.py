@@ -27,5 +27,5 @@ def test_service_reads_its_settings_from_the_environment(monkeypatch: pytest.Mon
     assert environment_of("tool_execution", {"packages": True}) == {
         "STRATA_TOOL_EXECUTION_PACKAGES": "true"
     }
-    with pytest.raises(TypeError, match="object is no setting"):
+    with pytest.raises(TypeError, match="object is not a setting"):
         environment_of("tool_execution", {"packages_path": object()})

@@ -50,7 +50,7 @@ def test_the_same_line_twice_is_a_duplicate_in_one_block_and_in_two() -> None:
     ]
     finding = lint([first, second])[1]
     assert (finding.other_label, finding.other_line) == ("human", 1)
-    assert finding.message == ("The same stands in line 1 of block 'human'. Keep it in one place.")
+    assert finding.message == ("The same text is in line 1 of block 'human'. Keep it in one place.")
 
 
 @pytest.mark.parametrize(

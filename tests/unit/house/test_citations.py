@@ -145,7 +145,7 @@ def test_files_that_code_cites_exist() -> None:
 
 
 def test_headings_that_tests_cite_exist() -> None:
-    # Paths in their data are no citations. `test_documentation` looks at all other files.
+    # Paths in their data are not citations. `test_documentation` looks at all other files.
     citations = {
         name: missing_headings(prose(name))
         for name, text in read().items()

@@ -85,7 +85,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         "too large",
     ),
     "no object": ({"type": "array", "items": {}}, "must describe an object"),
-    "no schema": ({"type": "object", "properties": {"a": {"type": "text"}}}, "is no JSON schema"),
+    "no schema": (
+        {"type": "object", "properties": {"a": {"type": "text"}}},
+        "is not a JSON schema",
+    ),
     "list": ([1], "must be a JSON schema"),
 }
 

@@ -129,7 +129,7 @@ BAD_URLS = {
     "port zero": "http://example.com:0/",
     "port too large": "http://example.com:65536/",
     "port that wraps to 80": "http://example.com:65616/",
-    "port that is no number": "http://example.com:8o/",
+    "port that is not a number": "http://example.com:8o/",
     "port in full-width digits": "http://example.com:８０/",
     "negative port": "http://example.com:-80/",
     "two ports": "http://example.com:80:22/",

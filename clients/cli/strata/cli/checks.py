@@ -241,7 +241,7 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
             if not silent:
                 # A service refuses to start on a schema of another release.
                 findings.append(
-                    Finding("services", CheckVerdict.OK, "all answer, their schemas fit")
+                    Finding("services", CheckVerdict.OK, "all answer, and their schemas match")
                 )
                 findings += await _served_models(client)
                 findings.append(await served_sandbox(client))
@@ -369,7 +369,7 @@ async def local_model_choice() -> Findings:
 
 
 async def schemas(folder: DataFolderReader) -> Findings:
-    """Checks that the schemas in a configured database fit this release."""
+    """Checks that the schemas in a configured database match this release."""
     from strata.standalone.compose.services import SERVICES  # noqa: PLC0415 - loads every service
 
     checks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
@@ -397,4 +397,4 @@ async def schemas(folder: DataFolderReader) -> Findings:
         ]
     if (folder.path / "postgres").exists():
         return [Finding("schemas", CheckVerdict.OK, "brought up to date by the next strata up")]
-    return [Finding("schemas", CheckVerdict.OK, "made by the first strata up")]
+    return [Finding("schemas", CheckVerdict.OK, "created by the first strata up")]

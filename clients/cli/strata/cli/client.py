@@ -69,7 +69,7 @@ async def first_of(
         call: The method of a stub.
         request: The request with its filters; its page fields are set here.
         items: Name of the repeated field.
-        limit: Most items.
+        limit: Maximum number of items.
     """
     whole: ListResponseT | None = None
     while True:

@@ -18,7 +18,7 @@ _SHARE = "Share of the space for messages that a compaction frees, such as 0.3."
 _MODEL = "Handle of the model that writes the summaries; else the agent's own."
 _PROMPT = "Prompt for that model; else the built-in one."
 _FILE = "File with the prompt for that model."
-_CHARS = "Most characters of a summary."
+_CHARS = "Maximum number of characters of a summary."
 _ACKNOWLEDGE = (
     "Add an assistant message in which the summarizer agrees to reply with the summary alone."
 )

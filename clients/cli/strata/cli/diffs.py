@@ -26,7 +26,7 @@ def diff_text(diff: str, *, limit: int) -> Iterator[Text]:
 
     Args:
         diff: The diff.
-        limit: Most lines; one more line then counts the rest.
+        limit: Maximum number of lines; one more line then counts the rest.
     """
     changed = [line for line in diff.split("\n") if line[:1] in _STYLES]
     for line in changed[:limit]:

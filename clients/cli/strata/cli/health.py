@@ -92,7 +92,7 @@ async def service_states(client: Client) -> list[ServiceState]:
 
     The gateway does not forward health checks, so each service gets a small read that succeeds in
     every project, so that metrics count no failed call. Any status of the service counts as an
-    answer, also that the key may not read this.
+    answer, even that the key may not read this.
     """
     tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
     probes: dict[str, Any] = {

@@ -40,11 +40,11 @@ ENTRIES = (
     Entry("console", "Print a link that signs in to the web console.", _RUN, "console"),
     Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
     Entry("bootstrap", "Make an organization key in a PostgreSQL of your own.", _RUN, "server"),
-    Entry("backup", "Write a backup of a data folder, also while Strata runs.", _RUN, "backup"),
+    Entry("backup", "Write a backup of a data folder, even while Strata runs.", _RUN, "backup"),
     Entry("restore", "Check a backup, or make a data folder from it.", _RUN, "backup"),
     Entry("projects", "List and create projects.", _RUN, "projects"),
     Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
-    Entry("organizations", "List and create organizations, keep keys.", _RUN, "organizations"),
+    Entry("organizations", "List and create organizations, manage keys.", _RUN, "organizations"),
     Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
     Entry("status", "Show whether Strata runs, and which services answer.", _RUN, "status"),
     Entry("top", "Show rates, waiting times and latencies, live.", _RUN, "top"),
@@ -52,20 +52,20 @@ ENTRIES = (
     Entry("chat", "Talk with an agent.", _USE, "chat"),
     Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
     Entry("groups", "Let several agents answer together.", _USE, "groups"),
-    Entry("memory", "Show, edit, explain and undo what an agent always sees.", _USE, "memory"),
+    Entry("memory", "Show, edit, explain and undo changes of memory blocks.", _USE, "memory"),
     Entry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
     Entry("files", "Upload, open and search files.", _USE, "files"),
     Entry("recall", "List, search, pin and export messages.", _USE, "recall"),
     Entry("archival", "Store and search passages.", _USE, "archival"),
     Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
     Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
-    Entry("mcp", "Use tools of MCP servers, and be one for other programs.", _USE, "mcp"),
+    Entry("mcp", "Use tools of MCP servers, and serve memory to MCP clients.", _USE, "mcp"),
     Entry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
     Entry("schedules", "Start runs at a set time, once or repeatedly.", _USE, "schedules"),
     Entry("webhooks", "Notify other programs when runs end.", _USE, "webhooks"),
     Entry("approvals", "List, show and answer requests for approval.", _USE, "approvals"),
     Entry("prompts", "List and show the system prompts for new agents.", _USE, "prompts"),
-    Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
+    Entry("models", "List the chat models that agents can use, manage keys.", _USE, "models"),
 )
 
 
@@ -90,7 +90,7 @@ class LazyGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Prints the help if there are no arguments, and exits with 0.
 
-        A shell that completes the first word gives no arguments either, and wants no help.
+        Shell completion of the first word passes no arguments either, and gets no help.
         """
         if not args and not ctx.resilient_parsing:
             _print_help(ctx)

@@ -52,7 +52,7 @@ QueryArgument = Annotated[
     str, typer.Argument(metavar="QUERY", help="Words or a question.", callback=not_blank)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")]
 OrganizationKeyOption = Annotated[
     str,
     typer.Option(

@@ -21,7 +21,7 @@ _WEAKER_ISOLATION = (
     " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or run the"
     " tools in a container of their own (strata-tool-runner)."
 )
-_TOOLS_REFUSED = "Tools of your own and run_code are refused; all else works."
+_TOOLS_REFUSED = "Custom tools and run_code are refused; everything else works."
 
 
 async def served_sandbox(client: Client) -> Finding:

@@ -21,7 +21,7 @@ from strata.client.tools import wrong_argument
 from strata.protocol.argument_conversion import _strata_call
 
 MAX_ANSWERS = 100
-"""Most approval requests that are answered for one message."""
+"""Maximum number of approval requests that are answered for one message."""
 
 # The gateway's limit for one return.
 _MAX_CHARS = 200_000

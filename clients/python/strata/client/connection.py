@@ -67,7 +67,7 @@ class Client(ServiceCalls):
             text: The text of the message.
             images: Images of the message: bytes, files, https URLs, or parts made by `image`.
             conversation_id: The conversation; empty for the agent's default one.
-            max_steps: Most model calls; 0 for the server's default.
+            max_steps: Maximum number of model calls; 0 for the server's default.
             request_id: Idempotency key; a repeated one returns the events of its first run.
             stream_tokens: Yield text as it is generated, not only whole messages. A reply in JSON
                 is yielded whole, after it is validated.
@@ -120,7 +120,7 @@ class Client(ServiceCalls):
             text: The text of the message.
             images: Images of the message, as those of `send`.
             conversation_id: The conversation; empty for the agent's default one.
-            max_steps: Most model calls; 0 for the server's default.
+            max_steps: Maximum number of model calls; 0 for the server's default.
             request_id: Idempotency key; a repeated one returns the reply of its first run.
             response_format: Format of the reply; None for the agent's setting.
             back_off: Waits between attempts to reconnect.
@@ -201,7 +201,7 @@ class Client(ServiceCalls):
         Args:
             approval_id: The request.
             tools: Functions for client tools.
-            max_steps: Most model calls of each run; 0 for the server's default.
+            max_steps: Maximum number of model calls of each run; 0 for the server's default.
             back_off: Waits between attempts to reconnect.
 
         Raises:
@@ -305,7 +305,7 @@ class Client(ServiceCalls):
             effect: Effect of a call. A call with unknown outcome is repeated only if it is
                 read-only or idempotent.
             description: Description instead of the docstring.
-            return_char_limit: Most characters of a return; 0 for the server's default.
+            return_char_limit: Maximum number of characters of a return; 0 for the server's default.
 
         Raises:
             ToolSourceError: The function needs something that its module does not define; the

@@ -39,7 +39,7 @@ class ConnectionOptions:
         keepalive_timeout_s: How long a ping may stay unanswered.
         connect_s: Time that a connection may take to be made: TCP, TLS and the first frame of
             HTTP/2.
-        dns_refresh_s: Least time between two look-ups that a channel makes when connections
+        dns_refresh_s: Minimum time between two look-ups that a channel makes when connections
             break; the default of gRPC is 30 s.
         local_subchannels: Own connections instead of those shared by equal channels.
     """

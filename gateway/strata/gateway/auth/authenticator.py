@@ -18,7 +18,8 @@ from strata.shared.scopes import OrganizationScope, with_included
 
 API_KEY_HEADER = "x-api-key"
 
-# Most concurrent look-ups of keys that are not cached; others wait, so that the pool stays free.
+# Maximum number of concurrent look-ups of keys that are not cached; others wait, so that the pool
+# stays free.
 _LOOKUPS_AT_ONCE = 4
 
 
@@ -38,7 +39,7 @@ class ApiKeyAuthenticator:
         clock: The time.
         ttl_s: Seconds to cache a key.
         unknown_ttl_s: Seconds to cache an unknown id.
-        size: Most cached keys.
+        size: Maximum number of cached keys.
     """
 
     def __init__(

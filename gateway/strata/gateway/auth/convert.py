@@ -24,7 +24,7 @@ from strata.shared.scopes import (
 from strata.shared.time_buckets import bucket_count, bucket_starts
 
 MAX_BUCKETS = 1_000
-"""Most buckets of one series of usage."""
+"""Maximum number of buckets of one series of usage."""
 
 UsageRequest: TypeAlias = pb.GetUsageRequest | pb.GetUsageSeriesRequest | pb.ListProjectUsageRequest
 """A request with a time range."""

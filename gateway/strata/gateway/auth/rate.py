@@ -24,8 +24,8 @@ class RateLimiter:
         clock: The time.
         per_second: Calls per second; 0 for no limit.
         burst: Calls at once.
-        size: Most buckets; beyond that the key idle for longest loses its bucket, and starts
-            with a full one.
+        size: Maximum number of buckets; beyond that the key idle for longest loses its bucket, and
+            starts with a full one.
     """
 
     def __init__(self, clock: Clock, *, per_second: float, burst: int, size: int = 10_000) -> None:

@@ -60,8 +60,8 @@ RunEvent = run_event_pb2.RunEvent
 
 _CONTINUING_REASONS = frozenset({StopReason.END_TURN, StopReason.TOOL_RULE, StopReason.MAX_STEPS})
 
-# Most seconds to wait for storing unseen messages. A busy member gets them when it is free, before
-# any later message.
+# Maximum seconds to wait for storing unseen messages. A busy member gets them when it is free,
+# before any later message.
 _REST_TIMEOUT_S = 10.0
 
 _log = get_logger(__name__)

@@ -107,7 +107,7 @@ class PostgresRetention:
         Args:
             what: The kind.
             after: The list begins after this project; empty for the first one.
-            limit: Most projects.
+            limit: Maximum number of projects.
         """
         values = {"after": after, "projects": limit}
         rows = await self._worker.system_query(_PROJECTS[what], values)
@@ -131,7 +131,7 @@ class PostgresRetention:
 
         Args:
             project_id: The project.
-            most: Most pending deliveries.
+            most: Maximum number of pending deliveries.
             limit: Rows of the batch.
         """
         values = {

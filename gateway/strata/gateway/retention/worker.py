@@ -25,9 +25,10 @@ class RetentionTerms:
     """Retention times, and the pace of the deletion.
 
     Attributes:
-        event_days: Most days to keep the events of a finished run; 0 for no limit of the server.
+        event_days: Maximum number of days to keep the events of a finished run; 0 for no limit of
+          the server.
         delivery_days: Days to keep finished deliveries, and webhooks of single runs.
-        backlog: Most pending deliveries per project.
+        backlog: Maximum number of pending deliveries per project.
         every_s: Seconds between two rounds.
         batch: Rows per transaction.
         pause_s: Seconds between two batches, which leave the database to other work.

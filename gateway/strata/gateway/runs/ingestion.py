@@ -43,7 +43,7 @@ FLAG = "ingest_documents"
 """Key of the metadata of an agent; "false" turns ingestion off for it."""
 
 OPEN_AT_ONCE = 4
-"""Most files of one agent that are read concurrently."""
+"""Maximum number of files of one agent that are read concurrently."""
 
 PROMPT_KEY = "sleeptime_doc_ingest"
 TAG = "document-ingestion"
@@ -91,7 +91,7 @@ class DocumentIngestion:
         store: The marks.
         agent_loop: Channel to agent_loop.
         core_memory: Channel to core_memory.
-        files_per_agent: Most files to ingest per agent; 0 turns ingestion off.
+        files_per_agent: Maximum number of files to ingest per agent; 0 turns ingestion off.
     """
 
     def __init__(

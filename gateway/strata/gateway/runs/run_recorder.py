@@ -17,11 +17,11 @@ from strata.shared.request_stream import RequestStream
 from strata.shared.settings import MIB
 
 MAX_EVENT_BYTES = 48 * MIB
-"""Most bytes of events of one run for its recording."""
+"""Maximum bytes of events of one run for its recording."""
 MAX_LATER_RUNS = 200
-"""Most later runs of the conversation that are searched for changes of the system message."""
+"""Maximum number of later runs that are searched for changes of the system message."""
 MAX_LATER_BYTES = 128 * MIB
-"""Most bytes of events of these runs."""
+"""Maximum bytes of events of these runs."""
 
 _PAGE_SIZE = 100
 # A recording has all events of a run in memory, so few are made concurrently. A slow client blocks

@@ -42,8 +42,8 @@ class ScheduleTerms:
     """Limits of schedules.
 
     Attributes:
-        per_project: Most schedules per project, including finished ones.
-        min_interval_s: Least seconds between two ticks of a schedule.
+        per_project: Maximum number of schedules per project, including finished ones.
+        min_interval_s: Minimum seconds between two ticks of a schedule.
         history_days: Days to keep ticks.
     """
 

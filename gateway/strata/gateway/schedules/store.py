@@ -42,7 +42,7 @@ from strata.shared.ids import new_id
 from strata.shared.waiting_work import any_row_sql
 
 MAX_MISSED = 100
-"""Most missed ticks to record after an outage; the newest ones are recorded."""
+"""Maximum number of missed ticks to record after an outage; the newest ones are recorded."""
 PREVIOUS_RUN_OPEN = "PREVIOUS_RUN_OPEN"
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -102,7 +102,7 @@ class Timing:
         Args:
             since: The first tick that was not processed.
             now: The present time, not before `since`.
-            most: Most ticks.
+            most: Maximum number of ticks.
         """
         window = _FIRST_WINDOW
         # From the end backwards in growing windows, so that a year without processing does not

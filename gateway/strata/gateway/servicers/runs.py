@@ -60,7 +60,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         agents: Checks that agents exist.
         groups: Reads groups.
         tools: Reads the versions of tools.
-        chain_limit: Most runs in a chain of messages between agents.
+        chain_limit: Maximum number of runs in a chain of messages between agents.
         ingestion: Reads files into memory.
         prices: Prices of tokens by model handle.
         recorder: Records runs.

@@ -34,9 +34,9 @@ class SendTerms:
     """Limits for sending deliveries.
 
     Attributes:
-        max_concurrent: Most concurrent deliveries of this gateway.
-        max_concurrent_of_project: Most concurrent deliveries of one project, so that slow receivers
-            do not block other projects.
+        max_concurrent: Maximum number of concurrent deliveries of this gateway.
+        max_concurrent_of_project: Maximum number of concurrent deliveries of one project, so that
+            slow receivers do not block other projects.
     """
 
     max_concurrent: int = 64

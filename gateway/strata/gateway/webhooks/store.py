@@ -118,7 +118,8 @@ class PostgresWebhookStore:
     Args:
         database: Connections with the service role; every transaction sets its project.
         worker: Connections with the worker role, for finding due deliveries of all projects.
-        per_project: Most webhooks per project, without those of single runs that are delivered.
+        per_project: Maximum number of webhooks per project, without those of single runs that are
+          delivered.
     """
 
     def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:

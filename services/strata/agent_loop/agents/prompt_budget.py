@@ -46,7 +46,7 @@ class PromptBudget:
     Attributes:
         agent_id: The agent.
         context_window: Tokens of the model's context window.
-        usable: Most bytes of a prompt.
+        usable: Maximum bytes of a prompt.
         fixed: Bytes of system prompt, metadata, tool rules and tools.
         line_numbers: The model sees memory with line numbers.
         files: Limits of open files.

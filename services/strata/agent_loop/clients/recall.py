@@ -39,7 +39,7 @@ class ImageCache:
     """Caches the bytes of images by project and id; drops the least recently used ones.
 
     Args:
-        limit: Most bytes of all images together.
+        limit: Maximum bytes of all images together.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""The windows that this process has read, so that a turn reads only what is new in one."""
+"""Caches the windows that this process has read, so that a turn reads only new messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 
 WINDOW_CACHE_BYTES = 16 << 20
 """Size of the cache of windows: some 5,000 messages."""
-# What a message takes beside its text, about.
+# Approximate size of a message in addition to its text.
 _MESSAGE_BYTES = 1_500
 
 
@@ -21,14 +21,14 @@ class HeldWindow:
 
     Attributes:
         window: The window.
-        size: The bytes that it takes, about.
+        size: Its approximate size in bytes.
     """
 
     window: Window
     size: int
 
     def to_proto(self) -> window_pb.HeldWindow:
-        """Returns what tells recall which messages are held."""
+        """Returns the field of a request that tells recall which messages are held."""
         messages = self.window.messages
         return window_pb.HeldWindow(
             revision=self.window.revision,
@@ -59,7 +59,7 @@ class WindowCache:
     """Holds windows by project and conversation; drops the least recently used ones.
 
     Args:
-        limit: Most bytes of all windows together, about.
+        limit: Maximum size of all windows together in bytes, approximately.
     """
 
     def __init__(self, limit: int = WINDOW_CACHE_BYTES) -> None:

@@ -92,7 +92,7 @@ class Compactor:
             planned = plan(window.messages, view, space, self._agent.compaction, forced=key is None)
             if isinstance(planned, Obstacle):
                 return None
-            if known is None or not _stands_for(known[0], planned):
+            if known is None or not _covers(known[0], planned):
                 limit = min(self._agent.compaction.limit_chars, planned.summary_bytes)
                 made = await self._summarizer.summarise(
                     planned.evicted,
@@ -167,7 +167,7 @@ def _gone(window: Window, planned: Plan) -> Sequence[Message]:
     return [message for message in window.messages[1:] if message.id not in kept]
 
 
-def _stands_for(done: Plan, planned: Plan) -> bool:
+def _covers(done: Plan, planned: Plan) -> bool:
     """Says whether the summary of one plan covers all messages that another plan evicts."""
     summarised = {message.id for message in done.evicted}
     same = done.earlier == planned.earlier

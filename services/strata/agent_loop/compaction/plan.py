@@ -51,7 +51,7 @@ class Plan:
         evicted: Messages that leave, in order, without earlier summaries.
         earlier: Earlier summaries, which the new one replaces.
         kept: Messages that stay, in order, without the system message.
-        summary_bytes: Most bytes of the packed summary.
+        summary_bytes: Maximum bytes of the packed summary.
     """
 
     evicted: tuple[Message, ...]

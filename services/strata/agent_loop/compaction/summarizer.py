@@ -98,7 +98,7 @@ class Summarizer:
         Args:
             messages: The messages to summarise, in order.
             earlier: Earlier summaries, which the new one replaces.
-            limit: Most characters.
+            limit: Maximum number of characters.
             ask_model: False for an extract, without a model call.
         """
         transcript_lines = transcript.earlier_lines(earlier) + transcript.lines(

@@ -26,7 +26,7 @@ from strata.shared.tool_returns import packed
 
 MIN_RETURN_CHARS = 5000
 MAX_STEP_RETURN_BYTES = 2 * MIB
-"""Most UTF-8 bytes of the returns of one step, which are stored as one message."""
+"""Maximum UTF-8 bytes of the returns of one step, which are stored as one message."""
 _CUT_MARGIN = 128
 _WINDOW_SHARE = 0.2
 _CHARS_PER_TOKEN = 4

@@ -273,7 +273,7 @@ def build_request(
         messages: The window, the system message first.
         offer: The tools and the reply format.
         view: How messages are shown.
-        max_bytes: Most bytes of the request; it is larger if the smallest form does not fit.
+        max_bytes: Maximum bytes of the request; it is larger if the smallest form does not fit.
     """
     system = view.chat(messages[0])
     fixed = messages_bytes(system) + tools_bytes(offer.schemas)

@@ -173,7 +173,7 @@ def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
         problem = "must be empty: compaction.model names the model of the summaries"
         violations.append(FieldViolation("compaction.model_settings.handle", problem))
     if wire.model_settings.fallback_models:
-        problem = "must be empty: an extract stands in where no model gives a summary"
+        problem = "must be empty: an extract is used if no model gives a summary"
         violations.append(FieldViolation("compaction.model_settings.fallback_models", problem))
     return violations
 

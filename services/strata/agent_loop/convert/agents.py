@@ -68,7 +68,7 @@ from strata.shared.response_formats import response_format_violations
 
 MAX_INITIAL_MESSAGES = 64
 MAX_LISTED_IDS = 500
-"""Most ids of one request for a list of agents."""
+"""Maximum number of ids of one request for a list of agents."""
 
 _MAX_FILES = 1_000
 _MAX_VIEW = 1_000_000
@@ -141,7 +141,7 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
     violations = [
         *content_violations("initial_messages", request.initial_messages),
         *(
-            FieldViolation(f"initial_messages[{index}]", "must hold text only")
+            FieldViolation(f"initial_messages[{index}]", "must contain only text")
             for index, wire in enumerate(request.initial_messages)
             if any(part.HasField("image") for part in wire.parts)
         ),
@@ -389,15 +389,15 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
         ]
     )
     if request.system_prompt_key and request.HasField("system"):
-        violations.append(
-            FieldViolation("system_prompt_key", "contradicts system: give one of them")
-        )
+        violations.append(FieldViolation("system_prompt_key", "cannot be combined with system"))
     violations += _type_violations(request)
     if request.without_blocks and (request.blocks or request.block_ids):
-        violations.append(FieldViolation("without_blocks", "contradicts blocks and block_ids"))
+        violations.append(
+            FieldViolation("without_blocks", "cannot be combined with blocks and block_ids")
+        )
     if request.without_initial_messages and request.initial_messages:
         violations.append(
-            FieldViolation("without_initial_messages", "contradicts initial_messages")
+            FieldViolation("without_initial_messages", "cannot be combined with initial_messages")
         )
     if len(request.initial_messages) > MAX_INITIAL_MESSAGES:
         text = f"has more than {MAX_INITIAL_MESSAGES} messages"

@@ -49,7 +49,7 @@ def name_violations(field: str, name: str) -> list[FieldViolation]:
 def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
     """Returns violations in a list of tools."""
     violations = [
-        FieldViolation(f"{field}[{index}]", "is no tool name")
+        FieldViolation(f"{field}[{index}]", "is not a tool name")
         for index, name in enumerate(names)
         if not _TOOL_NAME.fullmatch(name)
     ]
@@ -105,7 +105,7 @@ def timezone_violations(field: str, name: str) -> list[FieldViolation]:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        return [FieldViolation(field, f"{name[:64]!r} is no IANA time zone")]
+        return [FieldViolation(field, f"{name[:64]!r} is not an IANA time zone")]
     return []
 
 

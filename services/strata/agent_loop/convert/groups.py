@@ -210,7 +210,7 @@ def _not_of(
     kind: ManagerType, name: str, kinds: set[ManagerType] | frozenset[ManagerType]
 ) -> FieldViolation:
     having = ", ".join(sorted(kinds))
-    return FieldViolation(f"manager.{name}", f"is not for the kind {kind}, but for {having}")
+    return FieldViolation(f"manager.{name}", f"applies only to {having}, not to the kind {kind}")
 
 
 def _member_violations(

@@ -145,7 +145,7 @@ def end_from_proto(wire: run_event_pb2.RunFinished) -> RecordedEnd:
 
 
 def _unreadable(why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"The file is no recording that can be replayed: {why}.")
+    return InvalidArgumentError(f"The file is not a recording that can be replayed: {why}.")
 
 
 def _to_proto(recording: Recording) -> pb.RunRecording:
@@ -347,7 +347,7 @@ def _request_from_proto(
 ) -> SentRequest:
     places = [*wire.messages, wire.system, wire.options]
     if any(not 0 <= place < max(1, len(texts)) for place in places):
-        raise ValueError("a request names a text that is not there")
+        raise ValueError("a request names a text that does not exist")
     options = texts[wire.options] if wire.HasField("options") else None
     messages = tuple(texts[place] for place in wire.messages) if wire.has_messages else None
     shown = [wire.options] if options is not None else []
@@ -384,7 +384,7 @@ def _model_from_proto(wire: pb.RecordedModel) -> ModelSettings:
 def _tool_from_proto(wire: pb.RecordedTool) -> Tool:
     parameters = parse_json(wire.parameters_json)
     if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
-        raise TypeError(f"the schema of {wire.name} is none")
+        raise TypeError(f"the schema of {wire.name} is not a JSON object")
     return Tool(
         ToolSchema(wire.name, wire.description, parameters, strict=wire.strict),
         effect=ToolEffect(wire.effect),

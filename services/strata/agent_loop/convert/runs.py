@@ -138,7 +138,7 @@ def input_from_proto(
     labels = labels_from_proto(wire.taint)
     taint = taint_of(labels)
     if len(labels) != len(wire.taint) or not set(labels).issubset(taint):
-        violations.append(FieldViolation(f"{field}.taint", "must hold WEB and MCP alone"))
+        violations.append(FieldViolation(f"{field}.taint", "must contain only WEB and MCP"))
     return MessageInput(
         role or MessageRole.USER,
         tuple(part_from_proto(part) for part in wire.parts),

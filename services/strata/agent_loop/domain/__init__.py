@@ -1,1 +1,1 @@
-"""What the agent loop is about: agents, conversations, messages, runs. Pure."""
+"""The domain of the agent loop: agents, conversations, messages, runs. Pure."""

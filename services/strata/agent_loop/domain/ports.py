@@ -82,7 +82,7 @@ class PromptLimit:
     """Limits of core memory in the prompt of an agent.
 
     Attributes:
-        bytes: Most UTF-8 bytes of all blocks together.
+        bytes: Maximum UTF-8 bytes of all blocks together.
         line_numbers: The model sees blocks with line numbers.
         files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened.
         max_files_open: Files that may be open at once.
@@ -109,7 +109,7 @@ class Memory(Protocol):
         Args:
             agent: The agent.
             view: How its memory is shown.
-            max_bytes: Most UTF-8 bytes of the section; a larger section without open files is
+            max_bytes: Maximum UTF-8 bytes of the section; a larger section without open files is
                 returned unchanged.
         """
         ...

@@ -28,7 +28,7 @@ class Tool:
         version: Identifies this definition of the tool.
         returns_from: The untrusted label of its returns; None if its returns are trusted.
         by_client: The client runs it: every call waits for the client's return.
-        return_char_limit: Most characters of a return that the model is shown.
+        return_char_limit: Maximum number of characters of a return that the model is shown.
     """
 
     schema: ToolSchema

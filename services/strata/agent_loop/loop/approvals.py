@@ -288,7 +288,7 @@ def request_for(
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
     bindings = _bindings_of(shown, toolset)
-    # A default decision cannot stand in for the return of a client's tool.
+    # A default decision cannot replace the return of a client's tool.
     clients = {bound.tool_call_id for bound in bindings if bound.by_client}
     return ApprovalRequest(
         approval_id=new_id("approval"),

@@ -105,7 +105,8 @@ def empty_reply() -> StepFailedError:
         StopReason.INVALID_LLM_RESPONSE,
         RunFailure(
             Reason.MODEL_UNAVAILABLE,
-            "The model gave an empty reply, twice. The message is kept; send another to go on.",
+            "The model gave an empty reply, twice. The message is kept; send another one to "
+            "continue.",
             retryable=True,
         ),
     )
@@ -118,7 +119,7 @@ def no_tool_call() -> StepFailedError:
         RunFailure(
             Reason.MODEL_UNAVAILABLE,
             "No tool calls found in response, model must make a tool call. What it wrote and your"
-            " message are kept; send another message to go on.",
+            " message are kept; send another message to continue.",
             retryable=True,
         ),
     )
@@ -134,8 +135,8 @@ def invalid_reply(problem: str) -> StepFailedError:
         StopReason.INVALID_LLM_RESPONSE,
         RunFailure(
             Reason.MODEL_REPLY_INVALID,
-            "The reply does not satisfy the response format, also when it was asked for again:"
-            f" {problem}. Your message is kept; send another to go on.",
+            "The reply does not satisfy the response format, even after a second request:"
+            f" {problem}. Your message is kept; send another one to continue.",
             retryable=True,
         ),
     )
@@ -220,7 +221,7 @@ def nothing_to_answer(approval_id: str) -> StepFailedError:
         RunFailure(
             Reason.APPROVAL_NOT_FOUND,
             f"The conversation has no open approval request {approval_id}. It may have been"
-            " answered already, or the conversation went on without an answer.",
+            " answered already, or the conversation continued without an answer.",
         ),
     )
 

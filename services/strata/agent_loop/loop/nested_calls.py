@@ -40,7 +40,7 @@ from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
 MAX_NESTED_CALLS = 50
-"""Most tool calls that the code of one call may make, including refused ones."""
+"""Maximum number of tool calls that the code of one call may make, including refused ones."""
 _SHOWN = 500
 
 NestedState: TypeAlias = tuple[list[NestedCall], list[ToolResult]]
@@ -167,7 +167,7 @@ class NestedCalls:
             idempotency_keys={call.id: idempotency_key(key.run_id, record.step, call.id)},
             allowed=context.toolset.callable.names,
             agent_type=context.agent.type.value,
-            # What a call returned, the code may have put into this one.
+            # The code may have put returns of earlier calls into this one.
             snapshot=replace(snapshot, taint=taint_of(snapshot.taint, self._taint)),
             message_id=record.message_id,
             group=context.group,

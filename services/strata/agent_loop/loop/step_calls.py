@@ -45,11 +45,11 @@ _log = get_logger(__name__)
 
 
 class StepCalls:
-    """Brings the calls of one reply to results.
+    """Runs the calls of one reply until each has a result.
 
     Calls run in parallel, unless a rule decides which call may follow which. Then each call is
     judged and run after the calls before it have results. A call that may not run gets a refusal as
-    its result; the other calls run all the same.
+    its result; the other calls still run.
 
     Args:
         context: The ports, tools and rules that calls are run with.
@@ -113,10 +113,11 @@ class StepCalls:
             await until_available(lambda: context.journal.open_step(context.key, record))
 
     async def run(self) -> None:
-        """Brings every call to a result.
+        """Runs the calls until each has a result.
 
         Raises:
-            StrataError: Another attempt of the run must go on; results so far are in the journal.
+            StrataError: Another attempt of the run must continue; results so far are in the
+              journal.
         """
         if self._in_turn:
             await self._run_in_turn()

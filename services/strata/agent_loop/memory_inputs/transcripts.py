@@ -103,7 +103,7 @@ def read_transcript(
         messages: The messages of the range, in order. Copies at the start of a fork are skipped,
             since they are read in the original conversation.
         read: The range.
-        budget: Most UTF-8 bytes of the lines.
+        budget: Maximum UTF-8 bytes of the lines.
     """
     until, until_id = read.until_sequence, messages[-1].id if messages else ""
     shown: list[Message] = []
@@ -177,7 +177,7 @@ def fitting(lines: list[str], budget: int) -> list[str]:
 
     Args:
         lines: The lines.
-        budget: Most UTF-8 bytes of all lines. Each line keeps at least 200 bytes.
+        budget: Maximum UTF-8 bytes of all lines. Each line keeps at least 200 bytes.
     """
     if size_of(lines) <= budget:
         return lines

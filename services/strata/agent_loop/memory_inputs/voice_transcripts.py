@@ -47,7 +47,7 @@ def voice_transcript_input(
         older: The messages of the range, in order.
         newer: The messages that stay in the window of the voice agent, in order.
         read: The range.
-        budget: Most UTF-8 bytes of the lines.
+        budget: Maximum UTF-8 bytes of the lines.
     """
     kept = [message for message in newer if message.sequence > read.until_sequence]
     parts = shown_of(older, read), shown_of(kept, read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 LONGEST_CALL_ID = 256
-"""Most characters of a provider's call id; longer ids are replaced."""
+"""Maximum number of characters of a provider's call id; longer ids are replaced."""
 
 
 def new_call_id() -> str:

@@ -22,7 +22,7 @@ LIFETIME_S = 3600.0
 
 MAX_PROJECTS = 1000
 MAX_PER_PROJECT = 100
-"""Most remembered models and keys of one project, since agents can bring any number of them."""
+"""Maximum number of remembered models and keys per project; agents can name any number."""
 
 _MAX_VALUES = 100
 

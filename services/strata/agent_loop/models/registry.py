@@ -98,7 +98,7 @@ class ModelRegistry:
             raise ValueError("two model endpoints have the same name")
         for name in self._endpoints:
             if not name or "/" in name:
-                raise ValueError(f"{name!r} is no name for a model endpoint")
+                raise ValueError(f"{name!r} is not a name for a model endpoint")
         self._default = default
 
     @property

@@ -30,7 +30,7 @@ T = TypeVar("T")
 EventT = TypeVar("EventT")
 
 MAX_REPLY_BYTES = MIB
-"""Most UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
+"""Maximum UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
 _CALL_BYTES = 64
 _HURRIED_ATTEMPTS = 2
 _HURRIED_DELAY_S = 2.0
@@ -41,9 +41,9 @@ class RetryPolicy:
     """How often and how fast calls that failed before their first event are retried.
 
     Attributes:
-        attempts: Most requests, including the first.
+        attempts: Maximum number of requests, including the first.
         first_delay: Seconds before the second request; doubles each time, with jitter down to 75%.
-        max_delay: Most seconds of a delay. If the provider asks for a longer wait, the error is
+        max_delay: Maximum seconds of a delay. If the provider asks for a longer wait, the error is
             raised with its `retry_after`.
         repeat_timeouts: Whether requests that timed out are retried.
         on_retry: Called with the error of each request that is retried.

@@ -25,9 +25,9 @@ from strata.protocol.errors import (
 )
 
 MAX_PROMPT_CHARS = 200_000
-"""Most characters of a system prompt."""
+"""Maximum number of characters of a system prompt."""
 MAX_PROMPT_BYTES = 4 * MAX_PROMPT_CHARS
-"""Most bytes of a file: UTF-8 takes up to four bytes per character."""
+"""Maximum bytes of a file: UTF-8 takes up to four bytes per character."""
 MAX_LISTED_FILES = 500
 
 BUILTIN_DESCRIPTIONS: Mapping[str, str] = {
@@ -170,7 +170,7 @@ class PromptLibrary:
         key = name.removesuffix(_SUFFIX)
         if not _KEY.fullmatch(key):
             shown = key.encode("utf-8", "replace").decode()
-            return LibraryPrompt(shown, False, "", "The name of the file is no key of a prompt.")
+            return LibraryPrompt(shown, False, "", "The name of the file is not a key of a prompt.")
         if key in BUILTIN_DESCRIPTIONS:
             return LibraryPrompt(
                 key, False, "", "A prompt of Strata has this key: rename the file."

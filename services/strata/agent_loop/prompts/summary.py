@@ -19,6 +19,6 @@ def summary_prompt(custom: str, limit: int) -> str:
 
     Args:
         custom: The agent's own instructions, used unchanged; empty for the built-in ones.
-        limit: Most characters of the summary.
+        limit: Maximum number of characters of the summary.
     """
     return custom or SUMMARY_PROMPT.replace("{limit}", str(limit))

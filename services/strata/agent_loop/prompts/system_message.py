@@ -25,9 +25,9 @@ _SEPARATOR = "\n\n"
 _OPEN, _CLOSE = "<memory_metadata>", "</memory_metadata>"
 
 TAGS_BYTES = 1_000
-"""Most UTF-8 bytes of the list of archival tags; the other tags are only counted."""
+"""Maximum UTF-8 bytes of the list of archival tags; the other tags are only counted."""
 MAX_TAG_CHARS = 128
-"""Most characters of a tag; archival memory refuses longer ones."""
+"""Maximum number of characters of a tag; archival memory refuses longer ones."""
 MOST_TAGS_COUNTED = 1_000
 """Archival memory counts the tags that are not shown up to this number."""
 

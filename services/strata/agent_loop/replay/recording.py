@@ -27,7 +27,7 @@ from strata.shared.usage import Usage
 FORMAT = "strata-run-recording"
 VERSION = 1
 MAX_RECORDING_BYTES = 64 * 1024 * 1024
-"""Most bytes of a recording."""
+"""Maximum bytes of a recording."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,8 @@ def _compare_end(recording: Recording, script: Script) -> Difference | None:
     assert outcome is not None
     if script.done < len(recording.steps) and end.stop_reason in DECIDED:
         summary = (
-            f"This build ends the run here ({outcome.stop_reason.value}); the recorded run went on."
+            f"This build ends the run here ({outcome.stop_reason.value}); the recorded run "
+            "continued."
         )
         step = recording.steps[script.done]
         shown = step.messages[0].text if step.messages else ""

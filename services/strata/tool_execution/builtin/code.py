@@ -59,7 +59,7 @@ RUN_CODE_WITH_TOOLS = builtin(
         " name or in order: `archival_memory_search(query='tea')`. It returns what the tool"
         " returns (dicts, lists and text, not awaitable) and raises ToolError, with the message,"
         " if the tool fails or may not be called. `call_tool('a-name', **arguments)` calls a tool"
-        " whose name is no Python name. The rules for your tools hold for these calls too. Tools"
+        " whose name is not a Python name. The rules for your tools hold for these calls too. Tools"
         " that need a person's approval, that end the turn, or whose result decides what may be"
         " called next, cannot be called from code; nor can this one. At most 50 calls. You are"
         " shown only what the code prints and the value of its last expression, so print what you"

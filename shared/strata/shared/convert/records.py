@@ -43,7 +43,7 @@ class RecordTable(Generic[Value, Wire]):
                 or field.is_repeated
                 or field.has_presence
             ):
-                raise TypeError(f"{value.__name__}.{name} is no plain field of {wire.__name__}")
+                raise TypeError(f"{value.__name__}.{name} is not a plain field of {wire.__name__}")
         self._value, self._wire = value, wire
         self._of_wire = attrgetter(*names)
         self._of_value = attrgetter(*self._names)

@@ -91,7 +91,7 @@ class Database:
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        pool_size: Most connections.
+        pool_size: Maximum number of connections.
         application_name: Shown by PostgreSQL for each connection.
         statement_timeout: Seconds after which the server ends a statement.
         pool_timeout: Seconds to wait for a free connection.

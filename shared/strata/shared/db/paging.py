@@ -65,8 +65,8 @@ def rows_that_fit(
 
     Args:
         rows: Rows, as dataclasses, mappings, sequences, texts or numbers.
-        limit: Most rows; None for all.
-        max_bytes: Most bytes; a larger first row still counts as fitting.
+        limit: Maximum number of rows; None for all.
+        max_bytes: Maximum bytes; a larger first row still counts as fitting.
     """
     count = size = 0
     for row in rows:

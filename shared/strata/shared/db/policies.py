@@ -71,7 +71,7 @@ def worker_policy_sql(table: str, service: str, *, using: str = "true") -> str:
 def grant_sql(privileges: str, table: str, role: str) -> str:
     """Returns `GRANT privileges ON table TO role`, such as `SELECT, UPDATE`."""
     if not re.fullmatch(r"[A-Z]+(, [A-Z]+)*", privileges):
-        raise ValueError(f"{privileges!r} is no list of privileges")
+        raise ValueError(f"{privileges!r} is not a list of privileges")
     return f"GRANT {privileges} ON {_checked(table)} TO {_checked(role)};"
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from strata.protocol.errors import AlreadyExistsError, FieldViolation, Reason, invalid_fields
 
 MAX_REQUEST_ID = 256
-"""Most characters of a request id."""
+"""Maximum number of characters of a request id."""
 
 # No spaces: ids with a space are reserved for requests that a service makes to itself.
 _REQUEST_ID = re.compile(rf"[!-~]{{0,{MAX_REQUEST_ID}}}")

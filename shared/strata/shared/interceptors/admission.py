@@ -21,7 +21,7 @@ class Slots:
     """Limits how many of one kind are in progress, of all projects and of each.
 
     Args:
-        limit: Most at once.
+        limit: Maximum number of concurrent ones.
         kind: What is counted, as a plural noun for messages.
         retry_after_s: Mean of the retry hint, with a jitter of 50%, so that refused callers do not
             return at the same time.

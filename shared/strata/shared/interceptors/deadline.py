@@ -20,7 +20,7 @@ class Deadline:
     Args:
         unary_s: Seconds imposed on unary calls.
         stream_s: Seconds imposed on streams.
-        floor_s: Least seconds that a call must have left to be started.
+        floor_s: Minimum seconds that a call must have left to be started.
     """
 
     def __init__(self, *, unary_s: float, stream_s: float, floor_s: float) -> None:

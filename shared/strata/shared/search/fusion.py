@@ -33,7 +33,7 @@ from strata.shared.search.surroundings import (
 )
 
 FLOOR = 0.2
-"""Least score of a document that is related to a query; decision 0023 has the measurements."""
+"""Minimum score of a document that is related to a query; decision 0023 has the measurements."""
 SHORT_QUERY_SHARE = 0.6
 """Part of the floor that applies to short queries.
 
@@ -84,9 +84,9 @@ class FusionConfig:
         dense_low: Cosine that counts as unrelated: 0 for the default model; with models of the E5
             family all cosines are above 0.7.
         dense_high: Cosine that counts as equal.
-        floor: Least relevance for a query that is not short; documents below it count as unrelated.
-            Three quarters are enough for a document whose direct neighbour reaches it, and half if
-            the best document has one and a half times the floor.
+        floor: Minimum relevance for a query that is not short; documents below it count as
+            unrelated. Three quarters are enough for a document whose direct neighbour reaches it,
+            and half if the best document has one and a half times the floor.
         surroundings: Weights of what stands around a document.
         newest: Bonus of the newest good match if the query asks for the present; older ones get
             less, the oldest none.
@@ -213,7 +213,7 @@ def fuse(
     Args:
         dense: Candidates by meaning, in any order; empty if that arm was not used.
         sparse: Candidates by words, in any order; empty if that arm was not used.
-        limit: Most hits to return.
+        limit: Maximum number of hits to return.
         depth: Number of candidates that each arm was asked for.
         config: Weights and floor.
         corpus: Number of chunks over which the rarity of words was counted.
@@ -280,7 +280,7 @@ def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
 
     Args:
         groups: The uncut hits of each model; a document is in one group only.
-        limit: Most hits to return.
+        limit: Maximum number of hits to return.
     """
     hits = [hit for group in groups for hit in group]
     by_meaning = sorted(

@@ -26,7 +26,7 @@ class QueryTense(Enum):
     PAST = "past"
     """The question says that it is about the past: "used to", "originally", "my old address"."""
     NONE = "none"
-    """The question is in the past or the future tense, says both, or is no question."""
+    """The question is in the past or the future tense, says both, or is not a question."""
 
 
 def query_tense(text: str) -> QueryTense:

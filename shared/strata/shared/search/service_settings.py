@@ -26,7 +26,7 @@ class EmbeddingEndpoint(BaseModel):
         default=None, description="Address of the endpoint; unset means OpenAI's own."
     )
     api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
-    max_tokens: int = Field(default=8192, gt=0, description="Most tokens of one text.")
+    max_tokens: int = Field(default=8192, gt=0, description="Maximum number of tokens of one text.")
     send_dimensions: bool = Field(
         default=False, description="Request vectors of `dim`, for models that can shorten them."
     )
@@ -83,7 +83,7 @@ class SearchingServiceSettings(ServiceSettings):
         ge=0,
         le=2,
         description=(
-            "Least score of a search result: similarity of meaning (0 to 1) plus match of words "
+            "Minimum score of a search result: similarity of meaning (0 to 1) plus match of words "
             "(0 to 1). Queries of up to three words need three quarters of it. Raise it if "
             "searches return unrelated texts, lower it if they miss related ones; 0 returns the "
             "nearest texts, related or not."

@@ -7,7 +7,7 @@ import math
 from strata.shared.search.unspaced_scripts import UNSPACED
 
 SHORT_QUERY_WORDS = 3
-"""Most words of a short query."""
+"""Maximum number of words of a short query."""
 
 # Words of Chinese have one or two characters, most of Japanese more.
 _UNSPACED_WORD_CHARS = 1.5

@@ -14,8 +14,10 @@ from typing import NamedTuple
 SESSION_GAP_S = 3_600.0
 """Pause, in seconds, after which the next message of a conversation begins a new session."""
 REACH = 3
-"""Most positions between neighbours. Not every position is indexed: tool calls and their returns
-stand between a question and its answer."""
+"""Maximum number of positions between neighbours.
+
+Not every position is indexed: tool calls and their returns come between a question and its answer.
+"""
 
 # The share of a session comes from its best texts; each counts half of the one before.
 _SESSION_TEXTS = 3

@@ -33,7 +33,7 @@ from strata.shared.tracing.spans import Span, SpanKind
 MAX_WAITING = 8192
 """Spans that wait for the collector; further ones are dropped. Each takes about 1.5 KiB."""
 BATCH = 512
-"""Most spans of a request."""
+"""Maximum number of spans of a request."""
 INTERVAL_S = 2.0
 """How often a batch that is not full is sent."""
 TIMEOUT_S = 10.0

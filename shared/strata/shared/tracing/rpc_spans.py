@@ -11,7 +11,7 @@ from strata.protocol.final_status import known_result
 from strata.shared.context import Caller
 from strata.shared.tracing.spans import Attributes, Span
 
-# Of the others the caller is the cause, or nobody: a cancelled call is no failure of the server.
+# Of the others the caller is the cause, or nobody: a cancelled call is not a failure of the server.
 _SERVER_FAILED = frozenset(
     {
         grpc.StatusCode.UNKNOWN,

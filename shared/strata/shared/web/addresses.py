@@ -147,7 +147,7 @@ def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> li
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
-            raise ForbiddenUrlError(f"{text!r} is no network address.") from None
+            raise ForbiddenUrlError(f"{text!r} is not a network address.") from None
         if not is_public(address) and not is_allowed(address, allowed):
             # Without the address, because internal addresses are not shown to callers.
             raise ForbiddenUrlError(

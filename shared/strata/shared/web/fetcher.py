@@ -35,9 +35,9 @@ class FetchLimits:
     Attributes:
         total_s: Seconds in all: name resolution, redirects and the body.
         connect_s: Seconds to connect to one address.
-        redirects: Most redirects that are followed.
-        header_bytes: Most bytes of an answer's headers.
-        body_bytes: Most bytes of the decompressed body; the rest is cut off.
+        redirects: Maximum number of redirects that are followed.
+        header_bytes: Maximum bytes of an answer's headers.
+        body_bytes: Maximum bytes of the decompressed body; the rest is cut off.
         body_bytes_of: Other limits, by content type.
     """
 

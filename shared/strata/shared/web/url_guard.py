@@ -117,7 +117,7 @@ def parse_url(text: str) -> Target:
             raise ForbiddenUrlError(
                 f"Only http and https URLs can be fetched, not {scheme[0][:20]}"
             )
-        raise ForbiddenUrlError("That is no full URL; it begins with https:// or http://.")
+        raise ForbiddenUrlError("This is not a full URL; a URL begins with https:// or http://.")
     scheme_name = match["scheme"].lower()
     host, port, literal = _read_authority(match["authority"], PORTS[scheme_name])
     path = _read_path(match["rest"] or "")
@@ -140,7 +140,7 @@ def _read_authority(text: str, default_port: int) -> tuple[str, int, Address | N
         try:
             address = ipaddress.IPv6Address(host[1:-1])
         except ValueError:
-            raise ForbiddenUrlError(f"{host} is no IPv6 address.") from None
+            raise ForbiddenUrlError(f"{host} is not an IPv6 address.") from None
         return str(address), port, address
     host = _read_name(host)
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
@@ -154,7 +154,7 @@ def _read_ipv4(host: str, port: int) -> tuple[str, int, Address]:
         address = ipaddress.IPv4Address(host)
     except ValueError:
         raise ForbiddenUrlError(
-            f"{host} is no IPv4 address: four decimal numbers without leading zeros."
+            f"{host} is not an IPv4 address: four decimal numbers without leading zeros."
         ) from None
     return str(address), port, address
 
@@ -171,9 +171,9 @@ def _read_name(host: str) -> str:
             if label.startswith("xn--"):
                 idna.ulabel(label)
     except (idna.IDNAError, UnicodeError):
-        raise ForbiddenUrlError("The host of the URL is no proper name.") from None
+        raise ForbiddenUrlError("The host of the URL is not a valid name.") from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise ForbiddenUrlError("The host of the URL is no proper name.")
+        raise ForbiddenUrlError("The host of the URL is not a valid name.")
     return name
 
 

@@ -26,7 +26,7 @@ _OUTPUT_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of the database.
+    """A snapshot of the database.
 
     Attributes:
         name: Its name for `dump`, valid while the transaction that exported it is open.
@@ -41,7 +41,7 @@ class Snapshot:
 
 @asynccontextmanager
 async def snapshot(url: str) -> AsyncIterator[Snapshot]:
-    """Holds one moment of a database, so that a dump and the counts agree.
+    """Exports a snapshot of a database, so that a dump and the counts agree.
 
     Args:
         url: URL of a superuser.

@@ -1,7 +1,7 @@
-"""What a backup is made of: its files with their hashes, and what the database held.
+"""The manifest of a backup: its files with their hashes, and the contents of the database.
 
-A backup is a folder. Its manifest is written last, and the folder gets its name after that, so a
-backup that was cut off has no manifest, and the name of one that is not complete.
+A backup is a folder. Its manifest is written last, and the folder gets its name after that. So an
+interrupted backup has no manifest, and a name that marks it as incomplete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 DUMP = "database.dump"
 FOLDERS = ("secrets", "prompts")
-"""Folders of the data folder that a backup has, with the files that stand in them."""
+"""Folders of the data folder that a backup contains, with the files in them."""
 PARTIAL = ".partial"
 """The end of the name of a backup, or of a data folder, that is not complete."""
 _CHUNK_BYTES = 1 << 20
@@ -85,16 +85,16 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest of a backup.
 
     Raises:
-        FailedPreconditionError: The folder is no backup, or one of a newer release.
+        FailedPreconditionError: The folder is not a backup, or one of a newer release.
         DataLossError: The backup is not complete, or its manifest was changed.
     """
     try:
         content: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError:
         if (folder / DUMP).exists():
-            raise DataLossError(f"{folder} is not complete: its backup was cut off.") from None
+            raise DataLossError(f"{folder} is not complete: the backup was interrupted.") from None
         raise FailedPreconditionError(
-            f"{folder} is no backup of Strata: it has no {MANIFEST}.",
+            f"{folder} is not a backup of Strata: it has no {MANIFEST}.",
             reason=Reason.IN_USE,
             metadata={"folder": str(folder)},
         ) from None
@@ -138,7 +138,7 @@ def verify_files(folder: Path) -> Manifest:
 
 
 def _is_of_backup(path: str) -> bool:
-    """Returns whether a path is one that a backup has, and so leads out of no folder."""
+    """Returns whether a backup can contain a path; such paths never lead out of its folder."""
     folder, _, name = path.partition("/")
     return path == DUMP or (folder in FOLDERS and "/" not in name and name not in {"", ".", ".."})
 

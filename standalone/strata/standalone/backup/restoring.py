@@ -22,8 +22,8 @@ from strata.standalone.postgres import EmbeddedPostgres
 async def restore_backup(source: Path, target: Path) -> Manifest:
     """Makes a data folder from a backup, after checking it.
 
-    The folder is built under another name and gets its own at the end, so one that was cut off is
-    never taken for a complete one. The vector index is built by the first `strata up` on it.
+    The folder is built under another name and gets its own at the end, so an interrupted restore
+    never looks complete. The vector index is built by the first `strata up` on it.
 
     Args:
         source: The backup.
@@ -61,11 +61,11 @@ async def _restore(source: Path, manifest: Manifest, target: Path, partial: Path
 
 
 async def check_backup(source: Path, workplace: Path | None = None) -> Manifest:
-    """Checks a backup: the hash of each file, and that its database can be loaded and is whole.
+    """Checks a backup: the hash of each file, and that its database can be loaded completely.
 
     Args:
         source: The backup.
-        workplace: Where the database is loaded for a while; by default among temporary files.
+        workplace: Where the database is loaded temporarily; by default among temporary files.
 
     Returns:
         What the backup holds.
@@ -82,7 +82,7 @@ async def check_backup(source: Path, workplace: Path | None = None) -> Manifest:
 def _temporary_folder(workplace: Path | None) -> Iterator[Path]:
     with TemporaryDirectory(prefix="strata-check-", dir=workplace) as temporary:
         path = Path(temporary)
-        # The database's user, who is another one for root, passes through.
+        # The database's user, another one if this process is root, must pass through.
         path.chmod(0o711)
         yield path
 

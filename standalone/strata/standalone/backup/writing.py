@@ -29,10 +29,11 @@ from strata.standalone.postgres import EmbeddedPostgres
 
 
 async def write_backup(folder: DataFolder, target: Path) -> Manifest:
-    """Writes a backup, and checks the hashes of what was written.
+    """Writes a backup, and checks the hashes of the written files.
 
-    The database is one moment of all services, also while turns run. Files beside it are copied as
-    they are. What can be made again is left out: the vector index, packages of tools, logs.
+    The dump is one snapshot of all services, even while turns run. Other files are copied
+    unchanged. Everything that can be rebuilt is left out: the vector index, packages of tools,
+    logs.
 
     Args:
         folder: The data folder; not open here.
@@ -98,7 +99,7 @@ async def open_database(folder: DataFolder) -> AsyncIterator[str]:
 
 
 def _make_anew(partial: Path) -> None:
-    # One of this name was cut off.
+    # An interrupted backup left a folder of this name.
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700, parents=True)
 
@@ -106,7 +107,7 @@ def _make_anew(partial: Path) -> None:
 def _check(folder: DataFolder, target: Path) -> None:
     if not (folder.postgres / "data" / "PG_VERSION").exists():
         raise FailedPreconditionError(
-            f"There is nothing to back up: {folder.path} is no data folder of Strata.",
+            f"There is nothing to back up: {folder.path} is not a data folder of Strata.",
             reason=Reason.IN_USE,
             metadata={"folder": str(folder.path)},
         )

@@ -207,7 +207,7 @@ class ModelAssembler:
         if free < needed:
             raise LocalModelError(
                 f"the local demo model needs {_mega(needed)} MB of free space in "
-                f"{self.path.parent}, and there are {_mega(free)} MB"
+                f"{self.path.parent}, but only {_mega(free)} MB are free"
             )
 
     def _fetch_missing(

@@ -65,7 +65,7 @@ class LocalChatModel:
         cache_folder: Folder of model and runtime; None for the user's cache folder.
         mode: With `off`, `ensure` raises an error.
         model_url: URL of the model file, tried before the packages.
-        context_tokens: Most tokens of prompt and reply together.
+        context_tokens: Maximum number of tokens of prompt and reply together.
     """
 
     model_id = LOCAL_DEMO_ID
@@ -163,7 +163,7 @@ class LocalChatModel:
         if available is not None and available < _NEEDED_MEMORY_BYTES:
             raise LocalModelError(
                 f"the local demo model needs {_NEEDED_MEMORY_BYTES // 1_000_000} MB of memory, "
-                f"and {available // 1_000_000} MB are available"
+                f"but only {available // 1_000_000} MB are available"
             )
 
     def _assembler(self, sources: list[PartSource]) -> ModelAssembler:

@@ -110,7 +110,7 @@ class RuntimeInstaller:
         if free < _NEEDED_BYTES:
             raise LocalModelError(
                 f"building the local demo model's runtime needs {_NEEDED_BYTES // 1_000_000} MB "
-                f"of free space in {parent}, and there are {free // 1_000_000} MB"
+                f"of free space in {parent}, but only {free // 1_000_000} MB are free"
             )
 
     def _build(

@@ -25,8 +25,8 @@ class LocalDemoSettings(EnvironmentSettings):
         local_demo: `auto` uses the demo model if there is no other model; `off` never does.
         local_demo_url: URL of the model file, tried before the packages.
         local_demo_cache: Folder of the model and its runtime; by default in the user's cache.
-        local_demo_context_tokens: Most tokens of prompt and reply together. Each 1,000 take 29 MB
-            of memory.
+        local_demo_context_tokens: Maximum number of tokens of prompt and reply together. Each 1,000
+            take 29 MB of memory.
     """
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore")

@@ -45,7 +45,7 @@ SETTINGS_OF_SERVICES: tuple[type[ServiceSettings], ...] = (
     AgentLoopSettings,
     GatewaySettings,
 )
-"""Settings of every service: those in `services` load all of the services with them."""
+"""Settings of every service, without `services`, whose import would load all of the services."""
 # Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
 _POOL_SIZE = 4
 

@@ -189,4 +189,4 @@ def _text(value: object) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is no setting")
+    raise TypeError(f"{type(value).__name__} is not a setting")

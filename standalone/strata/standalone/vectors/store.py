@@ -90,7 +90,7 @@ class CollectionStore:
         """
         name = request.collection_name
         if not _NAME.fullmatch(name):
-            raise BadRequestError(f"{name!r} is no name for a collection")
+            raise BadRequestError(f"{name!r} is not a name for a collection")
         if name in self._collections or name in self._aliases:
             raise ExistsError(f"Wrong input: Collection `{name}` already exists!")
         config = shard_config(request)
@@ -208,7 +208,7 @@ class CollectionStore:
 
     def _check_alias(self, alias: str) -> None:
         if not _NAME.fullmatch(alias):
-            raise BadRequestError(f"{alias!r} is no name for an alias")
+            raise BadRequestError(f"{alias!r} is not a name for an alias")
         if alias in self._collections:
             raise ExistsError(f"Wrong input: Collection `{alias}` already exists!")
 

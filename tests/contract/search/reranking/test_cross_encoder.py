@@ -290,7 +290,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a list of settings": (
         lambda folder: (folder / "config.json").write_text("[]"),
-        "config.json is no object",
+        "config.json is not an object",
     ),
     "too few tokens": (
         lambda folder: write_config(folder, max_position_embeddings=4),

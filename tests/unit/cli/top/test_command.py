@@ -44,7 +44,7 @@ async def url() -> AsyncIterator[str]:
     telemetry.gauge(RUNS_ACTIVE, kind="foreground").set(3)
     telemetry.gauge(RUNS_QUEUED).set(12)
     telemetry.counter(RPC_REQUESTS, method=RPC, code="OK").inc(5)
-    # Health checks are no row of the services.
+    # Health checks are not in the rows of the services.
     telemetry.counter(RPC_REQUESTS, method=HEALTH_CHECK, code="OK").inc(7)
     telemetry.gauge(RPC_IN_FLIGHT, method=HEALTH_CHECK).set(1)
     telemetry.histogram(RPC_SECONDS, method=HEALTH_CHECK).observe(0.5)

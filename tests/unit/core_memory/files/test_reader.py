@@ -124,7 +124,7 @@ async def test_unreadable_files_have_errors_with_reasons(
 
 
 async def test_word_document_that_unpacks_to_too_much_is_refused() -> None:
-    # It takes seconds to make, so that it is no parameter: those are made by every test process.
+    # It takes seconds to make, so that it is not a parameter: those are made by every test process.
     message = await refusal_of(samples.docx_bomb(), Format.DOCX)
     assert "unpacks to more than 200 MB" in message
     assert children() == []

@@ -84,7 +84,7 @@ def test_damage_is_named(backup: Path, damage: Callable[[Path], object], problem
 
 
 def test_another_folder_is_no_backup(tmp_path: Path) -> None:
-    with pytest.raises(FailedPreconditionError, match="is no backup of Strata"):
+    with pytest.raises(FailedPreconditionError, match="is not a backup of Strata"):
         read_manifest(tmp_path)
 
 

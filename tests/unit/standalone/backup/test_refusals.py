@@ -43,7 +43,7 @@ def make_backup(folder: Path, **revisions: str) -> Path:
 
 
 async def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
-    with pytest.raises(FailedPreconditionError, match="is no data folder"):
+    with pytest.raises(FailedPreconditionError, match="is not a data folder"):
         await write_backup(DataFolder(tmp_path / "nothing"), tmp_path / "backup")
     assert names(tmp_path) == []
 

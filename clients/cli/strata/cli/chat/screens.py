@@ -104,7 +104,7 @@ class TerminalScreen:
     def notice(self, text: Text) -> None:
         """Shows a line that counts as streamed."""
         self._end_line()
-        self._reply.clear()  # the reply stands in two parts
+        self._reply.clear()  # the reply is shown in two parts
         self._write(text.plain + "\n", str(text.style))
 
     def mark(self) -> None:

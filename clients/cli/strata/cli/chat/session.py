@@ -37,7 +37,7 @@ class ChatOptions:
     Attributes:
         agent_id: The agent; empty for a group.
         conversation_id: The conversation; empty for the agent's default one.
-        max_steps: Most model calls of a turn; 0 for the server's default.
+        max_steps: Maximum number of model calls of a turn; 0 for the server's default.
         reasoning: Show the model's reasoning.
         usage: Show tokens and time.
         back_off: Waits between attempts to reconnect.
@@ -307,5 +307,5 @@ class _NoScreen:
 
 def _left(run_id: str) -> str:
     if not run_id:
-        return "Left. Whether the message was accepted is not known."
-    return f"Left. The run may go on; see: strata runs show {run_id}"
+        return "Left. It is not known whether the message was accepted."
+    return f"Left. The run may continue; see: strata runs show {run_id}"

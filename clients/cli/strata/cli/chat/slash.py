@@ -36,7 +36,7 @@ _HELP = (
     ("/new [TITLE]", "begin a new conversation; the memory stays"),
     ("/quit, /exit", "leave, as Ctrl-D does"),
     ("/help", "this list; to send a message with a slash, put a blank before it"),
-    ("... \\", "a line that ends in a backslash goes on in the next one"),
+    ("... \\", "a line that ends in a backslash continues on the next line"),
 )
 
 

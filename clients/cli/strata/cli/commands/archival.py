@@ -71,7 +71,7 @@ def search_passages(
         bool, typer.Option("--all-tags", help="Only passages with all the tags, not any.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most passages.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Maximum number of passages.")
     ] = 10,
     explain: Annotated[
         bool,

@@ -26,10 +26,10 @@ def backup(
     ],
     data: DataOption = None,
 ) -> None:
-    """Write a backup of a data folder into a new folder, also while Strata runs.
+    """Write a backup of a data folder into a new folder, even while Strata runs.
 
-    It holds the database and all secrets, the keys of the encryption included: keep it as safe
-    as the data folder. The vector index is left out; it is rebuilt after a restore.
+    It contains the database and all secrets, including the encryption keys: protect it like the
+    data folder. The vector index is left out; it is rebuilt after a restore.
     """
     import asyncio  # noqa: PLC0415 - start-up
 
@@ -39,7 +39,7 @@ def backup(
     folder = DataFolder(data or ClientSettings.from_environment().data)
     manifest = asyncio.run(write_backup(folder, target.absolute()))
     typer.echo(f"{_described(manifest)} of {folder.path} are in {target.absolute()}.")
-    typer.echo("It holds the keys of this Strata. Check it with strata restore --check.")
+    typer.echo("It contains the keys of this Strata. Check it with strata restore --check.")
 
 
 @app.command()
@@ -70,7 +70,7 @@ def restore(
         raise UsageError("--check restores into no data folder, so it cannot be used with --data.")
     if check:
         manifest = asyncio.run(check_backup(source.absolute()))
-        typer.echo(f"The backup of {manifest.create_time} is whole: {_described(manifest)}.")
+        typer.echo(f"The backup of {manifest.create_time} is complete: {_described(manifest)}.")
         return
     folder = DataFolder(data or ClientSettings.from_environment().data)
     manifest = asyncio.run(restore_backup(source.absolute(), folder.path))

@@ -58,7 +58,10 @@ def chat(
         ),
     ] = "",
     max_steps: Annotated[
-        int, typer.Option("--max-steps", min=0, max=200, help="Most model calls of a turn.")
+        int,
+        typer.Option(
+            "--max-steps", min=0, max=200, help="Maximum number of model calls of a turn."
+        ),
     ] = 0,
     reasoning: Annotated[
         bool, typer.Option("--reasoning/--no-reasoning", help="Show the model's reasoning.")

@@ -203,7 +203,7 @@ def search_files(
     agent: AgentArgument,
     query: QueryArgument,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most passages.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Maximum number of passages.")
     ] = 5,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how many unrelated pieces were excluded.")

@@ -74,7 +74,9 @@ ManagerOption = Annotated[
 ]
 MaxTurnsOption = Annotated[
     int | None,
-    typer.Option("--max-turns", min=0, max=100, help="Most turns of one run; 0: one per member."),
+    typer.Option(
+        "--max-turns", min=0, max=100, help="Maximum number of turns of one run; 0: one per member."
+    ),
 ]
 TokenOption = Annotated[
     str | None, typer.Option("--termination-token", help="Text that ends a dynamic run.")
@@ -240,7 +242,10 @@ def chat_with_group(
         str | None, typer.Option("--message", "-m", help="Send this, print the replies, and end.")
     ] = None,
     max_steps: Annotated[
-        int, typer.Option("--max-steps", min=0, max=200, help="Most model calls of each turn.")
+        int,
+        typer.Option(
+            "--max-steps", min=0, max=200, help="Maximum number of model calls of each turn."
+        ),
     ] = 0,
     as_json: Annotated[
         bool,

@@ -108,7 +108,7 @@ def revoke_key(
         note(f"Paused schedules that act with this key: {done.schedule_count}.")
     elif done.schedule_count:
         note(
-            f"Schedules that act with this key and go on: {done.schedule_count}. Revoke the key"
+            f"Schedules that act with this key and continue: {done.schedule_count}. Revoke the key"
             " again with --pause-schedules to pause them."
         )
     if done.delayed_run_count and pause_schedules:

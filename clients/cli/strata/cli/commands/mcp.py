@@ -83,7 +83,9 @@ def add(
     timeout: Annotated[
         int, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
     ] = 30,
-    calls: Annotated[int, typer.Option("--calls", min=1, help="Most concurrent calls.")] = 4,
+    calls: Annotated[
+        int, typer.Option("--calls", min=1, help="Maximum number of concurrent calls.")
+    ] = 4,
     as_json: JsonOption = False,
 ) -> None:
     """Add a server: a local program, or a URL."""
@@ -199,7 +201,7 @@ def update(
         int | None, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
     ] = None,
     calls: Annotated[
-        int | None, typer.Option("--calls", min=1, help="Most concurrent calls.")
+        int | None, typer.Option("--calls", min=1, help="Maximum number of concurrent calls.")
     ] = None,
     enabled: Annotated[
         bool | None,

@@ -24,7 +24,7 @@ from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(
-    help="Show, edit, explain and undo what an agent always sees: its memory blocks.",
+    help="Show, edit, explain and undo changes of the memory blocks, which an agent always sees.",
     no_args_is_help=True,
     add_completion=False,
 )

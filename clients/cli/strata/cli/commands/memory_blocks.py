@@ -87,7 +87,9 @@ def create(
         str | None,
         typer.Option("--description", help="How it should guide the agent; shown to the model."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Most characters; 0 for 20000.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Maximum number of characters; 0 for 20000.")
+    ] = 0,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Agents may not change it.")
     ] = False,

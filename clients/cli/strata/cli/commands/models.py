@@ -22,7 +22,7 @@ app.add_typer(key, name="key")
 # Two requests to a model that may have to be loaded first.
 _PROBE_S = 120.0
 _MAX_FILE_CHARS = 100_000
-"""Most characters of a key file to read; the server's own limit is lower."""
+"""Maximum number of characters of a key file to read; the server's own limit is lower."""
 
 ProviderArgument = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")

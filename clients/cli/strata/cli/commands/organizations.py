@@ -21,7 +21,7 @@ from strata.cli.options import Connection, JsonOption, LimitOption, Organization
 from strata.cli.output import note, print_json, print_listing, when
 
 app = typer.Typer(
-    help="List and create organizations, and keep their keys.",
+    help="List and create organizations, and manage their keys.",
     no_args_is_help=True,
     add_completion=False,
 )

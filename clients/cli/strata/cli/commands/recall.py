@@ -56,7 +56,7 @@ def search_messages(
         str, typer.Option("--conversation", help="Only this conversation.")
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Most messages.")
+        int, typer.Option("--limit", "-n", min=1, max=_MAX_HITS, help="Maximum number of messages.")
     ] = 10,
     neighbours: Annotated[
         int,

@@ -101,7 +101,8 @@ def expand_summary(
         int, typer.Option("--from", min=0, help="Start with the message with this number.")
     ] = 0,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=_MAX_MESSAGES, help="Most messages.")
+        int,
+        typer.Option("--limit", "-n", min=1, max=_MAX_MESSAGES, help="Maximum number of messages."),
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:

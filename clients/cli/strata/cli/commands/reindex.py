@@ -1,4 +1,4 @@
-"""``strata reindex``: rebuilds vector indexes while searches go on."""
+"""``strata reindex``: rebuilds vector indexes while searches continue."""
 
 from __future__ import annotations
 

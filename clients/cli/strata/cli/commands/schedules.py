@@ -59,7 +59,7 @@ def create_schedule(
     ] = "",
     conversation: ConversationOption = "",
     max_steps: Annotated[
-        int, typer.Option("--max-steps", min=0, help="Most model calls of a run.")
+        int, typer.Option("--max-steps", min=0, help="Maximum number of model calls of a run.")
     ] = 0,
     enqueue: Annotated[
         bool,
@@ -166,7 +166,8 @@ def update_schedule(
         str, typer.Option("--at", metavar="TIME", help="Run once, at this time, instead.")
     ] = "",
     max_steps: Annotated[
-        int | None, typer.Option("--max-steps", min=0, help="Most model calls of a run.")
+        int | None,
+        typer.Option("--max-steps", min=0, help="Maximum number of model calls of a run."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

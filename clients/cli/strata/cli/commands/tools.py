@@ -86,7 +86,7 @@ def add(
         ),
     ] = False,
     return_limit: Annotated[
-        int, typer.Option("--return-limit", min=1, help="Most characters of a return.")
+        int, typer.Option("--return-limit", min=1, help="Maximum number of characters of a return.")
     ] = 50_000,
     as_json: JsonOption = False,
 ) -> None:

@@ -166,7 +166,7 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
     if gateway.tls is None and not _is_loopback(gateway.host):
         console.print(
             "[yellow]Warning:[/] other machines can reach this address, and API keys and messages"
-            " cross the network in the clear. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
+            " cross the network unencrypted. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
             " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy that speaks TLS in front."
         )
     console.print(

@@ -47,7 +47,7 @@ class Document:
         label: Title of the block.
         value: Its text.
         description: How it should influence the agent.
-        limit: Most characters.
+        limit: Maximum number of characters.
         read_only: True if agents may not change it.
         revision: The revision that the text was written against; 0 if unknown.
         block_id: The block; empty if the file was not pulled from one.

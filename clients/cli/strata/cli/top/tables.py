@@ -12,7 +12,7 @@ from strata.shared import metric_names as names
 NOTHING = "-"
 _SHARE = 0.95
 _WORDS_OF_PATH = 3
-# Probes call it all the time, of a server that does nothing else too.
+# Probes call health checks all the time, even on an idle server.
 _HEALTH_CHECKS = "/grpc.health.v1.Health/"
 
 

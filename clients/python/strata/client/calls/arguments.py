@@ -70,7 +70,7 @@ def blocks_of(blocks: Blocks) -> list[NewBlock]:
 
 
 def messages_of(messages: Messages) -> list[MessageInput]:
-    """Returns messages; no text is no message."""
+    """Returns messages; no text is not a message."""
     if isinstance(messages, str):
         return [user_message(messages)] if messages else []
     return list(messages)

@@ -107,7 +107,7 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
     Args:
         approval: The request.
         principal: The principal of the run that asked.
-        max_steps: Most model calls of that run; 0 for the default.
+        max_steps: Maximum number of model calls of that run; 0 for the default.
     """
     asked = request_of(approval)
     hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}

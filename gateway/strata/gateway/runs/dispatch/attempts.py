@@ -24,13 +24,14 @@ class DispatchTerms:
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
         settle_s: Time for agent_loop to end a turn that was cancelled or has passed its deadline.
-        max_memory_runs: Most concurrent runs of memory agents in this gateway, in addition to
-            max_runs.
-        max_memory_runs_of_project: Most of them per project.
+        max_memory_runs: Maximum number of concurrent runs of memory agents in this gateway, in
+            addition to max_runs.
+        max_memory_runs_of_project: Maximum number of them per project.
         memory_budget: Tokens that they may use.
-        max_runs: Most concurrent runs in this gateway. A project gets at most its share; runs
-            without a slot wait in the queue, from which the projects are served in turn. For a
-            moment there can be a few more, if a run is accepted while others are being claimed.
+        max_runs: Maximum number of concurrent runs in this gateway. A project gets at most its
+            share; runs without a slot wait in the queue, from which the projects are served in
+            turn. For a moment there can be a few more, if a run is accepted while others are being
+            claimed.
     """
 
     heartbeat_s: float = HEARTBEAT_S

@@ -14,8 +14,8 @@ class RunSlots:
     There is no queue here: runs without a slot wait in the database, where all gateways see them.
 
     Args:
-        slots: Most concurrent runs.
-        most: Most concurrent runs of one project; None for its share of the slots.
+        slots: Maximum number of concurrent runs.
+        most: Maximum number of concurrent runs of one project; None for its share of the slots.
     """
 
     def __init__(self, slots: int, most: int | None = None) -> None:
@@ -36,7 +36,7 @@ class RunSlots:
 
     @property
     def most(self) -> int:
-        """Most slots of one project."""
+        """Maximum number of slots of one project."""
         return self._most
 
     @property

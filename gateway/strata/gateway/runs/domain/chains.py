@@ -92,7 +92,7 @@ def check_chain(chain: Chain, *, limit: int) -> None:
 
     Args:
         chain: Its run, then the parents.
-        limit: Most runs in a chain.
+        limit: Maximum number of runs in a chain.
 
     Raises:
         FailedPreconditionError: Its run is over (``RUN_FINISHED``), or the chain is too long

@@ -24,7 +24,7 @@ from strata.protocol.errors import Reason
 from strata.shared.ids import default_conversation_id, new_id
 
 MAX_RANGE = 500
-"""Most messages that one run reads; the next run reads the rest."""
+"""Maximum number of messages that one run reads; the next run reads the rest."""
 
 DOCUMENT_KEY = "document "
 """Prefix of the key of a file's mark, before the hash of its content. Conversation ids have no
@@ -291,7 +291,7 @@ def next_run(mark: MemoryMark) -> tuple[MemoryMark, MemoryRun]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Most tokens per hour for runs of memory agents; 0 for no limit.
+    """Maximum number of tokens per hour for runs of memory agents; 0 for no limit.
 
     Attributes:
         server: Limit of all projects together.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strata.protocol.errors import Reason, ResourceExhaustedError
 
 MAX_RUNS_OF_GROUP_RUN = 128
-"""Most open runs within one run of a group.
+"""Maximum number of open runs within one run of a group.
 
 They do not count as open runs of the project, in which the run of the group counts. A group has at
 most 32 members; each can be asked, and can get the messages that were sent while it was busy.
@@ -20,9 +20,9 @@ class RunQuotas:
     """Limits per project.
 
     Attributes:
-        open_runs: Most runs that are active or may start.
-        delayed_runs: Most runs with a start time in the future. From that time on they count as
-            open runs.
+        open_runs: Maximum number of runs that are active or may start.
+        delayed_runs: Maximum number of runs with a start time in the future. From that time on they
+            count as open runs.
     """
 
     open_runs: int = 500

@@ -104,7 +104,7 @@ class NewRun:
         kind: What started it.
         payload: The serialised request to agent_loop (see `convert`).
         payload_hash: Shows whether a repeated request_id carries the same request.
-        max_steps: Most model calls; 0 for the default.
+        max_steps: Maximum number of model calls; 0 for the default.
         request_id: The client's idempotency key; None for none.
         on_busy: What to do when the conversation has an active run.
         on_approval: What to do when the conversation waits for an approval.
@@ -511,9 +511,10 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
         The projects are served in turn: each call begins after the last project of the call before.
 
         Args:
-            limit: Most runs.
+            limit: Maximum number of runs.
             held: Number of active runs in this gateway by project.
-            most: Most active runs of one project, including those; None for any number.
+            most: Maximum number of active runs of one project, including those; None for any
+              number.
 
         Returns:
             Pairs of project and run id.

@@ -9,7 +9,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 
 MAX_CALLS = 32
-"""Most calls in one stored event; further calls are added to the last one."""
+"""Maximum number of calls in one stored event; further calls are added to the last one."""
 
 
 class ModelCalls:

@@ -16,7 +16,7 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.channels import ChannelFactory
 
 _MAX_PEERS = 64
-# Most seconds until a peer accepts a stream.
+# Maximum seconds until a peer accepts a stream.
 _ACCEPT_S = 1.0
 
 

@@ -62,7 +62,7 @@ class RunFollower:
         hub: The runs of this gateway.
         watch: Reports changes of other runs.
         peers: The other gateways.
-        poll_s: Most seconds between two reads of a run without a report of the watch.
+        poll_s: Maximum seconds between two reads of a run without a report of the watch.
     """
 
     def __init__(

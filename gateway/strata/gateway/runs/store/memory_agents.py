@@ -23,7 +23,7 @@ from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.statements import ANY_MEMORY_RUN_TO_CLAIM, CLAIM_MEMORY_RUNS
 from strata.shared.db import Database
 
-# Most projects with queued runs that one claim considers.
+# Maximum number of projects with queued runs that one claim considers.
 _PROJECTS = 64
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,

@@ -37,7 +37,7 @@ class ModelConfig:
     Attributes:
         handle: "endpoint/model"; empty for the server's current default.
         context_window: Size of the window in tokens.
-        max_output_tokens: Most tokens of a reply.
+        max_output_tokens: Maximum number of tokens of a reply.
         temperature: Sampling temperature.
         parallel_tool_calls: Whether one reply may ask for several calls.
         reasoning_effort: none, minimal, low, medium, high or xhigh.
@@ -89,7 +89,7 @@ class CompactionSettings:
         prompt: System prompt of the summarizer; empty for the built-in one.
         mode: Wire name of a `CompactionMode`; empty for ``sliding_window``.
         sliding_window_percentage: Share of the space for messages that is freed; 0 for the default.
-        clip_chars: Most characters of a summary; 0 for the default.
+        clip_chars: Maximum number of characters of a summary; 0 for the default.
         model_settings: Model settings of the summarizer, without a handle; None for the defaults
             of the endpoint, or for the agent's settings if it is the agent's model.
         prompt_acknowledgement: Adds a reply in which the summarizer agrees to answer with the
@@ -125,7 +125,7 @@ class CompactionSettings:
 
     @property
     def limit_chars(self) -> int:
-        """Most characters of a summary."""
+        """Maximum number of characters of a summary."""
         return self.clip_chars or DEFAULT_CLIP_CHARS
 
 

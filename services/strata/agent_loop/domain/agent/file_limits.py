@@ -20,8 +20,8 @@ class FileLimits:
     view_chars: int
 
 
-# Most tokens of the context window, limits (docs/wire-format.md#open-files). A window of 30,000
-# tokens allows 5 files of 15,000 characters, for example.
+# Maximum number of tokens of the context window, limits (docs/wire-format.md#open-files). A window
+# of 30,000 tokens allows 5 files of 15,000 characters, for example.
 _BY_CONTEXT_WINDOW = (
     (8_000, FileLimits(3, 5_000)),
     (32_000, FileLimits(5, 15_000)),

@@ -69,7 +69,7 @@ class ManagerConfig:
     """How a group decides which member speaks; fields that its kind does not have are 0 or empty.
 
     Attributes:
-        max_turns: Most turns of members in one run; 0 means one for each member.
+        max_turns: Maximum number of turns of members in one run; 0 means one for each member.
         termination_token: Text that ends a run.
         sleeptime_agent_frequency: Value of the manager agent. In a command, 0 in this and the next
             two fields accepts the manager agent's value.

@@ -78,8 +78,8 @@ def _violations(
     elif agent_ids and list(agent_ids) != [agent.memory_agent_id]:
         yield FieldViolation(
             field,
-            f"must hold {agent.memory_agent_id} alone, the memory agent of the manager agent, or"
-            " nothing",
+            f"must contain only {agent.memory_agent_id}, the memory agent of the manager agent, "
+            "or nothing",
         )
     for name in SETTINGS_OF_THE_AGENT:
         wanted, actual = getattr(manager, name), getattr(agent, name)

@@ -101,7 +101,7 @@ class AgentStore(Protocol):
         Args:
             tags: The tags.
             name_contains: The text.
-            limit: Most agents.
+            limit: Maximum number of agents.
             after: The id after which the list begins; empty for the first agents.
             agent_ids: Only agents with these ids; empty for all.
         """

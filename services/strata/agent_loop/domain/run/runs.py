@@ -90,7 +90,7 @@ class RunRequest:
         approval: An approval response, in place of inputs.
         transcript: The range that a memory agent reads, in place of inputs.
         document: The lines that a document ingestion agent reads, in place of inputs.
-        max_steps: Most model calls.
+        max_steps: Maximum number of model calls.
         stream_tokens: Emit the pieces of the reply while it is streamed.
         remaining_s: Seconds from the arrival of the request to the deadline of the run; None for
             no deadline.

@@ -95,8 +95,8 @@ def _credentials(key: str) -> Any:
         # The parser's error could show a part of the key.
         raise ModelError(
             ModelErrorKind.AUTHENTICATION,
-            "The key for Vertex AI is no access token and no JSON of a service account with its"
-            " private key.",
+            "The key for Vertex AI is neither an access token nor the JSON of a service account "
+            "with its private key.",
         ) from error
 
 

@@ -57,7 +57,7 @@ def read_address(base_url: str) -> AzureAddress:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"{base_url!r} is no address of Azure OpenAI; expected a base_url such as"
+            f"{base_url!r} is not an address of Azure OpenAI; expected a base_url such as"
             " https://RESOURCE.openai.azure.com?api-version=2024-10-21"
         )
     # A proxy may add a path before Azure's.

@@ -41,7 +41,7 @@ def read_address(base_url: str) -> BedrockAddress:
     region = match[1] if match else parse_qs(parts.query).get("region", [""])[0]
     if parts.scheme not in ("http", "https") or not host or not _REGION.fullmatch(region):
         raise ValueError(
-            f"{base_url!r} is no address of Amazon Bedrock with a region; set AWS_REGION, or a"
+            f"{base_url!r} is not an address of Amazon Bedrock with a region; set AWS_REGION, or a"
             " base_url such as https://bedrock-runtime.eu-central-1.amazonaws.com"
         )
     return BedrockAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", region)

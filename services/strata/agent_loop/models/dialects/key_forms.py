@@ -9,7 +9,7 @@ from strata.shared.json_text import JsonTextError, parse_json
 
 MAX_KEY_CHARS = 4096
 MAX_JSON_KEY_CHARS = 16_384
-"""Most characters of a JSON key, including white space. Google's have about 2,400."""
+"""Maximum number of characters of a JSON key, including white space. Google's have about 2,400."""
 
 _PLAIN = re.compile(rf"[!-~]{{1,{MAX_KEY_CHARS}}}")
 _PEM = re.compile(

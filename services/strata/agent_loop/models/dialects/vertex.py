@@ -49,9 +49,9 @@ def read_address(base_url: str) -> VertexAddress:
     match = _ADDRESS.fullmatch(base_url)
     if match is None:
         raise ValueError(
-            f"{base_url!r} is no address of Vertex AI; set ANTHROPIC_VERTEX_PROJECT_ID and"
-            " CLOUD_ML_REGION, or a base_url such as"
-            " https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
+            f"{base_url!r} is not an address of Vertex AI; set ANTHROPIC_VERTEX_PROJECT_ID and "
+            "CLOUD_ML_REGION, or a base_url such as "
+            "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
         )
     return VertexAddress(match["root"], match["project"], match["region"])
 

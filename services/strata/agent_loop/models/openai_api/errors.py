@@ -16,7 +16,8 @@ from strata.agent_loop.domain.model.errors import (
 )
 from strata.shared.one_line import one_line
 
-# Most characters of an error response without a message field, which may be a whole page.
+# Maximum number of characters of an error response without a message field, which may be a whole
+# page.
 _LONGEST_BODY = 500
 
 

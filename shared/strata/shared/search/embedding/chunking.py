@@ -67,8 +67,8 @@ async def embed_chunked(
     Args:
         embedder: The model.
         texts: Any number.
-        chunk_tokens: Most tokens of a chunk; None, or more than the model reads, means the
-            model's own limit.
+        chunk_tokens: Maximum number of tokens of a chunk; None, or more than the model reads, means
+            the model's own limit.
     """
     most = min(chunk_tokens or embedder.max_tokens, embedder.max_tokens)
     overlap = min(_DEFAULT_OVERLAP, most // 4)

@@ -20,8 +20,8 @@ _Slots = npt.NDArray[np.int32]
 _CODE_POINT_BITS = 21
 # Slots for each node: with fewer, places for nodes with many children are rare.
 _SLOTS_PER_NODE = 2
-# Least children of the nodes of each pass: those with the most children are placed first, while
-# there is much space.
+# Minimum number of children of the nodes of each pass: those with the most children are placed
+# first, while there is much space.
 _PASSES = (256, 64, 32, 16, 8, 4, 2, 1)
 
 

@@ -98,7 +98,7 @@ class EmbeddingModels:
         info = self._infos.get(model_id or self.default.id)
         if info is None:
             there = ", ".join(self.ids)
-            problem = f"is no embedding model of this server: {there}"
+            problem = f"is not an embedding model of this server: {there}"
             raise InvalidArgumentError(
                 f"There is no embedding model {model_id!r} here; there are {there}.",
                 violations=[FieldViolation("embedding_model", problem)],

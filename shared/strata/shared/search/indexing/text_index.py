@@ -61,7 +61,7 @@ class TextIndex:
         models: The embedding models, or a single model.
         sparse: Makes the sparse vectors.
         collection: The collection.
-        chunk_tokens: Most tokens of a chunk; None for as many as the model reads.
+        chunk_tokens: Maximum number of tokens of a chunk; None for as many as the model reads.
         routes: The generations to search and to write; None for that of the default model.
     """
 
@@ -221,7 +221,7 @@ class TextIndex:
             project_id: The tenant.
             query: The query.
             where: Conditions, applied before the limit.
-            limit: Most texts to return.
+            limit: Maximum number of texts to return.
             prefer: Texts to rank higher.
             newest_share: Part of the bonus for new texts; see `fuse`.
             words: False to search by meaning alone.

@@ -79,7 +79,7 @@ class LanguageRules:
         negated: Words of negation.
         properties: Properties of which a thing has one, as words of a subject.
         roles: Roles that one person at a time has, as words of a subject.
-        no_value: The beginning of what is no value of a property ("too short").
+        no_value: The beginning of what is not a value of a property ("too short").
         value_end: The first word behind a value.
         trailing: What may stand behind the name of what has ended, such as a time.
         vague: Verbs that say too little about what has ended: "I can't go any more."

@@ -62,7 +62,7 @@ class CrossEncoder:
         Args:
             folder: See `read_folder`.
             sha256: See `read_folder`.
-            text_tokens: Most tokens of a text that are read; see `fit_pair`.
+            text_tokens: Maximum number of tokens of a text that are read; see `fit_pair`.
 
         Raises:
             FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the folder has no model that can be
@@ -102,7 +102,7 @@ class CrossEncoder:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of a query and a text together, including markers."""
+        """Maximum number of tokens of a query and a text together, including markers."""
         return self._max_tokens
 
     async def score(self, query: str, texts: Sequence[str]) -> list[float]:

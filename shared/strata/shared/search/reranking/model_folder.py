@@ -34,7 +34,7 @@ class ModelFolder:
     Attributes:
         weights: The file of the model.
         vocabulary: Tokens by id.
-        max_tokens: Most tokens of a query and a text together, including markers.
+        max_tokens: Maximum number of tokens of a query and a text together, including markers.
         sha256: Digest of the weights, in hexadecimal.
     """
 
@@ -95,7 +95,7 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise refused(folder, f"{name} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise refused(folder, f"{name} is no object")
+        raise refused(folder, f"{name} is not an object")
     return value
 
 

@@ -18,8 +18,8 @@ def fit_pair(
     Args:
         question: Tokens of the query. If the text needs the space, it is cut to half the budget.
         text: Tokens of the text.
-        budget: Most tokens of both.
-        most: Most tokens of the text.
+        budget: Maximum number of tokens of both.
+        most: Maximum number of tokens of the text.
     """
     asked = question[: max(budget - min(len(text), most), budget // 2)]
     return asked, _best_part(asked, text, min(most, budget - len(asked)))

@@ -38,7 +38,7 @@ _HOLIDAYS = {
 
 _YEAR = "(?:{year}年|{years})的?"
 _DAY = "{day}[日号]"
-# "一周一次" (once a week), "每周一" (every Monday) and "下周一" (next Monday) are no past day.
+# "一周一次" (once a week), "每周一" (every Monday) and "下周一" (next Monday) are not past days.
 _NOT_ONCE = r"(?<![每下逢一二两三四五六七八九十几\d至到上这本个])(?<!上一)"
 # "马上周末", "网上周边", "之前天气" and "以前年轻" have the characters of a time by chance.
 _NOT_ON = "(?<![马晚早身路网线世天地车床桌手街海陆])"

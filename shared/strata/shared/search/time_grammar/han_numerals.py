@@ -14,7 +14,7 @@ def parse_number(text: str) -> int:
     """Returns the value of "12", "十二" or "二十".
 
     Raises:
-        ValueError: The text is no number up to 99.
+        ValueError: The text is not a number up to 99.
     """
     if text.isdigit():
         return int(text)

@@ -39,7 +39,7 @@ _HOLIDAYS = {
 
 _YEAR = "(?:{year}年|{years})の?"
 _NUMERAL = r"(?<![\d一二三四五六七八九十])"
-# "毎週金曜日" (every Friday) and "来週の金曜日" (next Friday) are no past day.
+# "毎週金曜日" (every Friday) and "来週の金曜日" (next Friday) are not past days.
 _NOT_ONCE = "(?<!毎週)(?<!毎週の)(?<!来週)(?<!来週の)(?<!次の)(?<!今度の)(?<!毎)"
 
 JAPANESE = Language(

@@ -2,7 +2,7 @@
 
 Dots mean that the day is first. Slashes and dashes are read in the order of the language where the
 text shows it, then in the order of the user's country, which the time zone names. If neither is
-known ("UTC"), both readings count. A reading that is no date is left out.
+known ("UTC"), both readings count. A reading that is not a date is left out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class CircuitBreaker:
         name: The dependency, as named in the error.
         threshold: Consecutive failures that open it.
         first_pause: Seconds that it stays open the first time.
-        longest_pause: Most seconds that it stays open.
+        longest_pause: Maximum seconds that it stays open.
         clock: Monotonic seconds.
     """
 

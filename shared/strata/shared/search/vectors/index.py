@@ -68,7 +68,7 @@ class Collection:
             document stands alone.
         is_chat: The documents are messages. Their best matches are put into the order that was
             learned on chats.
-        depth: Least number of chunks that each arm of a search retrieves. Documents with many
+        depth: Minimum number of chunks that each arm of a search retrieves. Documents with many
             chunks need more: the best ten documents can have the best hundred chunks.
     """
 
@@ -81,7 +81,7 @@ class Collection:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,62}", self.name):
-            raise ValueError(f"{self.name!r} is no collection name")
+            raise ValueError(f"{self.name!r} is not a collection name")
         if reserved := RESERVED_FIELDS & self.stored_fields:
             raise ValueError(f"fields of the index itself: {sorted(reserved)}")
 
@@ -306,7 +306,7 @@ class VectorIndex(Protocol):
             sparse: Terms to search by words with; without terms (stop words) nothing matches.
             where: Conditions on the documents.
             prefer: Documents to rank higher.
-            limit: Most documents to return.
+            limit: Maximum number of documents to return.
             generation: The generation to search; None for the serving one.
             unrelated: Cosine of unrelated texts, if that of the model is not 0.
             dense_weight: Weight of the meaning; 1 for a query whose words the model all knows.

@@ -24,7 +24,7 @@ class LlamaEngine:
 
     Args:
         model_path: The GGUF file.
-        context_tokens: Most tokens of prompt and reply together.
+        context_tokens: Maximum number of tokens of prompt and reply together.
         batch_tokens: Prompt tokens that are computed between two checks for a disconnected client.
         threads: Threads that compute.
     """
