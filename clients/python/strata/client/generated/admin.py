@@ -17,14 +17,14 @@ from strata.client.services import new_request_id
 class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the scope
-    "admin" the keys and the usage of that project; nothing of another project, not even whether it
-    exists. An organization key reaches the projects of one organization, their keys and their
-    usage, but no data: for that it makes a project key. Which kind a call takes is said at the
-    call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING). Errors of every call:
-    UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
-    INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED),
-    DEADLINE_EXCEEDED, UNAVAILABLE.
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization,
+    their keys and their usage, but to no data: for that it creates a project key. The comment of
+    each call says which kind it needs; the other kind is refused with PERMISSION_DENIED
+    (SCOPE_MISSING). Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD,
+    INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, channel: aio.Channel) -> None:
@@ -41,7 +41,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 
         Args:
             name: Name.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = admin_service_pb2.CreateOrganizationRequest(
             name=name, request_id=request_id or new_request_id()
@@ -72,7 +72,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         scopes: Iterable[str] = (),
         expire_time: Time | None = None,
     ) -> admin_service_pb2.CreateOrganizationKeyResponse:
-        """Makes an organization key; its secret is shown this once.
+        """Makes an organization key; its secret is shown only this once.
 
         It gets no scope that the caller's key does not have. Organization keys with
         "organization.admin"; for another organization than the caller's also "installation.admin".
@@ -145,7 +145,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
             name: Name.
             partition: The partition to place it on, one of those that the operator has opened for
                 new projects. Empty means the one of these with the fewest projects.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = admin_service_pb2.CreateProjectRequest(
             name=name, partition=partition, request_id=request_id or new_request_id()
@@ -177,7 +177,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         scopes: Iterable[str] = (),
         expire_time: Time | None = None,
     ) -> admin_service_pb2.CreateApiKeyResponse:
-        """Makes a project key; its secret is shown this once.
+        """Makes a project key; its secret is shown only this once.
 
         Organization keys with "organization.admin" make keys of any project of their organization
         with any scopes of a project; project keys with "admin" make keys of their own project, with
@@ -230,7 +230,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         Args:
             api_key_id: The key.
             pause_schedules: True to pause the schedules whose runs act with the scopes of the key,
-                and to cancel its delayed runs; false lets both go on.
+                and to cancel its delayed runs; with false both continue.
         """
         request = admin_service_pb2.RevokeApiKeyRequest(
             api_key_id=id_of(api_key_id), pause_schedules=pause_schedules
@@ -238,7 +238,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         return await self.RevokeApiKey(request)
 
     async def who_am_i(self) -> admin_service_pb2.WhoAmIResponse:
-        """Tells who the caller is and what the key may do.
+        """Returns the caller and what its key may do.
 
         All keys.
         """
@@ -347,12 +347,12 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def erase_subject(
         self, *, agent_id: AgentReference = "", subject_name: str = "", request_id: str = ""
     ) -> Mapping[str, int]:
-        """Erases what all tiers know of a subject, and says what was erased.
+        """Erases the data of a subject from all tiers, and returns what was erased.
 
         Args:
             agent_id: The agent to erase whole; or
             subject_name: a person, by the name used in messages.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = admin_service_pb2.EraseSubjectRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -366,14 +366,14 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 class SyncAdminCalls(OnThread[AdminCalls], admin_service_pb2_grpc.AdminServiceStub):
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the scope
-    "admin" the keys and the usage of that project; nothing of another project, not even whether it
-    exists. An organization key reaches the projects of one organization, their keys and their
-    usage, but no data: for that it makes a project key. Which kind a call takes is said at the
-    call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING). Errors of every call:
-    UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
-    INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED),
-    DEADLINE_EXCEEDED, UNAVAILABLE.
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization,
+    their keys and their usage, but to no data: for that it creates a project key. The comment of
+    each call says which kind it needs; the other kind is refused with PERMISSION_DENIED
+    (SCOPE_MISSING). Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD,
+    INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, calls: AdminCalls, thread: LoopThread) -> None:

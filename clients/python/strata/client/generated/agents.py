@@ -80,11 +80,11 @@ class AgentCalls(AgentLookup):
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND, TOOL_NOT_FOUND,
         PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its model). Rules
-        that do not go with the tools are INVALID_FIELD, and so is a model that its provider says it
-        does not have; a provider that cannot be asked refuses nothing.
+        that do not match the tools are INVALID_FIELD, and so is a model that the provider reports
+        as unknown. If the provider cannot be reached, the model is accepted.
 
         Args:
-            name: Name; empty to make one up.
+            name: Name; empty lets the server choose one.
             description: What it is for.
             type: What kind it is; unset means letta_v1_agent.
             system: Base system prompt; unset means the one of the type.
@@ -95,46 +95,46 @@ class AgentCalls(AgentLookup):
             tools: Tools beside those of the type.
             include_base_tools: False to leave out the tools of the type; unset means true.
             tool_rules: Rules; they name only tools that the agent has, or gets with a folder.
-            include_base_tool_rules: True to add a rule for each tool of Strata's own that has none
-                on how the run goes on: exit_loop for send_message, send_message_to_agent_async and
-                memory_finish_edits, continue_loop for the rest. Unset means as the type does;
-                letta_v1_agent adds none, every other type adds them.
+            include_base_tool_rules: True to add a rule on how the run continues for each built-in
+                tool that has none: exit_loop for send_message, send_message_to_agent_async and
+                memory_finish_edits, continue_loop for the rest. Unset means the default of the
+                type: letta_v1_agent adds none, every other type adds them.
             tags: Tags.
             timezone: IANA timezone; empty means UTC.
             metadata: Free key-value pairs.
-            initial_messages: Messages after the system message, text only; unset means those of the
-                type: for memgpt_v2_agent, memgpt_agent and voice_convo_agent a call of send_message
-                with its return, if the agent has the tool, and the login event; for react_agent and
-                workflow_agent the login event; none for the others.
+            initial_messages: Messages after the system message, text only; unset means the defaults
+                of the type: for memgpt_v2_agent, memgpt_agent and voice_convo_agent a call of
+                send_message with its return, if the agent has the tool, and the login event; for
+                react_agent and workflow_agent the login event; none for the others.
             enable_sleeptime: True to create a background agent for its memory, together with it;
                 see Agent. Not for a type that is a memory agent itself.
             message_buffer_autoclear: True to begin each run with an empty window, see Agent; an
                 agent of the type workflow always does.
             max_files_open: Files that may be open at once; 0 lets the context window decide, see
                 Agent. A number for which the context window has no space is refused.
-            per_file_view_window_char_limit: Characters of a file that are shown at most; 0 lets the
-                context window decide, see Agent. A number for which the context window has no space
-                is refused.
+            per_file_view_window_char_limit: Maximum number of characters of a file that are shown;
+                0 lets the context window decide, see Agent. A number for which the context window
+                has no space is refused.
             compaction: How compaction works.
             system_prompt_key: Key of a prompt that ListPrompts shows, whose text becomes the base
                 system prompt: it is copied, so that a later change of the prompt does not change
                 the agent. Not together with system; empty means the prompt of the type.
             packaging: How the messages of the user are shown to the model; unset shows the text
                 itself.
-            without_initial_messages: True to start with the system message alone. Not together with
+            without_initial_messages: True to start with only the system message. Not together with
                 initial_messages.
             sleeptime_agent_frequency: The memory agent runs after the first turn of a conversation
-                and then after every so many: 0 means 5, at most 1000. Needs enable_sleeptime; not
-                for a voice_convo_agent.
-            response_format: What its replies must be; unset means any text.
+                and then each time after this number of turns: 0 means 5, at most 1000. Needs
+                enable_sleeptime; not for a voice_convo_agent.
+            response_format: Format of its replies; unset means any text.
             max_message_buffer_length: Messages in the window above which the memory agent of a
                 voice_convo_agent archives the oldest ones, see Agent: 0 means 30, at most 1000. Not
                 for other types.
-            min_message_buffer_length: Messages that are left in the window then: 0 means 15. Must
-                be less than max_message_buffer_length.
+            min_message_buffer_length: Number of messages that stay in the window then: 0 means 15.
+                Must be less than max_message_buffer_length.
             external_id: The identifier that the agent has in the system of the client: one line of
                 at most 200 characters, without control characters.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = agent_service_pb2.CreateAgentRequest(
             name=name,
@@ -188,8 +188,8 @@ class AgentCalls(AgentLookup):
             tags: Only agents with all these tags.
             name_contains: Only agents whose name contains this text.
             page_size: Agents to return: 0 means 50, at most 500.
-            agent_ids: Only the agents with these ids, at most 500; empty means all. Ids of no agent
-                of the project are left out.
+            agent_ids: Only the agents with these ids, at most 500; empty means all. Ids without an
+                agent in the project are ignored.
             names_only: True to return only the id and the name of each agent.
         """
         request = agent_service_pb2.ListAgentsRequest(
@@ -234,8 +234,8 @@ class AgentCalls(AgentLookup):
 
         NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND), ABORTED (REVISION_MISMATCH),
         FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks would be too
-        large for its model). Rules that do not go with the tools are INVALID_FIELD, also where it
-        is the tools that change, and so is another model if its provider says it does not have it.
+        large for its model). Rules that do not match the tools are INVALID_FIELD, even if only the
+        tools change, and so is a new model that the provider reports as unknown.
 
         Args:
             agent_id: The agent.
@@ -260,14 +260,14 @@ class AgentCalls(AgentLookup):
                 the agent stay as they are.
             sleeptime_agent_frequency: After how many turns the memory agent runs; at most 1000. Not
                 for a voice_convo_agent.
-            response_format: What its replies must be from now on; text for any.
+            response_format: Format of its replies from now on; text for any text.
             max_message_buffer_length: See CreateAgentRequest; only of a voice_convo_agent. 0 means
                 the default.
             min_message_buffer_length: See CreateAgentRequest; only of a voice_convo_agent. 0 means
                 the default.
             external_id: New identifier in the system of the client, see CreateAgentRequest; empty
                 removes it.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = agent_service_pb2.UpdateAgentRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -302,9 +302,9 @@ class AgentCalls(AgentLookup):
         """Deletes an agent with its conversations, messages, own archive and own blocks, and
         cancels its open runs.
 
-        Its memory agent is deleted with it; of an agent whose memory agent is deleted,
-        enable_sleeptime becomes false. Repeating it goes on where it stopped. NOT_FOUND
-        (AGENT_NOT_FOUND).
+        Its memory agent is deleted with it. If the deleted agent is a memory agent,
+        enable_sleeptime of its agent becomes false. Repeating the call completes an interrupted
+        deletion. NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.
@@ -332,7 +332,7 @@ class AgentCalls(AgentLookup):
             title: Title.
             external_id: The identifier that the conversation has in the system of the client: one
                 line, at most 200 characters; empty for none. It cannot be changed later.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = agent_service_pb2.CreateConversationRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -394,19 +394,19 @@ class AgentCalls(AgentLookup):
         title: str = "",
         request_id: str = "",
     ) -> agent_service_pb2.Conversation:
-        """Starts another conversation with the window as it was at a message; both go on for
-        themselves and share the agent's blocks and archives.
+        """Starts another conversation with the window as it was at a message.
 
-        A call is not parted from its return: a message between the two stands for the return.
-        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND), ALREADY_EXISTS
+        Both conversations continue independently and share the agent's blocks and archives. A call
+        is not separated from its return: a message between the two counts as the return. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND), ALREADY_EXISTS
         (REQUEST_ID_REUSED).
 
         Args:
             conversation_id: The conversation to copy.
-            until_message_id: Last message to take over, of the conversation or of one that it was
-                forked from; empty means the newest.
+            until_message_id: Last message to copy, of the conversation or of one that it was forked
+                from; empty means the newest.
             title: Title of the new conversation.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = agent_service_pb2.ForkConversationRequest(
             conversation_id=id_of(conversation_id),
@@ -423,11 +423,11 @@ class AgentCalls(AgentLookup):
         *,
         conversation_id: str | agent_service_pb2.Conversation = "",
     ) -> agent_service_pb2.GetContextWindowResponse:
-        """Shows what the next model call of a conversation would send, before the message that
-        causes it: blocks, open files and counts as they are now, and the schemas of the tools.
+        """Returns what the next model call of a conversation would send, without the message that
+        causes it: current blocks, open files and counts, and the schemas of the tools.
 
-        Files are not closed and messages not summarised to make it fit; a turn does that. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        It closes no files and summarises no messages to make the request fit; only a turn does
+        that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
 
         Args:
             agent_id: The agent.
@@ -449,16 +449,16 @@ class AgentCalls(AgentLookup):
         | agent_service_pb2.CompactionTrigger.ValueType
         | None = None,
     ) -> agent_service_pb2.PreviewCompactionResponse:
-        """Shows which messages a compaction would take out of the window now and which stay, by the
-        rule of the compaction itself.
+        """Returns which messages a compaction would remove from the window now, and which would
+        stay, by the rules of compaction.
 
-        Nothing is changed and no model is asked. NOT_FOUND (AGENT_NOT_FOUND,
+        Nothing is changed and no model is called. NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND).
 
         Args:
             agent_id: The agent.
             conversation_id: The conversation; empty means the default one.
-            compaction: For this preview: fields that are set stand for those of the agent.
+            compaction: For this preview: fields that are set override those of the agent.
             trigger: What compacts; unset means CompactConversation.
         """
         request = agent_service_pb2.PreviewCompactionRequest(
@@ -476,17 +476,17 @@ class AgentCalls(AgentLookup):
         conversation_id: str | agent_service_pb2.Conversation = "",
         compaction: agent_service_pb2.CompactionSettings | None = None,
     ) -> agent_service_pb2.CompactConversationResponse:
-        """Puts a summary in the place of older messages now, instead of when the window is full.
+        """Replaces older messages by a summary now, instead of when the window is full.
 
-        They stay in recall memory. Turns go on meanwhile; the swap is made on the window as it was
-        read, or not at all. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH: the conversation went on too fast), FAILED_PRECONDITION
+        The messages stay in recall memory. Turns continue meanwhile; the window is replaced only if
+        it has not changed since it was read. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        ABORTED (REVISION_MISMATCH: the conversation changed too often), FAILED_PRECONDITION
         (MODEL_NOT_CONFIGURED).
 
         Args:
             agent_id: The agent.
             conversation_id: The conversation; empty means the default one.
-            compaction: For this compaction: fields that are set stand for those of the agent.
+            compaction: For this compaction: fields that are set override those of the agent.
         """
         request = agent_service_pb2.CompactConversationRequest(
             agent_id=await agent_id_of(self.channel, agent_id),

@@ -49,7 +49,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
             time_to_live_seconds: Seconds after its create_time at which a passage is destroyed; 0
                 means never.
             agent_id: Attach it to this agent; empty for none.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = archive_service_pb2.CreateArchiveRequest(
             name=name,
@@ -111,9 +111,9 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
             archive_id: The archive.
             name: New name.
             description: New description.
-            time_to_live_seconds: New time-to-live; it holds at once, for the passages that are
-                there, too.
-            request_id: Same id, same answer.
+            time_to_live_seconds: New time-to-live; it applies immediately, to existing passages
+                too.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = archive_service_pb2.UpdateArchiveRequest(
             archive_id=id_of(archive_id),
@@ -140,7 +140,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     async def attach(
         self, agent_id: AgentReference, archive_id: str | archive_service_pb2.Archive
     ) -> archive_service_pb2.Archive:
-        """Lets an agent search and write an archive.
+        """Attaches an archive to an agent, which can then search it and write to it.
 
         NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
 
@@ -157,7 +157,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     async def detach(
         self, agent_id: AgentReference, archive_id: str | archive_service_pb2.Archive
     ) -> None:
-        """Takes an archive from an agent; the archive stays.
+        """Detaches an archive from an agent; the archive stays.
 
         NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
 
@@ -178,18 +178,18 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
         action: ReindexActionName | archive_service_pb2.ReindexAction.ValueType | None = None,
         request_id: str = "",
     ) -> archive_service_pb2.ReindexArchiveResponse:
-        """Rebuilds the index of one archive while serving, with another embedding model if one is
-        given; asks how far that is, ends it, or takes it back.
+        """Rebuilds the index of one archive while it serves, with another embedding model if one is
+        given; or returns the progress of a rebuild, finishes it, or rolls it back.
 
         NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
-        (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not where the
-        action needs it).
+        (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
+        that the action needs).
 
         Args:
             archive_id: The archive.
             embedding_model: New embedding model; empty keeps the present one.
-            action: What to do; without one, the rebuild is begun.
-            request_id: Same id, same answer.
+            action: What to do; unset starts a rebuild.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = archive_service_pb2.ReindexArchiveRequest(
             archive_id=id_of(archive_id),

@@ -46,15 +46,15 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         together would be too large for its prompt), NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
-            label: Title: letters, digits, "_", "-", ".", starting with a letter; at most 64.
+            label: Name: letters, digits, "_", "-", ".", starting with a letter; at most 64.
             value: The text.
             description: Unset means the standard text for "human" and "persona", else a neutral
                 one.
-            limit: Most characters; 0 means 20000.
+            limit: Maximum number of characters; 0 means 20000.
             read_only: True if agents may not change it.
             metadata: Free key-value pairs.
             agent_id: Attach it to this agent; empty for none.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.CreateBlockRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -122,7 +122,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             label: Only blocks of this label.
             page_size: Blocks to return: 0 means 50, at most 500.
             as_of_time: The agent's blocks as they were at this time; needs agent_id.
-            show_deleted: List deleted blocks of the project too; not with agent_id.
+            show_deleted: List also deleted blocks of the project; not with agent_id.
         """
         request = block_service_pb2.ListBlocksRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -168,11 +168,12 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             metadata: Pairs to set; an empty value removes the key.
             expected_revision: Fail if the block is not at this revision; 0 means any.
             reason: Why, kept in the version.
-            base_revision: The revision that the new value was written against: what others changed
-                since is merged, and ABORTED (EDIT_CONFLICT) if it overlaps. 0 overwrites.
-            clear_taint: A person has read the block and vouches for it: take the mark of untrusted
-                content off. Not within a run: INVALID_ARGUMENT.
-            request_id: Same id, same answer.
+            base_revision: The revision that the new value is based on: later changes of others are
+                merged, or the call fails with ABORTED (EDIT_CONFLICT) if they overlap. 0
+                overwrites.
+            clear_taint: A person has read the block and trusts it: remove its untrusted labels. Not
+                within a run: INVALID_ARGUMENT.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.UpdateBlockRequest(
             block_id=id_of(block_id),
@@ -208,7 +209,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             block_id: Id of the block.
             purge: Destroy the block with its whole history, for good.
             reason: Why, kept in the history.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.DeleteBlockRequest(
             block_id=id_of(block_id),
@@ -225,7 +226,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         *,
         request_id: str = "",
     ) -> block_service_pb2.Block:
-        """Shows a block to an agent; repeating it is success.
+        """Attaches a block to an agent; repeating it succeeds.
 
         NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another
         block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: its
@@ -234,7 +235,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         Args:
             agent_id: The agent.
             block_id: The block.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.AttachBlockRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -251,14 +252,14 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         *,
         request_id: str = "",
     ) -> None:
-        """Hides a block from an agent; the block stays.
+        """Detaches a block from an agent; the block stays.
 
         NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
 
         Args:
             agent_id: The agent.
             block_id: The block.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.DetachBlockRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -311,10 +312,11 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
                 newest. Not with a patch of several blocks.
             origin: Who edits, and within what.
             base_revision: The revision that the editor saw. An edit that depends on the text around
-                it (insert at a line, rethink) is merged with what others changed since; ABORTED
-                (EDIT_CONFLICT) with the current text if it overlaps. 0 means the newest.
-            block_id: The block that is meant: BLOCK_NOT_FOUND if the agent has none of that label
-                any more, or another one. Empty means whichever has the label. Not with a patch.
+                it (insert at a line, rethink) is merged with later changes of others; ABORTED
+                (EDIT_CONFLICT) with the current text if they overlap. 0 means the newest.
+            block_id: The id that the block must have: BLOCK_NOT_FOUND if the agent has no block of
+                that label any more, or another one. Empty accepts any block with the label. Not
+                with a patch.
             request_id: Idempotency key; agents use "run/step/call".
         """
         request = block_service_pb2.EditBlockRequest(
@@ -414,15 +416,15 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
 
         Args:
             block_id: The block; empty with run_id, or with since_time and agent_id, for all blocks
-                that were changed so.
+                that these edits changed.
             revision: One edit: the revision that it made.
-            to_revision: Go back to this revision.
+            to_revision: Restore this revision.
             run_id: All edits of this run.
             since_time: All edits since this time.
             agent_id: Only edits of this agent.
             reason: Why, kept in the version.
-            validate_only: Only tell what would change.
-            request_id: Same id, same answer.
+            validate_only: Only return what would change.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.RevertBlockRequest(
             block_id=id_of(block_id),

@@ -36,12 +36,12 @@ class ServiceCalls(Services):
 
     @cached_property
     def schedules(self) -> ScheduleCalls:
-        """Schedules: runs that start at a time, once or again and again."""
+        """Schedules: runs that start at a set time, once or repeatedly."""
         return ScheduleCalls(self.channel)
 
     @cached_property
     def webhooks(self) -> WebhookCalls:
-        """Webhooks: HTTP requests that say that a run has ended."""
+        """Webhooks: HTTP requests that report the end of a run."""
         return WebhookCalls(self.channel)
 
     @cached_property
@@ -96,7 +96,7 @@ class ServiceCalls(Services):
 
     @cached_property
     def passages(self) -> PassageCalls:
-        """Passages: texts that an agent, a person or a program put away for later."""
+        """Passages: texts that an agent, a person or a program stored for later."""
         return PassageCalls(self.channel)
 
     @cached_property
@@ -130,12 +130,12 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def schedules(self) -> SyncScheduleCalls:
-        """Schedules: runs that start at a time, once or again and again."""
+        """Schedules: runs that start at a set time, once or repeatedly."""
         return SyncScheduleCalls(self._inner.schedules, self._thread)
 
     @cached_property
     def webhooks(self) -> SyncWebhookCalls:
-        """Webhooks: HTTP requests that say that a run has ended."""
+        """Webhooks: HTTP requests that report the end of a run."""
         return SyncWebhookCalls(self._inner.webhooks, self._thread)
 
     @cached_property
@@ -190,7 +190,7 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def passages(self) -> SyncPassageCalls:
-        """Passages: texts that an agent, a person or a program put away for later."""
+        """Passages: texts that an agent, a person or a program stored for later."""
         return SyncPassageCalls(self._inner.passages, self._thread)
 
     @cached_property

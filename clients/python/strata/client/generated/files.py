@@ -38,7 +38,7 @@ class FileCalls(FileUploads):
             name: Name.
             description: What is in it.
             instructions: How to use it.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = file_service_pb2.CreateFolderRequest(
             name=name,
@@ -93,7 +93,7 @@ class FileCalls(FileUploads):
     async def watch(
         self, file_id: str | file_service_pb2.File
     ) -> AsyncGenerator[file_service_pb2.File, None]:
-        """Sends a file whenever it has come further, until it is ready or has failed.
+        """Sends a file after each progress of its processing, until it is ready or has failed.
 
         NOT_FOUND (FILE_NOT_FOUND).
 
@@ -151,7 +151,7 @@ class FileCalls(FileUploads):
         *,
         open_count: int = 0,
     ) -> file_service_pb2.Folder:
-        """Shows a folder to an agent; repeating it is success.
+        """Attaches a folder to an agent; repeating it succeeds.
 
         NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND).
 
@@ -159,7 +159,7 @@ class FileCalls(FileUploads):
             agent_id: The agent.
             folder_id: The folder.
             open_count: Open this many of its files, by name; 0 opens none, so that a prompt does
-                not grow without anybody asking.
+                not grow unasked.
         """
         request = file_service_pb2.AttachFolderRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -172,7 +172,7 @@ class FileCalls(FileUploads):
     async def detach_folder(
         self, agent_id: AgentReference, folder_id: str | file_service_pb2.Folder
     ) -> None:
-        """Hides a folder from an agent and closes its files.
+        """Detaches a folder from an agent and closes its files.
 
         NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND).
 
@@ -198,7 +198,7 @@ class FileCalls(FileUploads):
     ) -> file_service_pb2.OpenFilesResponse:
         """Opens windows into files; closes the least recently used beyond the limit.
 
-        Nothing is opened or closed unless every name and range is right. NOT_FOUND
+        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
         (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
         FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not yet),
         ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
@@ -207,12 +207,12 @@ class FileCalls(FileUploads):
             agent_id: The agent.
             windows: What to open.
             close_all_others: Close all others first, after all names are checked.
-            max_files_open: Files that may be open at once; 0 means as many as the context window of
-                the agent allows, or 5 if that is not known.
+            max_files_open: Files that may be open at once; 0 means the number that the context
+                window of the agent allows, or 5 if that is unknown.
             per_file_view_window_char_limit: Characters of a file that are shown to the agent; 0
                 means as many as its context window allows, or 15000 if that is not known.
             max_memory_bytes: UTF-8 bytes that memory blocks and open files may take together in the
-                prompt of the agent; 0 means what its prompt has space for, if that is known.
+                prompt of the agent; 0 means the space of its prompt, if that is known.
             request_id: Idempotency key.
         """
         request = file_service_pb2.OpenFilesRequest(
@@ -311,7 +311,7 @@ class FileCalls(FileUploads):
             agent_id: The agent.
             query: A question or words; not blank.
             limit: Results: 0 means 5, at most 50.
-            explain: Count what is left out because it is not related to the query.
+            explain: Count the pieces that are left out because they are not related to the query.
         """
         request = file_service_pb2.SearchFilesRequest(
             agent_id=await agent_id_of(self.channel, agent_id),

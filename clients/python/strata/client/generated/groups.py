@@ -51,7 +51,7 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
                 voice_sleeptime the memory agent of the manager agent, or none, which means the
                 same.
             shared_block_ids: Blocks to attach to all of them, at most 64.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = group_service_pb2.CreateGroupRequest(
             description=description,
@@ -111,7 +111,7 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
         expected_revision: int = 0,
         request_id: str = "",
     ) -> group_service_pb2.Group:
-        """Changes the fields that are set; a run under way goes on with the group as it was when
+        """Changes the fields that are set; an active run continues with the group as it was when
         the run was accepted.
 
         Blocks are attached as by CreateGroup; none is detached. NOT_FOUND (GROUP_NOT_FOUND,
@@ -127,7 +127,7 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
             shared_blocks: The shared blocks. Blocks that are not in the list stay attached to the
                 agents.
             expected_revision: Refuse with ABORTED if the group is not at this revision; 0 for any.
-            request_id: Same id, one change: a repeated request gets the group as it is then.
+            request_id: Idempotency key: a repetition changes nothing and returns the current group.
         """
         request = group_service_pb2.UpdateGroupRequest(
             group_id=id_of(group_id),

@@ -18,11 +18,10 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     """Servers of the Model Context Protocol whose tools agents may use.
 
     A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that
-    name like any other. What a tool says of itself counts as approved when it is seen for the first
-    time. When its description or schema is another one later, it is neither offered nor run until
-    somebody has approved the new one. Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED
-    (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    name like any other tool. Its description and schema count as approved when the tool is first
+    seen. If they change later, it is not offered and not run until the change is approved. Errors
+    of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, channel: aio.Channel) -> None:
@@ -51,9 +50,9 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     ) -> mcp_service_pb2.McpServer:
         """Adds a server and reads its tools.
 
-        One that cannot be reached is added too and says what is wrong in "error". ALREADY_EXISTS
-        (NAME_TAKEN, REQUEST_ID_REUSED). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
-        RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+        An unreachable server is added too, with the problem in "error". ALREADY_EXISTS (NAME_TAKEN,
+        REQUEST_ID_REUSED). FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED
+        (QUOTA_EXCEEDED).
 
         Args:
             name: Name, unique in the project: at most 24 small letters, digits, "-" and single "_",
@@ -64,22 +63,23 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
             header_secrets: Names of secrets sent as headers, by header name.
             environment_secrets: Names of secrets set as environment variables, by variable name
                 (stdio).
-            call_timeout_seconds: Seconds that one call may take, waiting included: 0 means 30, at
-                most 600. The operator's limit for all tools counts, too.
-            environment: Environment variables that are no secrets, by name (stdio).
-            headers: Headers that are no secrets, by name (HTTP).
+            call_timeout_seconds: Seconds that one call may take, including waiting: 0 means 30, at
+                most 600. The operator's limit for all tools applies too.
+            environment: Environment variables that are not secrets, by name (stdio).
+            headers: Headers that are not secrets, by name (HTTP).
             bearer_secret: Name of a secret sent as "Authorization: Bearer ..." (HTTP).
-            disabled: True if it is not to be used: its tools stay known, but are neither offered
-                nor run.
-            max_concurrent_calls: Calls of it at the same time: 0 means 4, at most 32. Further ones
-                wait.
+            disabled: True if it must not be used: its tools stay known, but are not offered and not
+                run.
+            max_concurrent_calls: Maximum number of concurrent calls: 0 means 4, at most 32. Further
+                calls wait.
             oauth: True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not
                 together with client_credentials, bearer_secret or an Authorization header.
             client_credentials: How to get tokens from an authorization server (HTTP); unset if it
                 needs none. Not together with bearer_secret or an Authorization header.
-            oauth_client: How a person signs in, where it is not to be found out: the server names
-                its authorization server, and that registers us.
-            request_id: Same id, same answer.
+            oauth_client: Settings for the sign-in of a person, if discovery does not suffice: by
+                default the server names its authorization server, which registers Strata as a
+                client.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = mcp_service_pb2.AddMcpServerRequest(
             request_id=request_id or new_request_id(),
@@ -151,8 +151,8 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         client_credentials: mcp_service_pb2.McpClientCredentials | None = None,
         oauth_client: mcp_service_pb2.McpOAuthClient | None = None,
     ) -> mcp_service_pb2.McpServer:
-        """Replaces how a server is reached and used, and reads its tools again; what is left empty
-        becomes empty.
+        """Replaces the configuration of a server, and reads its tools again; empty fields become
+        empty.
 
         Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
         (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
@@ -167,21 +167,22 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
             header_secrets: Names of secrets sent as headers, by header name.
             environment_secrets: Names of secrets set as environment variables, by variable name
                 (stdio).
-            call_timeout_seconds: Seconds that one call may take, waiting included: 0 means 30, at
-                most 600. The operator's limit for all tools counts, too.
-            environment: Environment variables that are no secrets, by name (stdio).
-            headers: Headers that are no secrets, by name (HTTP).
+            call_timeout_seconds: Seconds that one call may take, including waiting: 0 means 30, at
+                most 600. The operator's limit for all tools applies too.
+            environment: Environment variables that are not secrets, by name (stdio).
+            headers: Headers that are not secrets, by name (HTTP).
             bearer_secret: Name of a secret sent as "Authorization: Bearer ..." (HTTP).
-            disabled: True if it is not to be used: its tools stay known, but are neither offered
-                nor run.
-            max_concurrent_calls: Calls of it at the same time: 0 means 4, at most 32. Further ones
-                wait.
+            disabled: True if it must not be used: its tools stay known, but are not offered and not
+                run.
+            max_concurrent_calls: Maximum number of concurrent calls: 0 means 4, at most 32. Further
+                calls wait.
             oauth: True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not
                 together with client_credentials, bearer_secret or an Authorization header.
             client_credentials: How to get tokens from an authorization server (HTTP); unset if it
                 needs none. Not together with bearer_secret or an Authorization header.
-            oauth_client: How a person signs in, where it is not to be found out: the server names
-                its authorization server, and that registers us.
+            oauth_client: Settings for the sign-in of a person, if discovery does not suffice: by
+                default the server names its authorization server, which registers Strata as a
+                client.
         """
         request = mcp_service_pb2.UpdateMcpServerRequest(
             mcp_server_id=id_of(mcp_server_id),
@@ -209,10 +210,10 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     async def refresh(
         self, mcp_server_id: str | mcp_service_pb2.McpServer
     ) -> mcp_service_pb2.RefreshMcpServerResponse:
-        """Reads the tools again; flags what changed.
+        """Reads the tools again; reports changed tools.
 
-        A server that cannot be reached says what is wrong in "error". NOT_FOUND
-        (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
+        If the server cannot be reached, "error" has the problem. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED).
 
         Args:
             mcp_server_id: The server.
@@ -221,7 +222,7 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         return await self.RefreshMcpServer(request)
 
     async def remove(self, mcp_server_id: str | mcp_service_pb2.McpServer) -> None:
-        """Removes a server with its tools: agents that have them go on without.
+        """Removes a server with its tools: agents that have them continue without them.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND).
 
@@ -234,8 +235,7 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     async def list_tools(
         self, mcp_server_id: str | mcp_service_pb2.McpServer, *, page_size: int = 0
     ) -> AsyncGenerator[mcp_service_pb2.McpTool, None]:
-        """Lists all tools that a server was seen to have by name, those that cannot be used with
-        the reason.
+        """Lists all known tools of a server by name; unusable ones with the reason.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
@@ -253,15 +253,16 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     async def approve_tool(
         self, mcp_server_id: str | mcp_service_pb2.McpServer, *, name: str = "", version: str = ""
     ) -> mcp_service_pb2.McpTool:
-        """Approves what a changed tool says of itself now: it is offered and run again.
+        """Approves the present definition of a changed tool, which is then offered and run again.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the
+        server no longer has it.
 
         Args:
             mcp_server_id: The server.
             name: Name that the server gives the tool.
-            version: The version that was looked at, as ListMcpTools gives it.
+            version: The version to approve, as ListMcpTools returns it.
         """
         request = mcp_service_pb2.ApproveMcpToolRequest(
             mcp_server_id=id_of(mcp_server_id), name=name, version=version
@@ -275,10 +276,10 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         """Begins to sign in to a server with "oauth": finds its authorization server, and returns
         where a person has to go with a browser.
 
-        NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in
-        to this server, or it cannot be done, for the reason that the message tells;
-        (MODEL_NOT_CONFIGURED): the operator has set no master key. RESOURCE_EXHAUSTED
-        (QUOTA_EXCEEDED): too many were begun and not ended.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has
+        no sign-in, or it is not possible for the reason in the message; (MODEL_NOT_CONFIGURED): the
+        operator has set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are
+        open.
 
         Args:
             mcp_server_id: The server.
@@ -298,11 +299,13 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         code: str = "",
         issuer: str = "",
     ) -> mcp_service_pb2.McpServer:
-        """Ends a sign-in with what the browser was sent back with, and reads the server's tools.
+        """Completes a sign-in with the parameters with which the browser returned, and reads the
+        server's tools.
 
-        Each state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the answer
-        came from another authorization server, or that gave no token; (MODEL_NOT_CONFIGURED).
+        Each state is valid once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is unknown or has expired, the response
+        came from another authorization server, or that server issued no token;
+        (MODEL_NOT_CONFIGURED).
 
         Args:
             mcp_server_id: The server.
@@ -319,9 +322,9 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     async def forget_sign_in(
         self, mcp_server_id: str | mcp_service_pb2.McpServer
     ) -> mcp_service_pb2.McpServer:
-        """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
+        """Deletes the tokens of a server: its tools cannot be run until a person signs in again.
 
-        The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        The authorization server is not notified. NOT_FOUND (MCP_SERVER_NOT_FOUND).
 
         Args:
             mcp_server_id: The server.
@@ -335,11 +338,10 @@ class SyncMcpCalls(OnThread[McpCalls], mcp_service_pb2_grpc.McpServiceStub):
     """Servers of the Model Context Protocol whose tools agents may use.
 
     A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that
-    name like any other. What a tool says of itself counts as approved when it is seen for the first
-    time. When its description or schema is another one later, it is neither offered nor run until
-    somebody has approved the new one. Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED
-    (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    name like any other tool. Its description and schema count as approved when the tool is first
+    seen. If they change later, it is not offered and not run until the change is approved. Errors
+    of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, calls: McpCalls, thread: LoopThread) -> None:

@@ -24,7 +24,7 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         self.channel = channel
 
     async def get(self, *, collection: str = "", partition: str = "") -> search_pb2.IndexState:
-        """Returns what serves, what waits for it, and the newest rebuild.
+        """Returns the serving index, the messages that wait for it, and the newest rebuild.
 
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
 
@@ -45,9 +45,9 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         partition: str = "",
         request_id: str = "",
     ) -> search_pb2.Reindex:
-        """Begins to rebuild an index, with another embedding model if one is named: a new
-        collection is filled beside the old one, and serves when a check has shown that it finds
-        what the old one finds.
+        """Starts a rebuild of an index, with another embedding model if one is named: a new
+        collection is filled beside the old one, and serves after a check has shown that it finds
+        the same messages.
 
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not
         indexed here).
@@ -56,7 +56,7 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
             collection: Which index; see GetIndexRequest.
             embedding_model: New embedding model; empty keeps the present one.
             partition: The partition; see GetIndexRequest.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = search_pb2.StartReindexRequest(
             collection=collection,
@@ -70,7 +70,7 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
     async def finish_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Drops the old collection of a rebuild that serves, before the grace is over.
+        """Drops the old collection of a rebuild that serves, before the grace period ends.
 
         NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is
         over; MODEL_NOT_CONFIGURED: messages are not indexed here).
@@ -86,7 +86,7 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
     async def roll_back_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Lets the old collection serve again, or calls off a rebuild that does not serve yet.
+        """Lets the old collection serve again, or cancels a rebuild that does not serve yet.
 
         NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over;
         MODEL_NOT_CONFIGURED: messages are not indexed here).

@@ -63,7 +63,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         not a message of the conversation).
 
         Args:
-            conversation_id: The conversation to list, of a fork also what was said before it; or
+            conversation_id: The conversation to list, for a fork also the messages before it; or
             agent_id: the agent, for all its conversations by time, without the copies that forks
                 start with (but for pinned ones). One of the two is required.
             page_size: Messages to return: 0 means 50, at most 500.
@@ -71,18 +71,18 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
             roles: Only these roles; empty means all.
             run_id: Only messages of this run.
             from_message_id: Only this message of the conversation and later ones: with
-                to_message_id it expands a summary to the messages that it stands for. Needs
+                to_message_id it expands a summary to the messages that it replaces. Needs
                 conversation_id.
             to_message_id: Only this message of the conversation and earlier ones. Needs
                 conversation_id.
             pinned_only: Only pinned messages.
-            from_sequence: Only messages with this sequence or a later one; the message need not be
-                there any more. Needs conversation_id.
+            from_sequence: Only messages with this sequence or a later one; the message itself may
+                have been deleted. Needs conversation_id.
             to_sequence: Only messages with this sequence or an earlier one. Needs conversation_id.
-            send_message_as_text: Whether what the tool send_message sends is shown as the text of
-                the agent, see SendMessageRequest of the gateway; unset means true at the gateway,
-                and false between services. A page may then hold fewer messages than page_size: the
-                return of such a call is left out.
+            send_message_as_text: Whether messages sent with the tool send_message are shown as text
+                of the agent, see SendMessageRequest of the gateway; unset means true at the
+                gateway, and false between services. A page may then contain fewer messages than
+                page_size: the return of such a call is left out.
         """
         request = message_service_pb2.ListMessagesRequest(
             conversation_id=id_of(conversation_id),
@@ -119,33 +119,34 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         timezone: str = "",
         reference_time: Time | None = None,
     ) -> message_service_pb2.SearchMessagesResponse:
-        """Searches the messages of an agent, in all its conversations or in one, best first: by
-        meaning and by words.
+        """Searches the messages of an agent, in all its conversations or in one, by meaning and by
+        words, best first.
 
-        What is not indexed yet is found by its words; without the index all is, and search_mode
-        says so. What a fork has copied is found where it was said. Where the server has a reranker,
-        that puts the best of them into order, unless full text is asked for; should it fail or take
-        too long, the fused order stands, and `reranking` says so.
+        Messages that are not indexed yet are found only by their words; without an index all
+        messages are, as search_mode shows. Messages that a fork has copied are found in their
+        original conversation. If the server has a reranker, it orders the best messages, except in
+        full-text mode; if it fails or takes too long, the fused order is kept, as `reranking`
+        shows.
 
         Args:
             agent_id: Whose messages to search. Required.
             conversation_id: Only this conversation; empty means all of the agent.
-            query: Words or a question; a quoted phrase must stand together. Not blank.
+            query: Words or a question; the words of a quoted phrase must be adjacent. Not blank.
             roles: Only these roles; empty means user, assistant and summary.
             start_time: Only messages at or after this time.
             end_time: Only messages before this time.
             limit: Results to return: 0 means 5, at most 100.
             mode: How to search.
-            neighbours: Messages before and after each hit to return with it, at most 5: those with
-                a text or an image of the user, the agent or a summary, whatever the conditions, but
-                not of `exclude_run_id`, no heartbeats, and none that calls a tool which shows
-                messages.
+            neighbours: Messages before and after each hit to return with it, at most 5: messages of
+                the user, the agent or a summary with a text or an image, regardless of the
+                conditions, but without messages of `exclude_run_id`, heartbeats, and messages that
+                call a tool which shows messages.
             exclude_run_id: Leave out messages of this run (the turn that is asking).
-            explain: Return an explanation with each hit, and what the conditions left out.
+            explain: Return an explanation with each hit, and the hits that the conditions excluded.
             timezone: Timezone of the person who asks, such as "Europe/Lisbon": words like
-                "yesterday" or "last March" in the query place what was said then higher. Empty or
+                "yesterday" or "last March" in the query rank messages of that time higher. Empty or
                 unknown means UTC.
-            reference_time: What such words count from; unset means now.
+            reference_time: The time that such words refer to; unset means now.
         """
         request = message_service_pb2.SearchMessagesRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -165,11 +166,11 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         return await self.SearchMessages(request)
 
     async def pin(self, message_id: str | message_pb2.Message) -> message_pb2.Message:
-        """Keeps a message in the window through every compaction, a tool call with its return; one
-        that has left the window comes back to stand after the summary.
+        """Keeps a message in the window through every compaction, and a tool call together with its
+        return.
 
-        System messages and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
-        (MESSAGE_NOT_FOUND).
+        A message that has left the window is added again after the summary. System messages and
+        summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
 
         Args:
             message_id: Id of the message.
@@ -179,7 +180,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         return response.message
 
     async def unpin(self, message_id: str | message_pb2.Message) -> message_pb2.Message:
-        """Takes the pin away; the message stays in the window until a compaction takes it out.
+        """Removes the pin; the message stays in the window until a compaction removes it.
 
         NOT_FOUND (MESSAGE_NOT_FOUND).
 
@@ -199,16 +200,16 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         start_time: Time | None = None,
         page_size: int = 0,
     ) -> message_service_pb2.ExpandSummaryResponse:
-        """Returns the messages that a summary stands for, oldest first: the newest summary in the
+        """Returns the messages that a summary replaces, oldest first: the newest summary in the
         window of a conversation, or any by its id.
 
         Empty if there is no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
 
         Args:
-            conversation_id: The conversation whose newest summary is meant; or
+            conversation_id: The conversation whose newest summary to expand; or
             summary_message_id: the summary itself. One of the two is required.
-            from_sequence: Only messages from this sequence on: the next_sequence of the page
-                before.
+            from_sequence: Only messages from this sequence on: the next_sequence of the previous
+                page.
             start_time: Only from the first message on that was stored at or after this time.
             page_size: Messages to return: 0 means 50, at most 500.
         """
@@ -227,14 +228,14 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         conversation_id: str | agent_service_pb2.Conversation = "",
         agent_id: AgentReference = "",
     ) -> AsyncGenerator[message_pb2.Message, None]:
-        """Gives all messages of a conversation by sequence, or of an agent by time, in responses of
-        some hundred.
+        """Streams all messages of a conversation by sequence, or of an agent by time, in responses
+        of some hundred.
 
-        What is said meanwhile may be among them. Images are named by their ids; GetImage returns
-        each.
+        Messages that are stored meanwhile may be among them. Images are referred to by id; GetImage
+        returns each.
 
         Args:
-            conversation_id: The conversation, of a fork also what was said before it; or
+            conversation_id: The conversation, for a fork also the messages before it; or
             agent_id: the agent, for all its conversations by time, without the copies that forks
                 start with. One of the two is required.
         """
@@ -253,7 +254,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
     async def get_image(self, image_id: str) -> message_service_pb2.GetImageResponse:
         """Returns the bytes of an image of a stored message.
 
-        NOT_FOUND (IMAGE_NOT_FOUND): no message of the project has it, or no longer.
+        NOT_FOUND (IMAGE_NOT_FOUND): no message of the project has it, or not any more.
 
         Args:
             image_id: The image_id of an image part: 64 hexadecimal digits.
@@ -270,9 +271,9 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
     async def set_retention(self, *, days: int | None = None) -> message_service_pb2.Retention:
         """Sets for how long the project keeps messages.
 
-        Older ones are deleted for good, in the background, with what the index has of them. Kept
-        for as long as they are so: what is in a window, what is pinned, and the first and the last
-        message that a summary stands for. A call goes with its return.
+        Older ones are permanently deleted in the background, also from the index. Messages in a
+        window, pinned messages, and the first and the last message that a summary replaces are not
+        deleted while this is so. A call is deleted together with its return.
 
         Args:
             days: Days, at most 36500; 0 keeps all messages for ever. Required.

@@ -32,7 +32,7 @@ class ModelCalls(model_service_pb2_grpc.ModelServiceStub):
     async def probe(
         self, handle: str, *, skip_requests: bool = False
     ) -> model_service_pb2.ProbeModelResponse:
-        """Asks a model and its server what can be known of it now.
+        """Probes a model and its server for its present properties.
 
         Costs a few tokens, unless skip_requests is set. A server or a model that does not answer is
         reported in problems. INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).

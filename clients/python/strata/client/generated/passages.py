@@ -23,7 +23,7 @@ from strata.client.services import new_request_id
 
 
 class PassageCalls(PassageUploads):
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
@@ -48,22 +48,22 @@ class PassageCalls(PassageUploads):
         embedding_model: str = "",
         request_id: str = "",
     ) -> passage_service_pb2.InsertPassageResponse:
-        """Stores a passage; indexed soon after, found by its words at once.
+        """Stores a passage.
 
-        The answer names the passages of the archive that say nearly the same. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        It can be found by its words at once, and by its meaning after it is indexed. The response
+        names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
 
         Args:
             archive_id: The archive; or
-            agent_id: the agent, whose own archive is used (and made at its first passage).
+            agent_id: the agent, whose own archive is used (and created with its first passage).
             text: The text; not blank, at most 8192 tokens and 16 bytes for each of them.
             tags: Tags; duplicates are dropped.
             metadata: Free key-value pairs.
             origin: Where it came from.
             create_time: When it was said or written; unset means now. An archive with a
-                time-to-live counts from here, and refuses what is too old for it.
-            embedding: A vector of the text made beforehand, used instead of embedding it; of the
+                time-to-live counts from this time, and refuses passages that are too old.
+            embedding: A precomputed vector of the text, used instead of embedding it; with the
                 dimension of the archive's model, finite and not all zero.
             embedding_model: The model that made it, which must be the archive's; set with the
                 embedding.
@@ -94,7 +94,7 @@ class PassageCalls(PassageUploads):
 
         Args:
             passage_id: The passage.
-            show_deleted: Return it though it is deleted.
+            show_deleted: Return it even if it is deleted.
         """
         request = passage_service_pb2.GetPassageRequest(
             passage_id=id_of(passage_id), show_deleted=show_deleted
@@ -114,10 +114,10 @@ class PassageCalls(PassageUploads):
         reason: str = "",
         request_id: str = "",
     ) -> passage_service_pb2.Passage:
-        """Changes text, tags or metadata; what was is kept as a version.
+        """Changes text, tags or metadata; the former state is kept as a version.
 
         NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the
-        archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
 
         Args:
             passage_id: The passage.
@@ -127,7 +127,7 @@ class PassageCalls(PassageUploads):
             metadata: New metadata, when set_metadata is true.
             origin: Where the change comes from; kept in the version.
             reason: Why, in words; kept in the version.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = passage_service_pb2.UpdatePassageRequest(
             passage_id=id_of(passage_id),
@@ -151,9 +151,9 @@ class PassageCalls(PassageUploads):
         origin: passage_service_pb2.PassageOrigin | None = None,
         reason: str = "",
     ) -> None:
-        """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it back.
+        """Hides a passage: it is no longer found, counted or listed.
 
-        NOT_FOUND (PASSAGE_NOT_FOUND).
+        RestorePassage undoes this. NOT_FOUND (PASSAGE_NOT_FOUND).
 
         Args:
             passage_id: The passage.
@@ -175,18 +175,18 @@ class PassageCalls(PassageUploads):
         reason: str = "",
         request_id: str = "",
     ) -> passage_service_pb2.Passage:
-        """Brings back a deleted passage, or an older version of one; that is a new version.
+        """Restores a deleted passage, or an older version of one, as a new version.
 
         NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (REVISION_MISMATCH),
-        ALREADY_EXISTS (NAME_TAKEN: the archive holds that text; REQUEST_ID_REUSED).
+        ALREADY_EXISTS (NAME_TAKEN: the archive contains that text; REQUEST_ID_REUSED).
 
         Args:
             passage_id: The passage.
-            revision: The version to bring back; 0 undoes the deletion, if there was one.
+            revision: The version to restore; 0 undoes the deletion, if there was one.
             expected_revision: Fail if the passage is not at this revision; 0 means any.
             origin: Where the change comes from; kept in the version.
             reason: Why, in words; kept in the version.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = passage_service_pb2.RestorePassageRequest(
             passage_id=id_of(passage_id),
@@ -202,13 +202,13 @@ class PassageCalls(PassageUploads):
     async def purge(
         self, passage_id: str | passage_service_pb2.Passage, *, request_id: str = ""
     ) -> int:
-        """Destroys a passage, deleted or not, with all its versions; it cannot be brought back.
+        """Destroys a passage, deleted or not, with all its versions; this cannot be undone.
 
         NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
 
         Args:
             passage_id: The passage.
-            request_id: Same id, same answer.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = passage_service_pb2.PurgePassageRequest(
             passage_id=id_of(passage_id), request_id=request_id or new_request_id()
@@ -219,8 +219,8 @@ class PassageCalls(PassageUploads):
     async def list_versions(
         self, passage_id: str | passage_service_pb2.Passage, *, page_size: int = 0
     ) -> AsyncGenerator[passage_service_pb2.PassageVersion, None]:
-        """Lists the versions of a passage, newest first, the present one included; those of a
-        deleted passage too.
+        """Lists the versions of a passage, also of a deleted one, newest first, including the
+        present one.
 
         NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
@@ -293,11 +293,11 @@ class PassageCalls(PassageUploads):
         timezone: str = "",
         reference_time: Time | None = None,
     ) -> passage_service_pb2.SearchPassagesResponse:
-        """Searches the passages of an agent or of archives, best first: by meaning and by words.
+        """Searches the passages of an agent or of archives by meaning and by words, best first.
 
-        What is not indexed yet is found by its words; without the index all is, and search_mode
-        says so. Where the server has a reranker, that puts the best of them into order; should it
-        fail or take too long, the fused order stands, and `reranking` says so.
+        Passages that are not indexed yet are found only by their words; without an index all
+        passages are, as search_mode shows. If the server has a reranker, it orders the best
+        passages; if it fails or takes too long, the fused order is kept, as `reranking` shows.
 
         Args:
             agent_id: Search the archives of this agent; or
@@ -308,11 +308,11 @@ class PassageCalls(PassageUploads):
             start_time: Only passages created at or after this time.
             end_time: Only passages created before this time.
             top_k: Results: 0 means 5, at most 100.
-            explain: Return an explanation with each hit, and what the conditions left out.
+            explain: Return an explanation with each hit, and the hits that the conditions excluded.
             timezone: Timezone of the person who asks, such as "Europe/Lisbon": words like
-                "yesterday" or "last March" in the query place what was stored then higher. Empty or
+                "yesterday" or "last March" in the query rank passages of that time higher. Empty or
                 unknown means UTC.
-            reference_time: What such words count from; unset means now.
+            reference_time: The time that such words refer to; unset means now.
         """
         request = passage_service_pb2.SearchPassagesRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -350,7 +350,7 @@ class PassageCalls(PassageUploads):
 
 
 class SyncPassageCalls(OnThread[PassageCalls], passage_service_pb2_grpc.PassageServiceStub):
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),

@@ -60,25 +60,26 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         CHAIN_TOO_LONG).
 
         Args:
-            agent_id: The agent; empty if a group is meant.
+            agent_id: The agent; empty for a group.
             conversation_id: The conversation; empty means the agent's default one. Empty for a
                 group, whose members speak in their default conversations.
             messages: The messages, at least one.
-            max_steps: Most model calls; 0 means 50, at most 200.
+            max_steps: Maximum number of model calls; 0 means 50, at most 200.
             on_busy: What to do when the conversation is busy.
             on_approval: What to do when the conversation waits for an approval.
             start_time: When the run may start, by the clock of the database, at most 366 days
                 ahead; unset, or a time that has passed, means at once. Until then it is QUEUED, is
-                listed and can be cancelled, counts as an open run of the project, and holds up no
-                other run of its conversation. From then on it waits like any other for the active
-                run and for approvals; on_busy must be ENQUEUE and on_approval REJECT, as neither
-                can be judged before.
+                listed and can be cancelled, counts as an open run of the project, and does not
+                block other runs of its conversation. From then on it waits like any other run for
+                the active run and for approvals; on_busy must be ENQUEUE and on_approval REJECT,
+                since neither can be decided before.
             group_id: The group whose members answer, instead of an agent. max_steps is then that of
                 each turn of a member.
-            response_format: What the reply must be; unset means as the agent says. It holds for
-                this run, and for the run that goes on with the answer to an approval that it asks
-                for. Not for a group, whose members reply as each of them says.
-            request_id: Same id, same run; empty means a new run each time.
+            response_format: Format of the reply; unset means that of the agent. It applies to this
+                run, and to the run that continues with the answer to an approval that it asks for.
+                Not for a group, whose members use their own formats.
+            request_id: Idempotency key: a repeated id returns the first run; empty means a new run
+                each time.
         """
         request = run_service_pb2.StartRunRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -159,10 +160,10 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
-            agent_id: Only of this agent.
+            agent_id: Only approvals of this agent.
             include_decided: True to list decided ones too.
-            page_size: Approvals to return: 0 means 50, at most 100: each holds all arguments of its
-                calls.
+            page_size: Approvals to return: 0 means 50, at most 100: each contains all arguments of
+                its calls.
         """
         request = run_service_pb2.ListApprovalsRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -188,10 +189,9 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
     async def explain(
         self, run_id: str | run_service_pb2.Run
     ) -> run_service_pb2.ExplainRunResponse:
-        """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events.
+        """Returns what a run did, with its time, tokens and cost, from its stored events.
 
-        A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
+        An active run is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
         RUN_EVENTS_DELETED).
 
         Args:
@@ -201,13 +201,13 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         return await self.ExplainRun(request)
 
     async def record(self, run_id: str | run_service_pb2.Run) -> AsyncGenerator[bytes, None]:
-        """Records a run that is over: what it received, sent and stored, from which another build
-        can replay it.
+        """Records a finished run: everything that it received, sent and stored, so that another
+        build can replay it.
 
         The pieces make up one JSON document, a RunRecording of the agent loop. Needs the right to
         read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
-        received is not stored any more).
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
+        are no longer stored).
 
         Args:
             run_id: The run.
@@ -227,14 +227,14 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         conversation_id: str | agent_service_pb2.Conversation = "",
     ) -> run_service_pb2.Run:
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is
-        due: it reads what was said since the memory agent read last.
+        due: it reads the messages since the last run of the memory agent.
 
         If a run is queued already, that run may begin at once. The run waits for a slot for memory
         agents and for tokens of their budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND).
 
         Args:
-            agent_id: The agent whose memory is tended.
+            agent_id: The agent whose memory is maintained.
             conversation_id: The conversation to read; empty means the agent's default one.
         """
         request = run_service_pb2.StartMemoryRunRequest(
@@ -247,13 +247,15 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
     async def get_memory_status(
         self, agent_id: AgentReference, *, agent_ids: Iterable[AgentReference] = ()
     ) -> Sequence[run_service_pb2.MemoryStatus]:
-        """Returns how far the memory agents of agents have read their conversations, and what their
-        runs failed with; also by the ids of the memory agents.
+        """Returns how far memory agents have read the conversations of their agents, and the errors
+        of failed runs.
+
+        Takes ids of agents or of memory agents.
 
         Args:
-            agent_id: The agent whose memory is tended, or its memory agent.
-            agent_ids: Several of them in one call, at most 100, in place of agent_id. Ids of no
-                agent of the project are left out.
+            agent_id: The agent whose memory is maintained, or its memory agent.
+            agent_ids: Several of them in one call, at most 100, instead of agent_id. Ids without an
+                agent in the project are ignored.
         """
         request = run_service_pb2.GetMemoryStatusRequest(
             agent_id=await agent_id_of(self.channel, agent_id),

@@ -18,11 +18,11 @@ from strata.client.services import new_request_id
 
 
 class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
     A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database. Errors of every call:
+    act with the scopes of the key that created the schedule or last changed it, even if that key
+    was revoked. All times are compared with the clock of the database. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -58,19 +58,20 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
             agent_id: The agent.
             conversation_id: The conversation; empty means the agent's default one.
             messages: The messages of each run, at least one.
-            max_steps: Most model calls of a run; 0 means 50, at most 200.
+            max_steps: Maximum number of model calls of a run; 0 means 50, at most 200.
             on_approval: What to do while the conversation waits for an approval: REJECT skips the
                 tick.
-            on_overlap: What to do when the run of the tick before is not over.
+            on_overlap: What to do when the run of the previous tick has not ended.
             cron: Minute, hour, day of month, month, day of week, such as "30 9 * * MON-FRI". A
                 fixed time that the clocks skip in spring becomes the first minute after the gap;
-                one that they repeat in autumn runs once, at its first occurrence. With "*" at the
-                beginning of the minute or the hour it follows the time that passes instead: nothing
-                in the gap, and both in the overlap.
+                one that they repeat in autumn runs once, at its first occurrence. An expression
+                whose minute or hour begins with "*" follows elapsed time instead: no tick in the
+                gap, and ticks in both passes of the overlap.
             time_zone: IANA name of the time zone of cron, such as "Europe/Berlin"; empty means UTC.
             start_time: The one time to run at, in the future.
-            response_format: What the replies of its runs must be; unset means as the agent says.
-            request_id: Same id, same schedule; empty means a new schedule each time.
+            response_format: Format of the replies of its runs; unset means that of the agent.
+            request_id: Idempotency key: a repeated id returns the first schedule; empty means a new
+                one each time.
         """
         request = schedule_service_pb2.CreateScheduleRequest(
             name=name,
@@ -112,8 +113,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
 
         Args:
             agent_id: Only of this agent.
-            name: Only this name.
-            page_size: Schedules to return: 0 means 50, at most 100: each holds its messages.
+            name: Only the schedule with this name.
+            page_size: Schedules to return: 0 means 50, at most 100: each contains its messages.
         """
         request = schedule_service_pb2.ListSchedulesRequest(
             agent_id=await agent_id_of(self.channel, agent_id), name=name, page_size=page_size
@@ -145,15 +146,15 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
         Args:
             schedule_id: The schedule.
             name: The new name.
-            messages: The new messages; none means that they stay.
-            max_steps: Most model calls of a run.
+            messages: The new messages; none keeps the present ones.
+            max_steps: Maximum number of model calls of a run.
             on_approval: What to do while the conversation waits for an approval.
-            on_overlap: What to do when the run of the tick before is not over.
+            on_overlap: What to do when the run of the previous tick has not ended.
             cron: The new cron expression; the schedule has no start_time then.
             time_zone: The new time zone of the cron expression.
             start_time: The new one time; the schedule has no cron expression then. A FINISHED
                 schedule that gets new times is ACTIVE again.
-            response_format: What the replies of its runs must be.
+            response_format: Format of the replies of its runs.
         """
         request = schedule_service_pb2.UpdateScheduleRequest(
             schedule_id=id_of(schedule_id),
@@ -173,10 +174,10 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     async def pause(
         self, schedule_id: str | schedule_service_pb2.Schedule
     ) -> schedule_service_pb2.Schedule:
-        """Starts no more runs until the schedule is resumed; a run under way goes on.
+        """Starts no more runs until the schedule is resumed; an active run continues.
 
-        Ticks in the meantime are neither made up for nor recorded. Pausing what does not run is
-        success. NOT_FOUND (SCHEDULE_NOT_FOUND).
+        Ticks in the meantime are not recorded and not made up for. Pausing a paused schedule
+        succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
 
         Args:
             schedule_id: The schedule.
@@ -188,7 +189,7 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     async def resume(
         self, schedule_id: str | schedule_service_pb2.Schedule
     ) -> schedule_service_pb2.Schedule:
-        """Goes on with a paused or disabled schedule from the next tick on.
+        """Resumes a paused or disabled schedule from the next tick on.
 
         A schedule for one time that has passed meanwhile runs at once. NOT_FOUND
         (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), FAILED_PRECONDITION
@@ -233,11 +234,11 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
 
 
 class SyncScheduleCalls(OnThread[ScheduleCalls], schedule_service_pb2_grpc.ScheduleServiceStub):
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
     A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database. Errors of every call:
+    act with the scopes of the key that created the schedule or last changed it, even if that key
+    was revoked. All times are compared with the clock of the database. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.

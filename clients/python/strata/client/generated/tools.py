@@ -48,38 +48,37 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
     ) -> tool_service_pb2.Tool:
         """Creates a tool or a new version of it; with the same content nothing is changed.
 
-        Nothing of the source is run: what is wrong with it is named by line and parameter.
-        ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another type, REQUEST_ID_REUSED).
-        UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages or allowed_hosts where the server has
-        them switched off. PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool
-        that would be changed does, and the key lacks the scope "secrets". Packages are fetched
-        before the tool is stored, which can take minutes once; those that cannot be had are
-        INVALID_ARGUMENT (INVALID_FIELD), an index that does not answer is UNAVAILABLE
-        (DEPENDENCY_UNAVAILABLE).
+        The source is not run: errors in it are reported by line and parameter. ALREADY_EXISTS
+        (NAME_TAKEN by a built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED
+        (NOT_BUILT; metadata "what"): packages or allowed_hosts if the server has them turned off.
+        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be changed
+        does, and the key lacks the scope "secrets". Packages are fetched before the tool is stored,
+        which can take minutes once; packages that are not available are INVALID_ARGUMENT
+        (INVALID_FIELD), an index that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
 
         Args:
-            source_code: Python source with one public function; of several, the one called like the
-                tool. At most 100000 characters. Of a client tool only name, schema and description
-                are read from it, and it is not stored.
+            source_code: Python source with one public function; if there are several, the one with
+                the name of the tool. At most 100000 characters. For a client tool only name, schema
+                and description are read from it, and it is not stored.
             parameters_json: Overrides the schema derived from the source; may not name other
                 arguments.
             description: Overrides the description derived from the source.
             tags: Tags.
-            return_char_limit: Most characters of a return; 0 means 50000.
+            return_char_limit: Maximum number of characters of a return; 0 means 50000.
             default_requires_approval: True if every call waits for a person.
             enable_parallel_execution: True if calls of one reply may run at the same time.
-            effect: What it does to the world.
+            effect: Its effect.
             pip_requirements: Packages that the source needs, as pip requirements: "requests>=2,<3".
                 Only wheels of the server's index are used.
             secret_names: Names of secrets that the tool gets.
             type: CLIENT for a tool that the client runs itself; unset means CUSTOM. A client tool
                 has no packages, secrets, hosts and approval, and runs alone.
             name: Name of the tool, at most 48 characters; taken from the source if there is one.
-                Those of built-in tools are taken.
+                Names of built-in tools are taken.
             allowed_hosts: Hosts that the tool may reach by http and https, at most 32, in
-                lower-case ASCII: "api.example.com", or "*.example.com" for every name below it, not
-                itself. No addresses and no ports. Empty means no network.
-            request_id: Same id, same answer.
+                lower-case ASCII: "api.example.com", or "*.example.com" for all its subdomains,
+                without example.com itself. No addresses and no ports. Empty means no network.
+            request_id: Idempotency key: a repeated id returns the first response.
         """
         request = tool_service_pb2.UpsertToolRequest(
             source_code=source_code,
@@ -137,8 +136,8 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
                 yield item
 
     async def delete(self, tool_id: str | tool_service_pb2.Tool) -> None:
-        """Deletes a tool of the project, also if agents have it: they go on without, until there is
-        a tool of that name again.
+        """Deletes a tool of the project, even if agents have it: they continue without it, until
+        there is a tool of that name again.
 
         NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and
         the key lacks the scope "secrets".
@@ -152,10 +151,10 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
     async def search(self, query: str, *, limit: int = 0) -> Sequence[tool_service_pb2.ToolHit]:
         """Finds tools, built-in ones too, by text and meaning, best first.
 
-        Tools that have nothing to do with the query are left out.
+        Tools that are not related to the query are left out.
 
         Args:
-            query: Words or a need in words, at most 1000 characters; not blank.
+            query: Words or a description of the need, at most 1000 characters; not blank.
             limit: Results: 0 means 5, at most 50.
         """
         request = tool_service_pb2.SearchToolsRequest(query=query, limit=limit)
@@ -174,23 +173,24 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
         """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without an
         agent.
 
-        A tool that fails or meets a limit is data, not a status: see RunToolResponse.end. A custom
-        tool is stopped before the deadline of the call; of an MCP tool that did not answer by then
-        the outcome is unknown. The call does not wait for the approval of a person: who makes it
-        has decided. A changed MCP tool that waits for approval is not run. For an MCP tool the key
-        needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND).
-        RESOURCE_EXHAUSTED (OVERLOADED): the project has as many calls in the sandbox as it may.
+        A tool that fails or reaches a limit is reported as data, not as a status: see
+        RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome
+        of an MCP tool that has not answered by then is unknown. The call does not wait for the
+        approval of a person: the caller has decided. A changed MCP tool that waits for approval is
+        not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
+        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project
+        has the maximum number of calls in the sandbox.
 
         Args:
             tool_id: Id of a custom tool or of a tool of an MCP server or, for a dry run,
             source_code: source that is not stored and gets no secrets and no network.
             arguments_json: Arguments, a JSON object; empty means none.
             agent_id: Agent whose memory a tool with the parameter agent_state is given; needed for
-                such a tool. Nothing in it is changed; one that is not there has no memory blocks.
-                The key needs the scope "read" too, since the tool can return what it reads.
+                such a tool. Nothing in it is changed; an agent that does not exist has no memory
+                blocks. The key needs the scope "read" too, since the tool can return what it reads.
                 PERMISSION_DENIED (SCOPE_MISSING).
-            function_name: Name of the function of the source that is meant, where it has several
-                public ones; not together with tool_id.
+            function_name: Name of the function to run, if the source has several public ones; not
+                together with tool_id.
         """
         request = tool_service_pb2.RunToolRequest(
             tool_id=id_of(tool_id),
@@ -202,7 +202,7 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
         return await self.RunTool(request)
 
     async def get_runner(self) -> str:
-        """Reads the state of the tool runner, the service in which the code of tools runs.
+        """Returns the state of the tool runner, the service that runs the code of tools.
 
         UNAVAILABLE: it does not answer.
         """
@@ -211,10 +211,10 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
         return response.isolation
 
     async def put_secret(self, name: str, value: str) -> None:
-        """Stores a secret that tools may ask for by name.
+        """Stores a secret that tools can name.
 
-        No call returns it; but the code of a tool that is given it can return it in a form that is
-        not recognised, so naming secrets in a tool needs the scope "secrets" as well.
+        No call returns it; but the code of a tool that gets it can return it in a form that is not
+        recognised, so naming secrets in a tool needs the scope "secrets" as well.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
 
         Args:

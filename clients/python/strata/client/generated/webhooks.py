@@ -16,17 +16,17 @@ from strata.client.services import new_request_id
 
 
 class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
     the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
-    answer but 2xx is a failure, redirects included; a failed delivery is tried again with growing
-    pauses for about 16 hours. 410 disables the webhook. Errors of every call: UNAUTHENTICATED
-    (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED, MESSAGE_TOO_LARGE),
-    DEADLINE_EXCEEDED, UNAVAILABLE.
+    response other than 2xx is a failure, including redirects; a failed delivery is repeated with
+    growing pauses for about 16 hours. 410 disables the webhook. Errors of every call:
+    UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
+    INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
+    MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, channel: aio.Channel) -> None:
@@ -55,7 +55,8 @@ class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
             agent_id: Only runs of this agent; empty means all agents.
             run_id: Only this run. If it is over already, its end is delivered at once.
             secret: "whsec_" and the Base64 of 24 to 64 bytes; empty lets the server make one.
-            request_id: Same id, same webhook; empty means a new webhook each time.
+            request_id: Idempotency key: a repeated id returns the first webhook; empty means a new
+                one each time.
         """
         request = webhook_service_pb2.CreateWebhookRequest(
             url=url,
@@ -103,7 +104,7 @@ class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
     ) -> AsyncGenerator[webhook_service_pb2.WebhookDelivery, None]:
         """Lists deliveries, newest first.
 
-        Those that are over are kept for 30 days, unless the operator says otherwise.
+        Finished ones are kept for 30 days, unless the operator has set another time.
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
@@ -136,17 +137,17 @@ class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
 
 
 class SyncWebhookCalls(OnThread[WebhookCalls], webhook_service_pb2_grpc.WebhookServiceStub):
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
     the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
-    answer but 2xx is a failure, redirects included; a failed delivery is tried again with growing
-    pauses for about 16 hours. 410 disables the webhook. Errors of every call: UNAUTHENTICATED
-    (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED, MESSAGE_TOO_LARGE),
-    DEADLINE_EXCEEDED, UNAVAILABLE.
+    response other than 2xx is a failure, including redirects; a failed delivery is repeated with
+    growing pauses for about 16 hours. 410 disables the webhook. Errors of every call:
+    UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
+    INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
+    MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def __init__(self, calls: WebhookCalls, thread: LoopThread) -> None:

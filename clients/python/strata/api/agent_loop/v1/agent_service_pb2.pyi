@@ -33,9 +33,9 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
     AGENT_TYPE_UNSPECIFIED: _AgentType.ValueType  # 0
     """letta_v1_agent."""
     AGENT_TYPE_LETTA_V1: _AgentType.ValueType  # 1
-    """(letta_v1_agent) Talks in plain text, goes on after every tool call."""
+    """(letta_v1_agent) Replies in plain text, continues after every tool call."""
     AGENT_TYPE_MEMGPT_V2: _AgentType.ValueType  # 2
-    """(memgpt_v2_agent) Talks through send_message, chains by heartbeats."""
+    """(memgpt_v2_agent) Replies with send_message, continues by heartbeats."""
     AGENT_TYPE_MEMGPT: _AgentType.ValueType  # 3
     """(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
     memory_apply_patch in place of memory_insert and memory_replace.
@@ -54,16 +54,16 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
     """(split_thread_agent) Not supported: INVALID_FIELD."""
 
 class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
-    """What kind of agent; decides the loop, the default prompt and the default
-    tools. The name as text, in prompts and on the command line, in brackets.
+    """The type of an agent, which determines its loop, default prompt and default tools. In brackets:
+    the name as text, in prompts and on the command line.
     """
 
 AGENT_TYPE_UNSPECIFIED: AgentType.ValueType  # 0
 """letta_v1_agent."""
 AGENT_TYPE_LETTA_V1: AgentType.ValueType  # 1
-"""(letta_v1_agent) Talks in plain text, goes on after every tool call."""
+"""(letta_v1_agent) Replies in plain text, continues after every tool call."""
 AGENT_TYPE_MEMGPT_V2: AgentType.ValueType  # 2
-"""(memgpt_v2_agent) Talks through send_message, chains by heartbeats."""
+"""(memgpt_v2_agent) Replies with send_message, continues by heartbeats."""
 AGENT_TYPE_MEMGPT: AgentType.ValueType  # 3
 """(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
 memory_apply_patch in place of memory_insert and memory_replace.
@@ -117,26 +117,26 @@ class _CompactionObstacle:
 class _CompactionObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionObstacle.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPACTION_OBSTACLE_UNSPECIFIED: _CompactionObstacle.ValueType  # 0
-    """Nothing stands against it."""
+    """Not set: nothing prevents the compaction."""
     COMPACTION_OBSTACLE_SPACE_IS_FREE: _CompactionObstacle.ValueType  # 1
     """Older messages could leave, but without the summary the messages leave free the share
     that a compaction frees. Mode "sliding_window" only.
     """
     COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: _CompactionObstacle.ValueType  # 2
-    """Besides summaries and pinned messages of the user, the window holds only the exchange
-    under way.
+    """Besides summaries and pinned messages of the user, the window contains only the current
+    exchange.
     """
     COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: _CompactionObstacle.ValueType  # 3
-    """All that is older than the exchange under way are pinned messages, the messages that they
-    answer, and summaries.
+    """Everything older than the current exchange is pinned messages, the messages that they answer,
+    and summaries.
     """
     COMPACTION_OBSTACLE_NO_MODEL: _CompactionObstacle.ValueType  # 4
     """No model is configured that could write the summary: CompactConversation fails with
     MODEL_NOT_CONFIGURED.
     """
     COMPACTION_OBSTACLE_WINDOW_NOT_FULL: _CompactionObstacle.ValueType  # 5
-    """The request of the next turn fits. This and the following stand against a compaction in
-    a turn only.
+    """The request of the next turn fits. This and the following values apply only to a compaction in
+    a turn.
     """
     COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: _CompactionObstacle.ValueType  # 6
     """System message and tools leave messages so little space that each turn would pay for a
@@ -151,26 +151,26 @@ class CompactionObstacle(_CompactionObstacle, metaclass=_CompactionObstacleEnumT
     """Why a compaction would change nothing."""
 
 COMPACTION_OBSTACLE_UNSPECIFIED: CompactionObstacle.ValueType  # 0
-"""Nothing stands against it."""
+"""Not set: nothing prevents the compaction."""
 COMPACTION_OBSTACLE_SPACE_IS_FREE: CompactionObstacle.ValueType  # 1
 """Older messages could leave, but without the summary the messages leave free the share
 that a compaction frees. Mode "sliding_window" only.
 """
 COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: CompactionObstacle.ValueType  # 2
-"""Besides summaries and pinned messages of the user, the window holds only the exchange
-under way.
+"""Besides summaries and pinned messages of the user, the window contains only the current
+exchange.
 """
 COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: CompactionObstacle.ValueType  # 3
-"""All that is older than the exchange under way are pinned messages, the messages that they
-answer, and summaries.
+"""Everything older than the current exchange is pinned messages, the messages that they answer,
+and summaries.
 """
 COMPACTION_OBSTACLE_NO_MODEL: CompactionObstacle.ValueType  # 4
 """No model is configured that could write the summary: CompactConversation fails with
 MODEL_NOT_CONFIGURED.
 """
 COMPACTION_OBSTACLE_WINDOW_NOT_FULL: CompactionObstacle.ValueType  # 5
-"""The request of the next turn fits. This and the following stand against a compaction in
-a turn only.
+"""The request of the next turn fits. This and the following values apply only to a compaction in
+a turn.
 """
 COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: CompactionObstacle.ValueType  # 6
 """System message and tools leave messages so little space that each turn would pay for a
@@ -193,21 +193,21 @@ class _CompactionOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Com
     COMPACTION_OUTCOME_KEPT: _CompactionOutcome.ValueType  # 1
     """It stays in the window."""
     COMPACTION_OUTCOME_SUMMARIZED: _CompactionOutcome.ValueType  # 2
-    """It leaves the window, and the new summary stands for it."""
+    """It leaves the window, and the new summary replaces it."""
     COMPACTION_OUTCOME_REPLACED: _CompactionOutcome.ValueType  # 3
-    """It is an earlier summary; the new one takes it in and replaces it."""
+    """It is an earlier summary; the new one includes and replaces it."""
 
 class CompactionOutcome(_CompactionOutcome, metaclass=_CompactionOutcomeEnumTypeWrapper):
-    """What becomes of a message."""
+    """What a compaction does with a message."""
 
 COMPACTION_OUTCOME_UNSPECIFIED: CompactionOutcome.ValueType  # 0
 """Not set."""
 COMPACTION_OUTCOME_KEPT: CompactionOutcome.ValueType  # 1
 """It stays in the window."""
 COMPACTION_OUTCOME_SUMMARIZED: CompactionOutcome.ValueType  # 2
-"""It leaves the window, and the new summary stands for it."""
+"""It leaves the window, and the new summary replaces it."""
 COMPACTION_OUTCOME_REPLACED: CompactionOutcome.ValueType  # 3
-"""It is an earlier summary; the new one takes it in and replaces it."""
+"""It is an earlier summary; the new one includes and replaces it."""
 Global___CompactionOutcome: _TypeAlias = CompactionOutcome  # noqa: Y015
 
 @_typing.final
@@ -228,11 +228,11 @@ class ModelConfig(_message.Message):
     ENABLE_REASONER_FIELD_NUMBER: _builtins.int
     PUT_INNER_THOUGHTS_IN_KWARGS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """"provider/model", as ListModels gives it."""
+    """"provider/model", as ListModels returns it."""
     context_window: _builtins.int
-    """Most tokens of the context window; 0 means the model's, at most 32000."""
+    """Maximum number of tokens of the context window; 0 means the model's, at most 32000."""
     max_output_tokens: _builtins.int
-    """Most tokens of a reply; 0 means the provider's default."""
+    """Maximum number of tokens of a reply; 0 means the provider's default."""
     temperature: _builtins.float
     """Sampling temperature; unset means 0.7."""
     parallel_tool_calls: _builtins.bool
@@ -240,23 +240,23 @@ class ModelConfig(_message.Message):
     reasoning_effort: _builtins.str
     """"none", "minimal", "low", "medium", "high", "xhigh"; empty means the provider's default."""
     max_reasoning_tokens: _builtins.int
-    """Most tokens of reasoning (Anthropic); 0 turns it off."""
+    """Maximum number of tokens of reasoning (Anthropic); 0 turns it off."""
     structured_tools: _builtins.bool
     """Tools as constrained JSON, for small local models; unset means as the provider needs."""
     enable_reasoner: _builtins.bool
-    """False turns reasoning off where the model can do without: reasoning_effort must then be empty
-    or "none" and max_reasoning_tokens 0. Unset or true leaves it to these two.
+    """False turns reasoning off, if the model allows it: reasoning_effort must then be empty or
+    "none" and max_reasoning_tokens 0. Unset or true means that these two decide.
     """
     put_inner_thoughts_in_kwargs: _builtins.bool
     """True to have the model write its thoughts as the first argument of each call ("thinking"),
-    for models that do not reason by themselves. They are stored as reasoning. Only agents of the
-    V2 loop do so, which must call a tool in each step.
+    for models that do not reason by themselves. They are stored as reasoning. Only for agents of
+    the V2 loop, which must call a tool in each step.
     """
     @_builtins.property
     def fallback_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Handles of the models that answer, in this order, where the model cannot: it is rate limited,
-        its quota is used up, it fails, does not answer in time or declines to answer. At most 5, none
-        of them twice, none that is the model itself. Empty means that such a run fails.
+        """Handles of fallback models, tried in this order if the model cannot answer: it is rate limited,
+        its quota is used up, it fails, times out or declines to answer. At most 5, without duplicates
+        and without the model itself. Empty means that such a run fails.
         """
 
     def __init__(
@@ -309,16 +309,15 @@ class CompactionSettings(_message.Message):
     model: _builtins.str
     """Handle of the summarizer; empty means the agent's model."""
     prompt: _builtins.str
-    """Its prompt; empty means ours."""
+    """Its prompt; empty means the built-in one."""
     mode: _builtins.str
-    """"sliding_window" (default): the oldest exchanges go, as many as
-    sliding_window_percentage says. "all": everything before the exchange under
-    way goes.
+    """"sliding_window" (default): removes the oldest exchanges, as many as sliding_window_percentage
+    requires. "all": removes everything before the current exchange.
     """
     sliding_window_percentage: _builtins.float
     """Share of the space for messages that a compaction frees; 0 means 0.3."""
     clip_chars: _builtins.int
-    """Most characters of a summary; 0 means 2000."""
+    """Maximum number of characters of a summary; 0 means 2000."""
     prompt_acknowledgement: _builtins.bool
     """True to show the summarizer, between its prompt and the messages, a reply of its own in which
     it agrees to answer with the summary alone; unset means false. Some small models then stop
@@ -326,8 +325,8 @@ class CompactionSettings(_message.Message):
     """
     @_builtins.property
     def model_settings(self) -> Global___ModelConfig:
-        """How the summarizer is called; unset means as its endpoint has it, and for the agent's model
-        as the agent has it. Its handle stays empty: field 1 names the model.
+        """Model settings of the summarizer; unset means the defaults of its endpoint, or the agent's
+        settings if it is the agent's model. Its handle must be empty: field 1 names the model.
         """
 
     def __init__(
@@ -442,13 +441,13 @@ class Agent(_message.Message):
     type: Global___AgentType.ValueType
     """What kind it is."""
     system: _builtins.str
-    """Base system prompt; memory is put where "{CORE_MEMORY}" stands, else at its end."""
+    """Base system prompt; memory replaces "{CORE_MEMORY}", or is appended at the end."""
     timezone: _builtins.str
     """IANA timezone of times in the prompt."""
     default_conversation_id: _builtins.str
     """Conversation used when a message names none: "conversation-" and the UUID of the agent."""
     enable_sleeptime: _builtins.bool
-    """True if a background agent tends its memory; see memory_agent_id."""
+    """True if a background agent maintains its memory; see memory_agent_id."""
     message_buffer_autoclear: _builtins.bool
     """True if each run begins with an empty window: the system message, what is pinned, and the
     messages of the run. The earlier messages stay in recall memory.
@@ -458,32 +457,33 @@ class Agent(_message.Message):
     tokens, 5 up to 32,000, 10 up to 200,000, then 15.
     """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most; 0 if the context window decides:
+    """Maximum number of characters of a file that are shown; 0 if the context window decides:
     5000 up to 8,000 tokens, 15000 up to 32,000, 25000 up to 128,000, then 40000.
     """
     revision: _builtins.int
-    """Rises by one with every change."""
+    """Increases by one with every change."""
     memory_agent_id: _builtins.str
-    """The agent that tends its memory: a sleeptime_agent (of a voice_convo_agent a
-    voice_sleeptime_agent) with the name of this one and "-sleeptime", which has all blocks of this one and a block "memory_persona". Empty without
-    enable_sleeptime.
+    """The agent that maintains its memory: a sleeptime_agent (for a voice_convo_agent a
+    voice_sleeptime_agent) named after this one with the suffix "-sleeptime". It has all blocks of
+    this one and a block "memory_persona". Empty without enable_sleeptime.
     """
     sleeptime_agent_frequency: _builtins.int
-    """The memory agent runs after the first turn of a conversation and then after every so many.
-    0 without a memory agent and of a voice_convo_agent, see max_message_buffer_length.
+    """The memory agent runs after the first turn of a conversation and then after each time this
+    number of turns. 0 without a memory agent and for a voice_convo_agent, see
+    max_message_buffer_length.
     """
     tends_agent_id: _builtins.str
-    """Of a memory agent: the agent whose memory it tends."""
+    """For a memory agent: the agent whose memory it maintains."""
     max_message_buffer_length: _builtins.int
-    """Of a voice_convo_agent: messages in the window, without the system message and summaries,
-    above which its memory agent archives the oldest ones; they then leave the window. 0 for
-    other types.
+    """For a voice_convo_agent: number of messages in the window, without the system message and
+    summaries, above which its memory agent archives the oldest ones, which then leave the window.
+    0 for other types.
     """
     min_message_buffer_length: _builtins.int
-    """Of a voice_convo_agent: messages that are left in the window then. 0 for other types."""
+    """For a voice_convo_agent: number of messages that stay in the window then. 0 for other types."""
     external_id: _builtins.str
     """The identifier that the agent has in the system of the client, such as "crm/4711"; empty for
-    none. Several agents may have the same one. It is in no prompt.
+    none. Several agents may have the same one. It is not part of any prompt.
     """
     @_builtins.property
     def model(self) -> Global___ModelConfig:
@@ -495,8 +495,8 @@ class Agent(_message.Message):
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
-        """Rules about them, in the order given. Beside them memory_finish_edits ends the run
-        unless a rule here says how the run goes on after it.
+        """Rules about them, in the given order. In addition memory_finish_edits ends the run, unless a
+        rule here says how the run continues after it.
         """
 
     @_builtins.property
@@ -525,7 +525,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What its replies must be, unless a message asks for another format; unset means any text."""
+        """Format of its replies, unless a message asks for another format; unset means any text."""
 
     def __init__(
         self,
@@ -648,9 +648,9 @@ class CreateAgentRequest(_message.Message):
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     name: _builtins.str
-    """Name; empty to make one up."""
+    """Name; empty lets the server choose one."""
     description: _builtins.str
     """What it is for."""
     type: Global___AgentType.ValueType
@@ -662,10 +662,9 @@ class CreateAgentRequest(_message.Message):
     include_base_tools: _builtins.bool
     """False to leave out the tools of the type; unset means true."""
     include_base_tool_rules: _builtins.bool
-    """True to add a rule for each tool of Strata's own that has none on how the run
-    goes on: exit_loop for send_message, send_message_to_agent_async and
-    memory_finish_edits, continue_loop for the rest. Unset means as the type does;
-    letta_v1_agent adds none, every other type adds them.
+    """True to add a rule on how the run continues for each built-in tool that has none: exit_loop for
+    send_message, send_message_to_agent_async and memory_finish_edits, continue_loop for the rest.
+    Unset means the default of the type: letta_v1_agent adds none, every other type adds them.
     """
     timezone: _builtins.str
     """IANA timezone; empty means UTC."""
@@ -682,8 +681,8 @@ class CreateAgentRequest(_message.Message):
     number for which the context window has no space is refused.
     """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most; 0 lets the context window decide,
-    see Agent. A number for which the context window has no space is refused.
+    """Maximum number of characters of a file that are shown; 0 lets the context window decide, see
+    Agent. A number for which the context window has no space is refused.
     """
     system_prompt_key: _builtins.str
     """Key of a prompt that ListPrompts shows, whose text becomes the base system prompt: it is
@@ -691,17 +690,17 @@ class CreateAgentRequest(_message.Message):
     system; empty means the prompt of the type.
     """
     without_initial_messages: _builtins.bool
-    """True to start with the system message alone. Not together with initial_messages."""
+    """True to start with only the system message. Not together with initial_messages."""
     sleeptime_agent_frequency: _builtins.int
-    """The memory agent runs after the first turn of a conversation and then after every so many: 0
-    means 5, at most 1000. Needs enable_sleeptime; not for a voice_convo_agent.
+    """The memory agent runs after the first turn of a conversation and then each time after this
+    number of turns: 0 means 5, at most 1000. Needs enable_sleeptime; not for a voice_convo_agent.
     """
     max_message_buffer_length: _builtins.int
     """Messages in the window above which the memory agent of a voice_convo_agent archives the
     oldest ones, see Agent: 0 means 30, at most 1000. Not for other types.
     """
     min_message_buffer_length: _builtins.int
-    """Messages that are left in the window then: 0 means 15. Must be less than
+    """Number of messages that stay in the window then: 0 means 15. Must be less than
     max_message_buffer_length.
     """
     external_id: _builtins.str
@@ -738,7 +737,7 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def initial_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
-        """Messages after the system message, text only; unset means those of the type: for
+        """Messages after the system message, text only; unset means the defaults of the type: for
         memgpt_v2_agent, memgpt_agent and voice_convo_agent a call of send_message with its
         return, if the agent has the tool, and the login event; for react_agent and
         workflow_agent the login event; none for the others.
@@ -754,7 +753,7 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What its replies must be; unset means any text."""
+        """Format of its replies; unset means any text."""
 
     def __init__(
         self,
@@ -906,7 +905,7 @@ class ListAgentsRequest(_message.Message):
     page_size: _builtins.int
     """Agents to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     names_only: _builtins.bool
     """True to return only the id and the name of each agent."""
     @_builtins.property
@@ -915,8 +914,8 @@ class ListAgentsRequest(_message.Message):
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only the agents with these ids, at most 500; empty means all. Ids of no agent of the
-        project are left out.
+        """Only the agents with these ids, at most 500; empty means all. Ids without an agent in the
+        project are ignored.
         """
 
     def __init__(
@@ -946,7 +945,7 @@ class ListAgentsResponse(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
         """The agents."""
@@ -967,7 +966,7 @@ Global___ListAgentsResponse: _TypeAlias = ListAgentsResponse  # noqa: Y015
 
 @_typing.final
 class UpdateAgentRequest(_message.Message):
-    """Changes an agent; unset fields stay."""
+    """Changes an agent; unset fields stay unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1016,7 +1015,7 @@ class UpdateAgentRequest(_message.Message):
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     agent_id: _builtins.str
     """The agent."""
     name: _builtins.str
@@ -1079,7 +1078,7 @@ class UpdateAgentRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What its replies must be from now on; text for any."""
+        """Format of its replies from now on; text for any text."""
 
     def __init__(
         self,
@@ -1212,7 +1211,7 @@ Global___DeleteAgentRequest: _TypeAlias = DeleteAgentRequest  # noqa: Y015
 
 @_typing.final
 class DeleteAgentResponse(_message.Message):
-    """The agent is gone."""
+    """The agent was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1338,7 +1337,7 @@ class CreateConversationRequest(_message.Message):
     TITLE_FIELD_NUMBER: _builtins.int
     EXTERNAL_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     agent_id: _builtins.str
     """The agent."""
     title: _builtins.str
@@ -1402,7 +1401,7 @@ class ListConversationsRequest(_message.Message):
     page_size: _builtins.int
     """Conversations to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     title: _builtins.str
     """Only conversations with exactly this title."""
     def __init__(
@@ -1430,7 +1429,7 @@ class ListConversationsResponse(_message.Message):
     CONVERSATIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def conversations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Conversation]:
         """The conversations, oldest first."""
@@ -1460,12 +1459,12 @@ class ForkConversationRequest(_message.Message):
     UNTIL_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     conversation_id: _builtins.str
     """The conversation to copy."""
     until_message_id: _builtins.str
-    """Last message to take over, of the conversation or of one that it was forked
-    from; empty means the newest.
+    """Last message to copy, of the conversation or of one that it was forked from; empty means the
+    newest.
     """
     title: _builtins.str
     """Title of the new conversation."""
@@ -1602,17 +1601,17 @@ class GetContextWindowResponse(_message.Message):
     per_file_view_window_char_limit: _builtins.int
     """Characters of an open file that are shown, likewise."""
     compaction_due: _builtins.bool
-    """True if the next turn puts a summary in the place of older messages before it asks
-    the model. The parts still hold these messages.
+    """True if the next turn replaces older messages by a summary before it calls the model. The parts
+    still contain these messages.
     """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextWindowPart]:
-        """The parts; rounding apart, their tokens are those of the whole."""
+        """The parts; except for rounding, their tokens add up to the whole."""
 
     @_builtins.property
     def files_to_close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files, "folder/name", that the next turn closes before it asks the model, because
-        they leave messages too little space. The parts still hold them.
+        """Files, "folder/name", that the next turn closes before it asks the model, because they leave
+        too little space for messages. The parts still contain them.
         """
 
     def __init__(
@@ -1652,7 +1651,7 @@ class CompactConversationRequest(_message.Message):
     """The conversation; empty means the default one."""
     @_builtins.property
     def compaction(self) -> Global___CompactionSettings:
-        """For this compaction: fields that are set stand for those of the agent."""
+        """For this compaction: fields that are set override those of the agent."""
 
     def __init__(
         self,
@@ -1684,9 +1683,7 @@ class CompactConversationResponse(_message.Message):
     """Tokens of the window after, estimated."""
     @_builtins.property
     def summary(self) -> _message_pb2.Message:
-        """The summary that now stands for the evicted messages; unset if there was
-        nothing that could leave the window.
-        """
+        """The summary that replaces the evicted messages; unset if no message could leave the window."""
 
     def __init__(
         self,
@@ -1705,7 +1702,7 @@ Global___CompactConversationResponse: _TypeAlias = CompactConversationResponse  
 
 @_typing.final
 class PreviewCompactionRequest(_message.Message):
-    """Asks what a compaction would take."""
+    """Asks for a preview of a compaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1721,7 +1718,7 @@ class PreviewCompactionRequest(_message.Message):
     """What compacts; unset means CompactConversation."""
     @_builtins.property
     def compaction(self) -> Global___CompactionSettings:
-        """For this preview: fields that are set stand for those of the agent."""
+        """For this preview: fields that are set override those of the agent."""
 
     def __init__(
         self,
@@ -1741,7 +1738,7 @@ Global___PreviewCompactionRequest: _TypeAlias = PreviewCompactionRequest  # noqa
 
 @_typing.final
 class PreviewedMessage(_message.Message):
-    """A message of the window, and what becomes of it."""
+    """A message of the window, and what the compaction does with it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1760,7 +1757,7 @@ class PreviewedMessage(_message.Message):
     sequence: _builtins.int
     """Its sequence in the conversation."""
     outcome: Global___CompactionOutcome.ValueType
-    """What becomes of it."""
+    """What the compaction does with it."""
     tokens: _builtins.int
     """Its tokens as the model is shown it, estimated."""
     pinned: _builtins.bool
@@ -1819,7 +1816,7 @@ Global___PreviewedSum: _TypeAlias = PreviewedSum  # noqa: Y015
 
 @_typing.final
 class PreviewCompactionResponse(_message.Message):
-    """What a compaction would take."""
+    """The preview of a compaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1846,8 +1843,8 @@ class PreviewCompactionResponse(_message.Message):
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewedMessage]:
-        """The messages of the window in order, without the system message. At most 1,000: of more,
-        those around the last one that leaves, or the first ones if none leaves.
+        """The messages of the window in order, without the system message. At most 1,000: if there are
+        more, those around the last one that leaves, or the first ones if none leaves.
         """
 
     @_builtins.property
@@ -1856,7 +1853,7 @@ class PreviewCompactionResponse(_message.Message):
 
     @_builtins.property
     def summarized(self) -> Global___PreviewedSum:
-        """All that the new summary would stand for, likewise."""
+        """All messages that the new summary would replace, likewise."""
 
     @_builtins.property
     def replaced(self) -> Global___PreviewedSum:
@@ -1952,7 +1949,7 @@ class ImportAgentRequest(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer; first message only."""
+    """Idempotency key: a repeated id returns the first response. First message only."""
     chunk: _builtins.bytes
     """The next bytes."""
     name: _builtins.str
@@ -1986,7 +1983,7 @@ class ImportAgentResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What could not be taken over."""
+        """What could not be imported."""
 
     def __init__(
         self,

@@ -124,8 +124,8 @@ class AgentServiceServicer:
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model). Rules that do not go with the tools are INVALID_FIELD, and so is a model
-        that its provider says it does not have; a provider that cannot be asked refuses nothing.
+        model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
+        provider reports as unknown. If the provider cannot be reached, the model is accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,9 +148,9 @@ class AgentServiceServicer:
     def UpdateAgent(self, request, context):
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-        system prompt, tools and blocks would be too large for its model). Rules that do
-        not go with the tools are INVALID_FIELD, also where it is the tools that change, and
-        so is another model if its provider says it does not have it.
+        system prompt, tools and blocks would be too large for its model). Rules that do not match the
+        tools are INVALID_FIELD, even if only the tools change, and so is a new model that the provider
+        reports as unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,9 +158,9 @@ class AgentServiceServicer:
 
     def DeleteAgent(self, request, context):
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
-        memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
+        a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
+        interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,41 +192,40 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkConversation(self, request, context):
-        """Starts another conversation with the window as it was at a message; both go
-        on for themselves and share the agent's blocks and archives. A call is not
-        parted from its return: a message between the two stands for the return.
-        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
-        ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Starts another conversation with the window as it was at a message. Both conversations continue
+        independently and share the agent's blocks and archives. A call is not separated from its
+        return: a message between the two counts as the return. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetContextWindow(self, request, context):
-        """Shows what the next model call of a conversation would send, before the
-        message that causes it: blocks, open files and counts as they are now, and the
-        schemas of the tools. Files are not closed and messages not summarised to make it
-        fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """Returns what the next model call of a conversation would send, without the message that causes
+        it: current blocks, open files and counts, and the schemas of the tools. It closes no files and
+        summarises no messages to make the request fit; only a turn does that. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewCompaction(self, request, context):
-        """Shows which messages a compaction would take out of the window now and which stay, by
-        the rule of the compaction itself. Nothing is changed and no model is asked.
-        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """Returns which messages a compaction would remove from the window now, and which would stay, by
+        the rules of compaction. Nothing is changed and no model is called. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompactConversation(self, request, context):
-        """Puts a summary in the place of older messages now, instead of when the
-        window is full. They stay in recall memory. Turns go on meanwhile; the swap
-        is made on the window as it was read, or not at all. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
-        conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
+        """Replaces older messages by a summary now, instead of when the window is full. The messages stay
+        in recall memory. Turns continue meanwhile; the window is replaced only if it has not changed
+        since it was read. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH: the conversation changed too often), FAILED_PRECONDITION
+        (MODEL_NOT_CONFIGURED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

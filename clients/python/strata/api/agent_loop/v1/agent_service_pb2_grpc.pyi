@@ -25,8 +25,8 @@ class AgentServiceStub:
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-    model). Rules that do not go with the tools are INVALID_FIELD, and so is a model
-    that its provider says it does not have; a provider that cannot be asked refuses nothing.
+    model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
+    provider reports as unknown. If the provider cannot be reached, the model is accepted.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -35,15 +35,15 @@ class AgentServiceStub:
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-    system prompt, tools and blocks would be too large for its model). Rules that do
-    not go with the tools are INVALID_FIELD, also where it is the tools that change, and
-    so is another model if its provider says it does not have it.
+    system prompt, tools and blocks would be too large for its model). Rules that do not match the
+    tools are INVALID_FIELD, even if only the tools change, and so is a new model that the provider
+    reports as unknown.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
-    blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
-    memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
-    NOT_FOUND (AGENT_NOT_FOUND).
+    blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
+    a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
+    interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
@@ -59,29 +59,28 @@ class AgentServiceStub:
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]
-    """Starts another conversation with the window as it was at a message; both go
-    on for themselves and share the agent's blocks and archives. A call is not
-    parted from its return: a message between the two stands for the return.
-    NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
-    ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """Starts another conversation with the window as it was at a message. Both conversations continue
+    independently and share the agent's blocks and archives. A call is not separated from its
+    return: a message between the two counts as the return. NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
-    """Shows what the next model call of a conversation would send, before the
-    message that causes it: blocks, open files and counts as they are now, and the
-    schemas of the tools. Files are not closed and messages not summarised to make it
-    fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    """Returns what the next model call of a conversation would send, without the message that causes
+    it: current blocks, open files and counts, and the schemas of the tools. It closes no files and
+    summarises no messages to make the request fit; only a turn does that. NOT_FOUND
+    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
     """
     PreviewCompaction: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.PreviewCompactionRequest, _agent_service_pb2.PreviewCompactionResponse]
-    """Shows which messages a compaction would take out of the window now and which stay, by
-    the rule of the compaction itself. Nothing is changed and no model is asked.
-    NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    """Returns which messages a compaction would remove from the window now, and which would stay, by
+    the rules of compaction. Nothing is changed and no model is called. NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND).
     """
     CompactConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CompactConversationRequest, _agent_service_pb2.CompactConversationResponse]
-    """Puts a summary in the place of older messages now, instead of when the
-    window is full. They stay in recall memory. Turns go on meanwhile; the swap
-    is made on the window as it was read, or not at all. NOT_FOUND
-    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
-    conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
+    """Replaces older messages by a summary now, instead of when the window is full. The messages stay
+    in recall memory. Turns continue meanwhile; the window is replaced only if it has not changed
+    since it was read. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED
+    (REVISION_MISMATCH: the conversation changed too often), FAILED_PRECONDITION
+    (MODEL_NOT_CONFIGURED).
     """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]
     """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -105,8 +104,8 @@ class AgentServiceServicer:
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model). Rules that do not go with the tools are INVALID_FIELD, and so is a model
-        that its provider says it does not have; a provider that cannot be asked refuses nothing.
+        model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
+        provider reports as unknown. If the provider cannot be reached, the model is accepted.
         """
 
     def GetAgent(
@@ -130,9 +129,9 @@ class AgentServiceServicer:
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-        system prompt, tools and blocks would be too large for its model). Rules that do
-        not go with the tools are INVALID_FIELD, also where it is the tools that change, and
-        so is another model if its provider says it does not have it.
+        system prompt, tools and blocks would be too large for its model). Rules that do not match the
+        tools are INVALID_FIELD, even if only the tools change, and so is a new model that the provider
+        reports as unknown.
         """
 
     def DeleteAgent(
@@ -141,9 +140,9 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.DeleteAgentRequest, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]:
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
-        memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
+        a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
+        interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def CreateConversation(
@@ -179,11 +178,10 @@ class AgentServiceServicer:
         request: _agent_service_pb2.ForkConversationRequest,
         context: _aio.ServicerContext[_agent_service_pb2.ForkConversationRequest, _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]:
-        """Starts another conversation with the window as it was at a message; both go
-        on for themselves and share the agent's blocks and archives. A call is not
-        parted from its return: a message between the two stands for the return.
-        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
-        ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Starts another conversation with the window as it was at a message. Both conversations continue
+        independently and share the agent's blocks and archives. A call is not separated from its
+        return: a message between the two counts as the return. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
     def GetContextWindow(
@@ -191,10 +189,10 @@ class AgentServiceServicer:
         request: _agent_service_pb2.GetContextWindowRequest,
         context: _aio.ServicerContext[_agent_service_pb2.GetContextWindowRequest, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]:
-        """Shows what the next model call of a conversation would send, before the
-        message that causes it: blocks, open files and counts as they are now, and the
-        schemas of the tools. Files are not closed and messages not summarised to make it
-        fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """Returns what the next model call of a conversation would send, without the message that causes
+        it: current blocks, open files and counts, and the schemas of the tools. It closes no files and
+        summarises no messages to make the request fit; only a turn does that. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
 
     def PreviewCompaction(
@@ -202,9 +200,9 @@ class AgentServiceServicer:
         request: _agent_service_pb2.PreviewCompactionRequest,
         context: _aio.ServicerContext[_agent_service_pb2.PreviewCompactionRequest, _abc.Awaitable[_agent_service_pb2.PreviewCompactionResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.PreviewCompactionResponse]:
-        """Shows which messages a compaction would take out of the window now and which stay, by
-        the rule of the compaction itself. Nothing is changed and no model is asked.
-        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """Returns which messages a compaction would remove from the window now, and which would stay, by
+        the rules of compaction. Nothing is changed and no model is called. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND).
         """
 
     def CompactConversation(
@@ -212,11 +210,11 @@ class AgentServiceServicer:
         request: _agent_service_pb2.CompactConversationRequest,
         context: _aio.ServicerContext[_agent_service_pb2.CompactConversationRequest, _abc.Awaitable[_agent_service_pb2.CompactConversationResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.CompactConversationResponse]:
-        """Puts a summary in the place of older messages now, instead of when the
-        window is full. They stay in recall memory. Turns go on meanwhile; the swap
-        is made on the window as it was read, or not at all. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
-        conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
+        """Replaces older messages by a summary now, instead of when the window is full. The messages stay
+        in recall memory. Turns continue meanwhile; the window is replaced only if it has not changed
+        since it was read. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH: the conversation changed too often), FAILED_PRECONDITION
+        (MODEL_NOT_CONFIGURED).
         """
 
     def ExportAgent(

@@ -70,7 +70,7 @@ Global___ManagerType: _TypeAlias = ManagerType  # noqa: Y015
 
 @_typing.final
 class ManagerConfig(_message.Message):
-    """How a group decides who speaks, with what only some kinds have."""
+    """How a group decides who speaks; some fields are only for some kinds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -89,7 +89,7 @@ class ManagerConfig(_message.Message):
     a stored group whose managing agent was deleted.
     """
     max_turns: _builtins.int
-    """Most turns of members in one run, at most 100; 0 means one for each member:
+    """Maximum number of turns of members in one run, at most 100; 0 means one for each member:
     round_robin, dynamic, swarm.
     """
     termination_token: _builtins.str
@@ -102,12 +102,12 @@ class ManagerConfig(_message.Message):
     that of the agent is refused.
     """
     max_message_buffer_length: _builtins.int
-    """Agent.max_message_buffer_length of the manager agent: voice_sleeptime. Changed as
-    sleeptime_agent_frequency is.
+    """Agent.max_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way as
+    sleeptime_agent_frequency.
     """
     min_message_buffer_length: _builtins.int
-    """Agent.min_message_buffer_length of the manager agent: voice_sleeptime. Changed as
-    sleeptime_agent_frequency is.
+    """Agent.min_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way as
+    sleeptime_agent_frequency.
     """
     def __init__(
         self,
@@ -179,10 +179,10 @@ class Group(_message.Message):
     description: _builtins.str
     """What it is for."""
     revision: _builtins.int
-    """Grows with every change."""
+    """Increases with every change."""
     holder_agent_id: _builtins.str
-    """The member that holds the conversation and answers the next message: swarm. The first
-    member if no other was handed the conversation, or if that one was deleted or removed.
+    """The member that holds the conversation and answers the next message: swarm. It is the first
+    member if the conversation was never handed over, or if the holder was deleted or removed.
     """
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
@@ -242,7 +242,7 @@ class CreateGroupRequest(_message.Message):
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     SHARED_BLOCK_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     description: _builtins.str
     """What it is for, at most 10000 characters."""
     @_builtins.property
@@ -361,7 +361,7 @@ class ListGroupsRequest(_message.Message):
     page_size: _builtins.int
     """Groups to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     agent_id: _builtins.str
     """Only groups that this agent is a member or the manager of; all if empty."""
     def __init__(
@@ -389,7 +389,7 @@ class ListGroupsResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]:
         """The groups."""
@@ -410,7 +410,7 @@ Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
 
 @_typing.final
 class MemberList(_message.Message):
-    """The members that a group gets instead of those that it has."""
+    """The new members of a group, which replace the present ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -436,7 +436,7 @@ Global___MemberList: _TypeAlias = MemberList  # noqa: Y015
 
 @_typing.final
 class SharedBlockList(_message.Message):
-    """The shared blocks that a group gets instead of those that it has."""
+    """The new shared blocks of a group, which replace the present ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -472,7 +472,7 @@ class UpdateGroupRequest(_message.Message):
     SHARED_BLOCKS_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, one change: a repeated request gets the group as it is then."""
+    """Idempotency key: a repetition changes nothing and returns the current group."""
     group_id: _builtins.str
     """The group."""
     description: _builtins.str

@@ -103,11 +103,10 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Changes the fields that are set; a run under way goes on with the group as it was
-        when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
-        NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
-        FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+        """Changes the fields that are set; an active run continues with the group as it was when the run
+        was accepted. Blocks are attached as by CreateGroup; none is detached. NOT_FOUND
+        (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH),
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

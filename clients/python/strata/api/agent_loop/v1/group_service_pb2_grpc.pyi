@@ -33,11 +33,10 @@ class GroupServiceStub:
     ListGroups: _aio.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]
     """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]
-    """Changes the fields that are set; a run under way goes on with the group as it was
-    when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
-    NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
-    FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+    """Changes the fields that are set; an active run continues with the group as it was when the run
+    was accepted. Blocks are attached as by CreateGroup; none is detached. NOT_FOUND
+    (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH),
+    ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
     """
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.DeleteGroupRequest, _group_service_pb2.DeleteGroupResponse]
     """Deletes a group and cancels its open runs; its agents and their blocks stay.
@@ -84,11 +83,10 @@ class GroupServiceServicer:
         request: _group_service_pb2.UpdateGroupRequest,
         context: _aio.ServicerContext[_group_service_pb2.UpdateGroupRequest, _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]:
-        """Changes the fields that are set; a run under way goes on with the group as it was
-        when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
-        NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
-        FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+        """Changes the fields that are set; an active run continues with the group as it was when the run
+        was accepted. Blocks are attached as by CreateGroup; none is detached. NOT_FOUND
+        (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH),
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
         """
 
     def DeleteGroup(

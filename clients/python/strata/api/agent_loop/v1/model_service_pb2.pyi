@@ -51,7 +51,7 @@ class Model(_message.Message):
     CONTEXT_WINDOW_SOURCE_FIELD_NUMBER: _builtins.int
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """"provider/model"; what agents name."""
+    """"provider/model", the name that agents use."""
     provider: _builtins.str
     """Name of the endpoint."""
     name: _builtins.str
@@ -59,19 +59,19 @@ class Model(_message.Message):
     endpoint_type: _builtins.str
     """"openai" or "anthropic": the wire protocol."""
     context_window: _builtins.int
-    """Tokens of its context window; 0 if it is not known. Agents then get 32000, unless they say
-    otherwise.
+    """Tokens of its context window; 0 if it is not known. Agents then get 32000, unless their
+    settings say otherwise.
     """
     is_default: _builtins.bool
     """True for the model used when an agent names none."""
     images: _builtins.bool
-    """True if it is shown images; a model that is not is shown a text instead."""
+    """True if the model is shown images; otherwise a text replaces each image."""
     context_window_source: _builtins.str
-    """Who says so: "server" (its list of models), "settings" (of the endpoint), "table" (what
+    """Source of the value: "server" (its list of models), "settings" (of the endpoint), "table" (what
     providers documented by known_models_date); empty if the window is not known.
     """
     max_output_tokens: _builtins.int
-    """Most tokens of a reply, by the same table; 0 if it is not known."""
+    """Maximum number of tokens of a reply, by the same table; 0 if it is not known."""
     def __init__(
         self,
         *,
@@ -113,7 +113,7 @@ class ModelEndpoint(_message.Message):
     reachable: _builtins.bool
     """True if it answered."""
     error: _builtins.str
-    """Why not."""
+    """Why it did not answer; empty if it did."""
     def __init__(
         self,
         *,
@@ -171,7 +171,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class ProbeModelRequest(_message.Message):
-    """Asks what can be known of a model."""
+    """Asks for the present properties of a model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,7 +197,7 @@ Global___ProbeModelRequest: _TypeAlias = ProbeModelRequest  # noqa: Y015
 
 @_typing.final
 class ModelFinding(_message.Message):
-    """One thing that is known of a model now."""
+    """One property of a model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -206,13 +206,13 @@ class ModelFinding(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What: "context window", "longest context window" (where the server was started with less),
+    """Its name: "context window", "longest context window" (where the server was started with less),
     "longest reply", "images", "tool calls", "reasoning", "capabilities", "answers" and so on.
     """
     value: _builtins.str
     """The value, for a person."""
     source: _builtins.str
-    """Who says so: a route of the server such as "GET /props", "a request", "settings", "table"."""
+    """Its source: a route of the server such as "GET /props", "a request", "settings", "table"."""
     tokens: _builtins.int
     """The value in tokens, where it is a number of tokens; else 0."""
     def __init__(
@@ -233,7 +233,7 @@ Global___ModelFinding: _TypeAlias = ModelFinding  # noqa: Y015
 
 @_typing.final
 class ProbeModelResponse(_message.Message):
-    """What is known of the model."""
+    """The present properties of the model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -241,7 +241,7 @@ class ProbeModelResponse(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     CONTEXT_WINDOW_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
-    """Tokens of the context window: the smallest that somebody names; 0 if nobody does."""
+    """Tokens of the context window: the smallest value of all sources; 0 if no source has one."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelFinding]:
         """What was found, in order of the questions."""

@@ -73,7 +73,7 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProbeModel(self, request, context):
-        """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+        """Probes a model and its server for its present properties. Costs a few tokens, unless
         skip_requests is set. A server or a model that does not answer is reported in problems.
         INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
         """

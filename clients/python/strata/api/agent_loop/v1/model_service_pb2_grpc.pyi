@@ -25,7 +25,7 @@ class ModelServiceStub:
     answer is listed with its error, not left out.
     """
     ProbeModel: _aio.UnaryUnaryMultiCallable[_model_service_pb2.ProbeModelRequest, _model_service_pb2.ProbeModelResponse]
-    """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+    """Probes a model and its server for its present properties. Costs a few tokens, unless
     skip_requests is set. A server or a model that does not answer is reported in problems.
     INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
     """
@@ -58,7 +58,7 @@ class ModelServiceServicer:
         request: _model_service_pb2.ProbeModelRequest,
         context: _aio.ServicerContext[_model_service_pb2.ProbeModelRequest, _abc.Awaitable[_model_service_pb2.ProbeModelResponse]],
     ) -> _abc.Awaitable[_model_service_pb2.ProbeModelResponse]:
-        """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+        """Probes a model and its server for its present properties. Costs a few tokens, unless
         skip_requests is set. A server or a model that does not answer is reported in problems.
         INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
         """

@@ -43,7 +43,7 @@ class Prompt(_message.Message):
     is listed beside that prompt, and is not used.
     """
     text: _builtins.str
-    """The text; ListPrompts leaves it empty. "{limit}" in summary_system_prompt stands for the
+    """The text; ListPrompts leaves it empty. "{limit}" in summary_system_prompt is replaced by the
     characters that a summary may have.
     """
     def __init__(

@@ -25,8 +25,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RunRecording(_message.Message):
-    """All that a run received, and what it sent and stored. A file of it is its JSON form. It holds
-    no key, no token and no secret of a tool.
+    """Everything that a run received, sent and stored. The file of a recording is its JSON form. It
+    contains no key, no token and no secret of a tool.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -67,7 +67,7 @@ class RunRecording(_message.Message):
 
     @_builtins.property
     def turn(self) -> Global___RecordedTurn:
-        """What was asked for."""
+        """The request of the run."""
 
     @_builtins.property
     def agent(self) -> _agent_service_pb2.Agent:
@@ -79,7 +79,7 @@ class RunRecording(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedTool]:
-        """The tools that it had, those for files included."""
+        """The tools that it had, including those for files."""
 
     @_builtins.property
     def window(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -141,7 +141,7 @@ Global___RunRecording: _TypeAlias = RunRecording  # noqa: Y015
 
 @_typing.final
 class RecordedTurn(_message.Message):
-    """What a run was asked for, but for its inputs."""
+    """The request of a run, without its inputs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,7 +162,7 @@ class RecordedTurn(_message.Message):
     conversation_id: _builtins.str
     """The conversation."""
     max_steps: _builtins.int
-    """Most model calls."""
+    """Maximum number of model calls."""
     stream_tokens: _builtins.bool
     """Token deltas were relayed."""
     group_id: _builtins.str
@@ -201,7 +201,7 @@ Global___RecordedTurn: _TypeAlias = RecordedTurn  # noqa: Y015
 
 @_typing.final
 class RecordedModel(_message.Message):
-    """What the loop knows of a model. Addresses and keys are left out."""
+    """The properties of a model that the loop uses, without addresses and keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -253,7 +253,7 @@ Global___RecordedModel: _TypeAlias = RecordedModel  # noqa: Y015
 
 @_typing.final
 class RecordedTool(_message.Message):
-    """What the loop knows of a tool. Its code is left out: a replay runs none."""
+    """The properties of a tool that the loop uses, without its code: a replay runs no tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,13 +283,13 @@ class RecordedTool(_message.Message):
     requires_approval: _builtins.bool
     """Every call waits for a person."""
     version: _builtins.str
-    """Names exactly this definition."""
+    """Identifies exactly this definition."""
     returns_from: _builtins.str
     """Label of what it returns; empty for none."""
     by_client: _builtins.bool
     """The client runs it."""
     return_char_limit: _builtins.int
-    """Most characters of a return."""
+    """Maximum number of characters of a return."""
     def __init__(
         self,
         *,
@@ -315,8 +315,8 @@ Global___RecordedTool: _TypeAlias = RecordedTool  # noqa: Y015
 
 @_typing.final
 class RecordedRequest(_message.Message):
-    """A request as it was sent, by positions in the texts of the recording. A part is unset if the
-    recording does not have what was sent; then it is not compared.
+    """A request as it was sent, by positions in the texts of the recording. A part that the recording
+    does not contain is unset, and is not compared.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -393,7 +393,7 @@ class RecordedStep(_message.Message):
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Summaries that took the place of older messages before the request."""
+        """Summaries that replaced older messages before the request."""
 
     @_builtins.property
     def summary_usage(self) -> _containers.RepeatedCompositeFieldContainer[_usage_pb2.Usage]:
@@ -478,7 +478,7 @@ Global___RecordedMemory: _TypeAlias = RecordedMemory  # noqa: Y015
 
 @_typing.final
 class RecordedArchival(_message.Message):
-    """What the system message says of archival memory."""
+    """The part of the system message about archival memory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -60,17 +60,16 @@ class ExecuteRunRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation."""
     max_steps: _builtins.int
-    """Most model calls; 0 means 50."""
+    """Maximum number of model calls; 0 means 50."""
     stream_tokens: _builtins.bool
     """True to relay token deltas."""
     sender_agent_id: _builtins.str
-    """The agent that says it; empty if no agent does."""
+    """The agent that sent the messages; empty if no agent did."""
     cancel: _builtins.bool
-    """Somebody has cancelled the run, or, if remaining_time is zero, its deadline
-    has passed. In the first request: no step is begun, a step that an earlier
-    attempt has journalled is stored with what is known of its calls. In a later
-    request, of which all other fields are ignored: the model and the tools are
-    stopped. Either way RunFinished follows.
+    """The run was cancelled, or, if remaining_time is zero, its deadline has passed. In the first
+    request: no step is started, and a step that an earlier attempt has journalled is stored with
+    the known results of its calls. In a later request, whose other fields are ignored: the model
+    and the tools are stopped. In both cases RunFinished follows.
     """
     group_id: _builtins.str
     """The group that the messages are exchanged in; empty for none."""
@@ -83,7 +82,7 @@ class ExecuteRunRequest(_message.Message):
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
-        """What to say to the agent."""
+        """The input messages."""
 
     @_builtins.property
     def approval(self) -> _message_pb2.ApprovalResponsePart:
@@ -114,7 +113,7 @@ class ExecuteRunRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the reply must be; unset means as the agent says."""
+        """Format of the reply; unset means that of the agent."""
 
     @_builtins.property
     def group_tool(self) -> Global___GroupTool:
@@ -158,8 +157,8 @@ Global___ExecuteRunRequest: _TypeAlias = ExecuteRunRequest  # noqa: Y015
 
 @_typing.final
 class DocumentRange(_message.Message):
-    """Lines of a file that a document ingestion agent reads. How many of them it reads is told by
-    TranscriptRead, whose sequences are numbers of lines from 0.
+    """Lines of a file that a document ingestion agent reads. TranscriptRead reports how many of them it
+    reads; its sequences are then line numbers from 0.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -174,11 +173,11 @@ class DocumentRange(_message.Message):
     file_id: _builtins.str
     """The file."""
     after_line: _builtins.int
-    """Only lines behind this one, numbered from 0; -1 for all."""
+    """Only lines after this one, numbered from 0; -1 for all."""
     until_line: _builtins.int
     """Only lines up to this one."""
     content_hash: _builtins.str
-    """SHA-256 of the bytes of the file, hex; of a file that has other bytes, nothing is read."""
+    """SHA-256 of the bytes of the file, hex; a file with other bytes is not read."""
     def __init__(
         self,
         *,
@@ -327,8 +326,8 @@ Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
 
 @_typing.final
 class TranscriptRange(_message.Message):
-    """A part of a conversation that a memory agent reads. It is fixed when the run is accepted:
-    whenever it is read, it is the same but for messages that were deleted.
+    """A part of a conversation that a memory agent reads. It is fixed when the run is accepted, so
+    every read returns the same messages, except for deleted ones.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -378,22 +377,22 @@ class ExecuteRunResponse(_message.Message):
 
     @_builtins.property
     def reply(self) -> Global___ReplyReceived:
-        """A call of a model has ended and has its cost."""
+        """A model call has ended; contains its tokens."""
 
     @_builtins.property
     def request(self) -> Global___ModelRequestSent:
-        """A call of a model begins."""
+        """A model call begins."""
 
     @_builtins.property
     def tended(self) -> Global___TendedTurn:
-        """The agent has a memory agent; comes before any event, and not otherwise. Of a
-        voice_convo_agent it comes again before the end of the turn, with message_buffer.
+        """Sent before any event if the agent has a memory agent, and otherwise not. For a
+        voice_convo_agent it is sent again before the end of the turn, with message_buffer.
         """
 
     @_builtins.property
     def transcript_read(self) -> Global___TranscriptRead:
-        """How much of its range a memory agent reads; comes before the end of the turn if the run
-        has a transcript or a document, and not otherwise.
+        """How much of its range a memory agent reads; sent before the end of the turn if the run has a
+        transcript or a document, and otherwise not.
         """
 
     def __init__(
@@ -455,12 +454,12 @@ class TendedTurn(_message.Message):
     memory_agent_id: _builtins.str
     """The memory agent."""
     frequency: _builtins.int
-    """It runs after the first turn of the conversation and then after every so many; 0 if
-    message_buffer decides.
+    """It runs after the first turn of the conversation and then each time after this number of turns;
+    0 if message_buffer decides.
     """
     @_builtins.property
     def message_buffer(self) -> Global___MessageBuffer:
-        """Of a voice_convo_agent: what the memory agent could archive."""
+        """For a voice_convo_agent: the messages that the memory agent can archive."""
 
     def __init__(
         self,
@@ -513,9 +512,8 @@ Global___MessageBuffer: _TypeAlias = MessageBuffer  # noqa: Y015
 
 @_typing.final
 class ReplyReceived(_message.Message):
-    """What a call of a model cost, whether or not its step is ever stored. The reply has
-    arrived whole, or it broke off: then the tokens are estimated, and none if the
-    provider refused the request.
+    """The tokens of a model call, whether or not its step is stored. If the reply broke off, the tokens
+    are estimated; there are none if the provider refused the request.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -524,8 +522,8 @@ class ReplyReceived(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
-    """Id that the message of the reply will have. The summary of a compaction has one
-    of its own, which no message has.
+    """Id that the message of the reply will have. The summary of a compaction has a separate id,
+    which no message has.
     """
     model: _builtins.str
     """Handle of the model."""
@@ -566,7 +564,7 @@ class ModelRequestSent(_message.Message):
     prompt_tokens: _builtins.int
     """Estimated tokens of the prompt."""
     bytes_per_token: _builtins.float
-    """UTF-8 bytes that this model's tokens have on average."""
+    """Average number of UTF-8 bytes per token of this model."""
     model: _builtins.str
     """Handle of the model."""
     @_builtins.property
@@ -592,8 +590,8 @@ Global___ModelRequestSent: _TypeAlias = ModelRequestSent  # noqa: Y015
 
 @_typing.final
 class RecordRunRequest(_message.Message):
-    """What the gateway knows of a run that is to be recorded. The first request holds the run, the
-    others its events and the changes after it.
+    """The gateway's data of a run to record. The first request contains the run, the others its events
+    and the changes after it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -603,7 +601,7 @@ class RecordRunRequest(_message.Message):
     LATER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def turn(self) -> _recording_pb2.RecordedTurn:
-        """The run as it was asked for."""
+        """The request of the run."""
 
     @_builtins.property
     def event(self) -> _run_event_pb2.RunEvent:

@@ -62,15 +62,13 @@ class TurnServiceServicer:
     """
 
     def ExecuteRun(self, request_iterator, context):
-        """Runs one turn, or resumes it when attempt is above 1: what is committed or
-        journalled is not done again. The first request names the run; a later one
-        may cancel it. Ends with exactly one RunFinished; a failed model or tool is
-        told there. A status other than OK means that the turn was not ended and may
-        be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-        A stream that breaks cancels nothing: the step under way is finished within a
-        bounded time and stored under its attempt, and no other step is begun. The
-        next attempt waits for that before it takes the turn over.
+        """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
+        repeated. The first request names the run; a later one may cancel it. Ends with exactly one
+        RunFinished, which also reports a failed model or tool. A status other than OK means that the
+        turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
+        nothing: the current step is finished within a bounded time and stored under its attempt, and
+        no other step is started. The next attempt waits for that before it takes over the turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,7 +84,7 @@ class TurnServiceServicer:
 
     def BeginGroupRun(self, request, context):
         """Returns the member that holds the conversation of a swarm when a run of the group
-        begins. Every call for the same run gives the same member until another run begins.
+        begins. Every call for the same run returns the same member until another run begins.
         NOT_FOUND (GROUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -16,15 +16,13 @@ class TurnServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ExecuteRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
-    """Runs one turn, or resumes it when attempt is above 1: what is committed or
-    journalled is not done again. The first request names the run; a later one
-    may cancel it. Ends with exactly one RunFinished; a failed model or tool is
-    told there. A status other than OK means that the turn was not ended and may
-    be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-    CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-    A stream that breaks cancels nothing: the step under way is finished within a
-    bounded time and stored under its attempt, and no other step is begun. The
-    next attempt waits for that before it takes the turn over.
+    """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
+    repeated. The first request names the run; a later one may cancel it. Ends with exactly one
+    RunFinished, which also reports a failed model or tool. A status other than OK means that the
+    turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
+    nothing: the current step is finished within a bounded time and stored under its attempt, and
+    no other step is started. The next attempt waits for that before it takes over the turn.
     """
     RecordRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.RecordRunRequest, _turn_service_pb2.RecordRunResponse]
     """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
@@ -32,7 +30,7 @@ class TurnServiceStub:
     """
     BeginGroupRun: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.BeginGroupRunRequest, _turn_service_pb2.BeginGroupRunResponse]
     """Returns the member that holds the conversation of a swarm when a run of the group
-    begins. Every call for the same run gives the same member until another run begins.
+    begins. Every call for the same run returns the same member until another run begins.
     NOT_FOUND (GROUP_NOT_FOUND).
     """
     HandOver: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.HandOverRequest, _turn_service_pb2.HandOverResponse]
@@ -49,15 +47,13 @@ class TurnServiceServicer:
         request_iterator: _abc.AsyncIterator[_turn_service_pb2.ExecuteRunRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_turn_service_pb2.ExecuteRunRequest], _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]],
     ) -> _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]:
-        """Runs one turn, or resumes it when attempt is above 1: what is committed or
-        journalled is not done again. The first request names the run; a later one
-        may cancel it. Ends with exactly one RunFinished; a failed model or tool is
-        told there. A status other than OK means that the turn was not ended and may
-        be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-        A stream that breaks cancels nothing: the step under way is finished within a
-        bounded time and stored under its attempt, and no other step is begun. The
-        next attempt waits for that before it takes the turn over.
+        """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
+        repeated. The first request names the run; a later one may cancel it. Ends with exactly one
+        RunFinished, which also reports a failed model or tool. A status other than OK means that the
+        turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
+        nothing: the current step is finished within a bounded time and stored under its attempt, and
+        no other step is started. The next attempt waits for that before it takes over the turn.
         """
 
     def RecordRun(
@@ -75,7 +71,7 @@ class TurnServiceServicer:
         context: _aio.ServicerContext[_turn_service_pb2.BeginGroupRunRequest, _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]],
     ) -> _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]:
         """Returns the member that holds the conversation of a swarm when a run of the group
-        begins. Every call for the same run gives the same member until another run begins.
+        begins. Every call for the same run returns the same member until another run begins.
         NOT_FOUND (GROUP_NOT_FOUND).
         """
 

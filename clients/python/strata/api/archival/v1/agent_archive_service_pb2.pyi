@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PrepareAgentRequest(_message.Message):
-    """Makes an agent known."""
+    """Registers an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -42,7 +42,7 @@ Global___PrepareAgentRequest: _TypeAlias = PrepareAgentRequest  # noqa: Y015
 
 @_typing.final
 class PrepareAgentResponse(_message.Message):
-    """The agent is known."""
+    """The agent is registered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

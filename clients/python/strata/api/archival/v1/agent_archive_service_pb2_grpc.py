@@ -59,14 +59,14 @@ class AgentArchiveServiceServicer:
     """
 
     def PrepareAgent(self, request, context):
-        """Makes an agent known, so that passages may be stored for it.
+        """Registers an agent, so that passages can be stored for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgentStats(self, request, context):
-        """Returns what <memory_metadata> says of archival memory.
+        """Returns the counts of archival memory for <memory_metadata>.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

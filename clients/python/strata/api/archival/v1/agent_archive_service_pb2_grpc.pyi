@@ -18,9 +18,9 @@ class AgentArchiveServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PrepareAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.PrepareAgentRequest, _agent_archive_service_pb2.PrepareAgentResponse]
-    """Makes an agent known, so that passages may be stored for it."""
+    """Registers an agent, so that passages can be stored for it."""
     GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
-    """Returns what <memory_metadata> says of archival memory."""
+    """Returns the counts of archival memory for <memory_metadata>."""
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
     """Detaches all archives from an agent and deletes the one made for it."""
 
@@ -34,14 +34,14 @@ class AgentArchiveServiceServicer:
         request: _agent_archive_service_pb2.PrepareAgentRequest,
         context: _aio.ServicerContext[_agent_archive_service_pb2.PrepareAgentRequest, _abc.Awaitable[_agent_archive_service_pb2.PrepareAgentResponse]],
     ) -> _abc.Awaitable[_agent_archive_service_pb2.PrepareAgentResponse]:
-        """Makes an agent known, so that passages may be stored for it."""
+        """Registers an agent, so that passages can be stored for it."""
 
     def GetAgentStats(
         self,
         request: _agent_archive_service_pb2.GetAgentStatsRequest,
         context: _aio.ServicerContext[_agent_archive_service_pb2.GetAgentStatsRequest, _abc.Awaitable[_agent_archive_service_pb2.GetAgentStatsResponse]],
     ) -> _abc.Awaitable[_agent_archive_service_pb2.GetAgentStatsResponse]:
-        """Returns what <memory_metadata> says of archival memory."""
+        """Returns the counts of archival memory for <memory_metadata>."""
 
     def ReleaseAgent(
         self,

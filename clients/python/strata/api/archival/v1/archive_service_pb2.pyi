@@ -28,29 +28,29 @@ class _ReindexAction:
 class _ReindexActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReindexAction.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REINDEX_ACTION_UNSPECIFIED: _ReindexAction.ValueType  # 0
-    """Begin one."""
+    """Start a rebuild."""
     REINDEX_ACTION_START: _ReindexAction.ValueType  # 1
-    """Begin one."""
+    """Start a rebuild."""
     REINDEX_ACTION_STATUS: _ReindexAction.ValueType  # 2
-    """Tell how far the newest is."""
+    """Return the progress of the newest rebuild."""
     REINDEX_ACTION_FINISH: _ReindexAction.ValueType  # 3
-    """Drop the old vectors of one that serves, before the grace is over."""
+    """Drop the old vectors of a rebuild that serves, before the grace period ends."""
     REINDEX_ACTION_ROLL_BACK: _ReindexAction.ValueType  # 4
-    """Let the old vectors serve again, or call off one that does not serve yet."""
+    """Let the old vectors serve again, or cancel a rebuild that does not serve yet."""
 
 class ReindexAction(_ReindexAction, metaclass=_ReindexActionEnumTypeWrapper):
     """What to do with the rebuild of an archive."""
 
 REINDEX_ACTION_UNSPECIFIED: ReindexAction.ValueType  # 0
-"""Begin one."""
+"""Start a rebuild."""
 REINDEX_ACTION_START: ReindexAction.ValueType  # 1
-"""Begin one."""
+"""Start a rebuild."""
 REINDEX_ACTION_STATUS: ReindexAction.ValueType  # 2
-"""Tell how far the newest is."""
+"""Return the progress of the newest rebuild."""
 REINDEX_ACTION_FINISH: ReindexAction.ValueType  # 3
-"""Drop the old vectors of one that serves, before the grace is over."""
+"""Drop the old vectors of a rebuild that serves, before the grace period ends."""
 REINDEX_ACTION_ROLL_BACK: ReindexAction.ValueType  # 4
-"""Let the old vectors serve again, or call off one that does not serve yet."""
+"""Let the old vectors serve again, or cancel a rebuild that does not serve yet."""
 Global___ReindexAction: _TypeAlias = ReindexAction  # noqa: Y015
 
 @_typing.final
@@ -134,7 +134,7 @@ class CreateArchiveRequest(_message.Message):
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     name: _builtins.str
     """Name."""
     description: _builtins.str
@@ -247,7 +247,7 @@ class ListArchivesRequest(_message.Message):
     page_size: _builtins.int
     """Archives to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -272,7 +272,7 @@ class ListArchivesResponse(_message.Message):
     ARCHIVES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def archives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Archive]:
         """The archives."""
@@ -293,7 +293,7 @@ Global___ListArchivesResponse: _TypeAlias = ListArchivesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateArchiveRequest(_message.Message):
-    """Changes an archive; unset fields stay."""
+    """Changes an archive; unset fields stay unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -303,7 +303,7 @@ class UpdateArchiveRequest(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     archive_id: _builtins.str
     """The archive."""
     name: _builtins.str
@@ -311,7 +311,7 @@ class UpdateArchiveRequest(_message.Message):
     description: _builtins.str
     """New description."""
     time_to_live_seconds: _builtins.int
-    """New time-to-live; it holds at once, for the passages that are there, too."""
+    """New time-to-live; it applies immediately, to existing passages too."""
     def __init__(
         self,
         *,
@@ -512,13 +512,13 @@ class ReindexArchiveRequest(_message.Message):
     EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     archive_id: _builtins.str
     """The archive."""
     embedding_model: _builtins.str
     """New embedding model; empty keeps the present one."""
     action: Global___ReindexAction.ValueType
-    """What to do; without one, the rebuild is begun."""
+    """What to do; unset starts a rebuild."""
     def __init__(
         self,
         *,
@@ -537,7 +537,7 @@ Global___ReindexArchiveRequest: _TypeAlias = ReindexArchiveRequest  # noqa: Y015
 
 @_typing.final
 class ReindexArchiveResponse(_message.Message):
-    """How far the rebuild is."""
+    """The progress of the rebuild."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

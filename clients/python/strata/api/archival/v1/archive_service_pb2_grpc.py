@@ -127,15 +127,15 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachArchive(self, request, context):
-        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND).
+        """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachArchive(self, request, context):
-        """Takes an archive from an agent; the archive stays. NOT_FOUND
+        """Detaches an archive from an agent; the archive stays. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -143,11 +143,11 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReindexArchive(self, request, context):
-        """Rebuilds the index of one archive while serving, with another embedding
-        model if one is given; asks how far that is, ends it, or takes it back.
-        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
-        is open, or is not where the action needs it).
+        """Rebuilds the index of one archive while it serves, with another embedding model if one is
+        given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+        (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
+        that the action needs).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,19 +35,19 @@ class ArchiveServiceStub:
     DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
     """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     AttachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]
-    """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
-    AGENT_NOT_FOUND).
+    """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+    (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
-    """Takes an archive from an agent; the archive stays. NOT_FOUND
+    """Detaches an archive from an agent; the archive stays. NOT_FOUND
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
-    """Rebuilds the index of one archive while serving, with another embedding
-    model if one is given; asks how far that is, ends it, or takes it back.
-    NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
-    is open, or is not where the action needs it).
+    """Rebuilds the index of one archive while it serves, with another embedding model if one is
+    given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
+    (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+    (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
+    that the action needs).
     """
 
 class ArchiveServiceServicer:
@@ -102,8 +102,8 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.AttachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.AttachArchiveRequest, _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]:
-        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND).
+        """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
     def DetachArchive(
@@ -111,7 +111,7 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.DetachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.DetachArchiveRequest, _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]:
-        """Takes an archive from an agent; the archive stays. NOT_FOUND
+        """Detaches an archive from an agent; the archive stays. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
@@ -120,11 +120,11 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.ReindexArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.ReindexArchiveRequest, _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]:
-        """Rebuilds the index of one archive while serving, with another embedding
-        model if one is given; asks how far that is, ends it, or takes it back.
-        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
-        is open, or is not where the action needs it).
+        """Rebuilds the index of one archive while it serves, with another embedding model if one is
+        given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+        (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
+        that the action needs).
         """
 
 def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _aio.Server) -> None: ...

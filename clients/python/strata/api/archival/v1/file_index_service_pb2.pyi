@@ -30,7 +30,7 @@ class FileChunk(_message.Message):
     END_LINE_FIELD_NUMBER: _builtins.int
     HEADING_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
-    """Place in the file, from 0, without gaps."""
+    """Position in the file, from 0, without gaps."""
     text: _builtins.str
     """The text; not blank."""
     start_line: _builtins.int
@@ -114,7 +114,7 @@ Global___IndexFileResponse: _TypeAlias = IndexFileResponse  # noqa: Y015
 
 @_typing.final
 class GetFileProgressRequest(_message.Message):
-    """Asks how far files are indexed."""
+    """Asks for the indexing progress of files."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -138,7 +138,7 @@ Global___GetFileProgressRequest: _TypeAlias = GetFileProgressRequest  # noqa: Y0
 
 @_typing.final
 class FileProgress(_message.Message):
-    """How far one file is indexed."""
+    """The indexing progress of one file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -168,14 +168,14 @@ Global___FileProgress: _TypeAlias = FileProgress  # noqa: Y015
 
 @_typing.final
 class GetFileProgressResponse(_message.Message):
-    """How far files are indexed."""
+    """The indexing progress of files."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FILES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileProgress]:
-        """The files that are known."""
+        """The known files."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ Global___GetFileProgressResponse: _TypeAlias = GetFileProgressResponse  # noqa: 
 
 @_typing.final
 class DropFilesRequest(_message.Message):
-    """Forgets files."""
+    """Removes files from the index."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -200,11 +200,11 @@ class DropFilesRequest(_message.Message):
     FOLDER_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def file_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files to forget."""
+        """Files to remove."""
 
     @_builtins.property
     def folder_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Folders of which all files are to be forgotten."""
+        """Folders whose files are all to be removed."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ Global___DropFilesRequest: _TypeAlias = DropFilesRequest  # noqa: Y015
 
 @_typing.final
 class DropFilesResponse(_message.Message):
-    """The files are forgotten."""
+    """The files were removed from the index."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -257,7 +257,7 @@ class SearchFileChunksRequest(_message.Message):
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     explain: _builtins.bool
-    """Count what is left out because it is not related to the query."""
+    """Count the chunks that are left out because they are not related to the query."""
     @_builtins.property
     def folder_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The folders to search, at most 500."""

@@ -64,24 +64,24 @@ class FileIndexServiceServicer:
     """
 
     def IndexFile(self, request_iterator, context):
-        """Stores the chunks of a file, to be indexed soon after. Repeating it with the
-        same file replaces what was there, all or nothing. INVALID_ARGUMENT
-        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-        ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
+        """Stores the chunks of a file, to be indexed soon after. Repeating it for the same file replaces
+        the earlier chunks, all or none. INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED), ABORTED (EDIT_CONFLICT: the file was dropped
+        meanwhile).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFileProgress(self, request, context):
-        """Says how far files are indexed; unknown files are left out.
+        """Returns the indexing progress of files; unknown files are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DropFiles(self, request, context):
-        """Forgets files, or all files of folders; unknown ones are no error.
+        """Removes files, or all files of folders, from the index; ignores unknown ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -18,15 +18,15 @@ class FileIndexServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     IndexFile: _aio.StreamUnaryMultiCallable[_file_index_service_pb2.IndexFileRequest, _file_index_service_pb2.IndexFileResponse]
-    """Stores the chunks of a file, to be indexed soon after. Repeating it with the
-    same file replaces what was there, all or nothing. INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-    ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
+    """Stores the chunks of a file, to be indexed soon after. Repeating it for the same file replaces
+    the earlier chunks, all or none. INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
+    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED), ABORTED (EDIT_CONFLICT: the file was dropped
+    meanwhile).
     """
     GetFileProgress: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.GetFileProgressRequest, _file_index_service_pb2.GetFileProgressResponse]
-    """Says how far files are indexed; unknown files are left out."""
+    """Returns the indexing progress of files; unknown files are left out."""
     DropFiles: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.DropFilesRequest, _file_index_service_pb2.DropFilesResponse]
-    """Forgets files, or all files of folders; unknown ones are no error."""
+    """Removes files, or all files of folders, from the index; ignores unknown ones."""
     SearchFileChunks: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.SearchFileChunksRequest, _file_index_service_pb2.SearchFileChunksResponse]
     """Finds chunks by meaning and words in the files of some folders."""
 
@@ -40,10 +40,10 @@ class FileIndexServiceServicer:
         request_iterator: _abc.AsyncIterator[_file_index_service_pb2.IndexFileRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_file_index_service_pb2.IndexFileRequest], _abc.Awaitable[_file_index_service_pb2.IndexFileResponse]],
     ) -> _abc.Awaitable[_file_index_service_pb2.IndexFileResponse]:
-        """Stores the chunks of a file, to be indexed soon after. Repeating it with the
-        same file replaces what was there, all or nothing. INVALID_ARGUMENT
-        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-        ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
+        """Stores the chunks of a file, to be indexed soon after. Repeating it for the same file replaces
+        the earlier chunks, all or none. INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED), ABORTED (EDIT_CONFLICT: the file was dropped
+        meanwhile).
         """
 
     def GetFileProgress(
@@ -51,14 +51,14 @@ class FileIndexServiceServicer:
         request: _file_index_service_pb2.GetFileProgressRequest,
         context: _aio.ServicerContext[_file_index_service_pb2.GetFileProgressRequest, _abc.Awaitable[_file_index_service_pb2.GetFileProgressResponse]],
     ) -> _abc.Awaitable[_file_index_service_pb2.GetFileProgressResponse]:
-        """Says how far files are indexed; unknown files are left out."""
+        """Returns the indexing progress of files; unknown files are left out."""
 
     def DropFiles(
         self,
         request: _file_index_service_pb2.DropFilesRequest,
         context: _aio.ServicerContext[_file_index_service_pb2.DropFilesRequest, _abc.Awaitable[_file_index_service_pb2.DropFilesResponse]],
     ) -> _abc.Awaitable[_file_index_service_pb2.DropFilesResponse]:
-        """Forgets files, or all files of folders; unknown ones are no error."""
+        """Removes files, or all files of folders, from the index; ignores unknown ones."""
 
     def SearchFileChunks(
         self,

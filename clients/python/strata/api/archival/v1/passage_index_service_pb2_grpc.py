@@ -76,35 +76,32 @@ class PassageIndexServiceServicer:
     """
 
     def GetIndex(self, request, context):
-        """Returns what serves, what waits for it, and the newest rebuild.
+        """Returns the serving index, the texts that wait for it, and the newest rebuild.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartReindex(self, request, context):
-        """Begins to rebuild an index, with another embedding model if one is named:
-        a new collection is filled beside the old one, and serves when a check has
-        shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-        rebuild is open).
+        """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
+        filled beside the old one, and serves after a check has shown that it finds the same texts.
+        FAILED_PRECONDITION (IN_USE: a rebuild is open).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishReindex(self, request, context):
-        """Drops the old collection of a rebuild that serves, before the grace is
-        over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-        not serve yet, or is over).
+        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
+        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollBackReindex(self, request, context):
-        """Lets the old collection serve again, or calls off a rebuild that does not
-        serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-        over).
+        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
+        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

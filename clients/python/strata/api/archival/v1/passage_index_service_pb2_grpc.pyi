@@ -24,22 +24,19 @@ class PassageIndexServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetIndex: _aio.UnaryUnaryMultiCallable[_search_pb2.GetIndexRequest, _search_pb2.GetIndexResponse]
-    """Returns what serves, what waits for it, and the newest rebuild."""
+    """Returns the serving index, the texts that wait for it, and the newest rebuild."""
     StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
-    """Begins to rebuild an index, with another embedding model if one is named:
-    a new collection is filled beside the old one, and serves when a check has
-    shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-    rebuild is open).
+    """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
+    filled beside the old one, and serves after a check has shown that it finds the same texts.
+    FAILED_PRECONDITION (IN_USE: a rebuild is open).
     """
     FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
-    """Drops the old collection of a rebuild that serves, before the grace is
-    over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-    not serve yet, or is over).
+    """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
+    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
     """
     RollBackReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.RollBackReindexRequest, _search_pb2.RollBackReindexResponse]
-    """Lets the old collection serve again, or calls off a rebuild that does not
-    serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-    over).
+    """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
+    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
     """
 
 class PassageIndexServiceServicer:
@@ -58,17 +55,16 @@ class PassageIndexServiceServicer:
         request: _search_pb2.GetIndexRequest,
         context: _aio.ServicerContext[_search_pb2.GetIndexRequest, _abc.Awaitable[_search_pb2.GetIndexResponse]],
     ) -> _abc.Awaitable[_search_pb2.GetIndexResponse]:
-        """Returns what serves, what waits for it, and the newest rebuild."""
+        """Returns the serving index, the texts that wait for it, and the newest rebuild."""
 
     def StartReindex(
         self,
         request: _search_pb2.StartReindexRequest,
         context: _aio.ServicerContext[_search_pb2.StartReindexRequest, _abc.Awaitable[_search_pb2.StartReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
-        """Begins to rebuild an index, with another embedding model if one is named:
-        a new collection is filled beside the old one, and serves when a check has
-        shown that it finds what the old one finds. FAILED_PRECONDITION (IN_USE: a
-        rebuild is open).
+        """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
+        filled beside the old one, and serves after a check has shown that it finds the same texts.
+        FAILED_PRECONDITION (IN_USE: a rebuild is open).
         """
 
     def FinishReindex(
@@ -76,9 +72,8 @@ class PassageIndexServiceServicer:
         request: _search_pb2.FinishReindexRequest,
         context: _aio.ServicerContext[_search_pb2.FinishReindexRequest, _abc.Awaitable[_search_pb2.FinishReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.FinishReindexResponse]:
-        """Drops the old collection of a rebuild that serves, before the grace is
-        over. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does
-        not serve yet, or is over).
+        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
+        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
         """
 
     def RollBackReindex(
@@ -86,9 +81,8 @@ class PassageIndexServiceServicer:
         request: _search_pb2.RollBackReindexRequest,
         context: _aio.ServicerContext[_search_pb2.RollBackReindexRequest, _abc.Awaitable[_search_pb2.RollBackReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.RollBackReindexResponse]:
-        """Lets the old collection serve again, or calls off a rebuild that does not
-        serve yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is
-        over).
+        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
+        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
         """
 
 def add_PassageIndexServiceServicer_to_server(servicer: PassageIndexServiceServicer, server: _aio.Server) -> None: ...

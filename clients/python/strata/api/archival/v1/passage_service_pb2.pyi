@@ -95,8 +95,8 @@ class PassageOrigin(_message.Message):
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Untrusted content that the agent had read when it wrote the passage: WEB, MCP.
-        Other labels are ignored. Of a passage: as of its text now; UpdatePassage with a
-        text sets it anew, so that what a person writes has none.
+        Other labels are ignored. For a passage: the labels of its present text. UpdatePassage with a
+        text replaces them, so a text written by a person has none.
         """
 
     def __init__(
@@ -163,7 +163,7 @@ class Passage(_message.Message):
     text: _builtins.str
     """The text."""
     revision: _builtins.int
-    """Rises by one with every change."""
+    """Increases by one with every change."""
     index_state: Global___IndexState.ValueType
     """Whether it is in the index."""
     token_count: _builtins.int
@@ -194,8 +194,8 @@ class Passage(_message.Message):
 
     @_builtins.property
     def near_duplicate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Passages of the archive that said nearly the same, letter for letter, when this
-        text was stored; the most alike first, at most 5, and only those still there.
+        """Passages of the archive with nearly the same wording when this text was stored; the most
+        similar first, at most 5, without passages deleted since.
         """
 
     def __init__(
@@ -225,7 +225,7 @@ Global___Passage: _TypeAlias = Passage  # noqa: Y015
 
 @_typing.final
 class PassageVersion(_message.Message):
-    """What a passage was from one change to the next."""
+    """One version of a passage, from one change to the next."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -365,13 +365,13 @@ class NewPassage(_message.Message):
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was said or written; unset means now. An archive with a time-to-live
-        counts from here, and refuses what is too old for it.
+        counts from this time, and refuses passages that are too old.
         """
 
     @_builtins.property
     def embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """A vector of the text made beforehand, used instead of embedding it; of the
-        dimension of the archive's model, finite and not all zero.
+        """A precomputed vector of the text, used instead of embedding it; with the dimension of the
+        archive's model, finite and not all zero.
         """
 
     def __init__(
@@ -408,7 +408,7 @@ class InsertPassageRequest(_message.Message):
     archive_id: _builtins.str
     """The archive; or"""
     agent_id: _builtins.str
-    """the agent, whose own archive is used (and made at its first passage)."""
+    """the agent, whose own archive is used (and created with its first passage)."""
     @_builtins.property
     def passage(self) -> Global___NewPassage:
         """The passage."""
@@ -440,18 +440,18 @@ class InsertPassageResponse(_message.Message):
     NEAR_DUPLICATE_IDS_FIELD_NUMBER: _builtins.int
     NEAR_DUPLICATES_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
-    """True if the archive held the very same text already; then that is returned."""
+    """True if the archive already contained exactly this text; that passage is then returned."""
     @_builtins.property
     def passage(self) -> Global___Passage:
         """The passage."""
 
     @_builtins.property
     def near_duplicate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Passages of the archive that say nearly the same; see Passage."""
+        """Passages of the archive with nearly the same wording; see Passage."""
 
     @_builtins.property
     def near_duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___NearDuplicate]:
-        """What they say, in the same order; of a duplicate unset."""
+        """Their texts, in the same order; unset for a duplicate."""
 
     def __init__(
         self,
@@ -471,7 +471,7 @@ Global___InsertPassageResponse: _TypeAlias = InsertPassageResponse  # noqa: Y015
 
 @_typing.final
 class NearDuplicate(_message.Message):
-    """A passage that says nearly the same."""
+    """A passage with nearly the same wording."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,16 +513,16 @@ class UploadPassagesRequest(_message.Message):
     PASSAGES_FIELD_NUMBER: _builtins.int
     SKIP_COUNT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key of the whole upload, by which it goes on after a break; first
-    message only. Without one it cannot go on.
+    """Idempotency key of the whole upload, with which it can be resumed; first message only. Without
+    one it cannot be resumed.
     """
     archive_id: _builtins.str
     """The archive; first message only."""
     agent_id: _builtins.str
     """The agent; first message only."""
     skip_count: _builtins.int
-    """How many passages of the upload are left out before those of this message,
-    because they are durable. What is durable and is sent again is passed over.
+    """Number of passages of the upload that are left out before those of this message, because they
+    are durable. Durable passages that are sent again are skipped.
     """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewPassage]:
@@ -547,9 +547,7 @@ Global___UploadPassagesRequest: _TypeAlias = UploadPassagesRequest  # noqa: Y015
 
 @_typing.final
 class UploadPassagesResponse(_message.Message):
-    """How far an upload is. One is sent for each message, the first included, and one at
-    the end.
-    """
+    """The progress of an upload. One is sent for each message, including the first, and one at the end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,9 +561,9 @@ class UploadPassagesResponse(_message.Message):
     inserted_count: _builtins.int
     """Those of them that were stored."""
     duplicate_count: _builtins.int
-    """Those that were there already."""
+    """Those that were stored before."""
     near_duplicate_count: _builtins.int
-    """Those of the stored that say nearly the same as one that was there before them."""
+    """Those of the stored passages that have nearly the same wording as an earlier one."""
     complete: _builtins.bool
     """True if the upload is finished."""
     def __init__(
@@ -596,7 +594,7 @@ class GetPassageRequest(_message.Message):
     passage_id: _builtins.str
     """The passage."""
     show_deleted: _builtins.bool
-    """Return it though it is deleted."""
+    """Return it even if it is deleted."""
     def __init__(
         self,
         *,
@@ -637,7 +635,7 @@ Global___GetPassageResponse: _TypeAlias = GetPassageResponse  # noqa: Y015
 
 @_typing.final
 class UpdatePassageRequest(_message.Message):
-    """Changes a passage; unset fields stay."""
+    """Changes a passage; unset fields stay unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -672,7 +670,7 @@ class UpdatePassageRequest(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     passage_id: _builtins.str
     """The passage."""
     text: _builtins.str
@@ -779,7 +777,7 @@ Global___DeletePassageRequest: _TypeAlias = DeletePassageRequest  # noqa: Y015
 
 @_typing.final
 class DeletePassageResponse(_message.Message):
-    """The passage is gone."""
+    """The passage was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -796,7 +794,7 @@ Global___DeletePassageResponse: _TypeAlias = DeletePassageResponse  # noqa: Y015
 
 @_typing.final
 class RestorePassageRequest(_message.Message):
-    """Brings back a passage or a version."""
+    """Restores a passage or a version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -807,11 +805,11 @@ class RestorePassageRequest(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     passage_id: _builtins.str
     """The passage."""
     revision: _builtins.int
-    """The version to bring back; 0 undoes the deletion, if there was one."""
+    """The version to restore; 0 undoes the deletion, if there was one."""
     expected_revision: _builtins.int
     """Fail if the passage is not at this revision; 0 means any."""
     reason: _builtins.str
@@ -871,7 +869,7 @@ class PurgePassageRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     passage_id: _builtins.str
     """The passage."""
     def __init__(
@@ -896,7 +894,7 @@ class PurgePassageResponse(_message.Message):
 
     PURGED_VERSIONS_FIELD_NUMBER: _builtins.int
     purged_versions: _builtins.int
-    """Versions destroyed, the last one included."""
+    """Versions destroyed, including the last one."""
     def __init__(
         self,
         *,
@@ -924,7 +922,7 @@ class ListPassageVersionsRequest(_message.Message):
     page_size: _builtins.int
     """Versions to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -949,7 +947,7 @@ class ListPassageVersionsResponse(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageVersion]:
         """The versions, newest first."""
@@ -991,7 +989,7 @@ class ListPassagesRequest(_message.Message):
     page_size: _builtins.int
     """Passages to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     run_id: _builtins.str
     """Only passages that came from this run."""
     message_id: _builtins.str
@@ -1041,7 +1039,7 @@ class ListPassagesResponse(_message.Message):
     PASSAGES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
         """The passages."""
@@ -1086,10 +1084,10 @@ class SearchPassagesRequest(_message.Message):
     top_k: _builtins.int
     """Results: 0 means 5, at most 100."""
     explain: _builtins.bool
-    """Return an explanation with each hit, and what the conditions left out."""
+    """Return an explanation with each hit, and the hits that the conditions excluded."""
     timezone: _builtins.str
     """Timezone of the person who asks, such as "Europe/Lisbon": words like
-    "yesterday" or "last March" in the query place what was stored then higher.
+    "yesterday" or "last March" in the query rank passages of that time higher.
     Empty or unknown means UTC.
     """
     @_builtins.property
@@ -1110,7 +1108,7 @@ class SearchPassagesRequest(_message.Message):
 
     @_builtins.property
     def reference_time(self) -> _timestamp_pb2.Timestamp:
-        """What such words count from; unset means now."""
+        """The time that such words refer to; unset means now."""
 
     def __init__(
         self,
@@ -1189,15 +1187,15 @@ class SearchPassagesResponse(_message.Message):
 
     @_builtins.property
     def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.Exclusion]:
-        """What the conditions left out, when an explanation is asked for."""
+        """The hits that the conditions excluded, if an explanation was requested."""
 
     @_builtins.property
     def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.TimeExpression]:
-        """The times that the query speaks of: what was stored then is placed higher."""
+        """The times that the query mentions: passages of these times are ranked higher."""
 
     @_builtins.property
     def reranking(self) -> _search_pb2.Reranking:
-        """What the reranker did; absent if there is none, or nothing for it to do."""
+        """The result of the reranker; absent if there is none, or nothing to rerank."""
 
     def __init__(
         self,

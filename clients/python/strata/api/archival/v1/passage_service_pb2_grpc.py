@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PassageServiceStub:
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -97,7 +97,7 @@ class PassageServiceStub:
 
 
 class PassageServiceServicer:
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -105,21 +105,21 @@ class PassageServiceServicer:
     """
 
     def InsertPassage(self, request, context):
-        """Stores a passage; indexed soon after, found by its words at once. The answer
-        names the passages of the archive that say nearly the same. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
+        The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadPassages(self, request_iterator, context):
-        """Stores many passages, at least one, and answers after each message how many are
-        durable. An upload that broke off goes on when it is sent again with its
-        request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
+        """Stores many passages, at least one, and responds to each message with the number of durable
+        passages. An interrupted upload resumes when it is sent again with its request_id: the first
+        response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+        DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,9 +133,9 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+        """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
         (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
-        the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -143,35 +143,33 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePassage(self, request, context):
-        """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
-        back. NOT_FOUND (PASSAGE_NOT_FOUND).
+        """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+        NOT_FOUND (PASSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RestorePassage(self, request, context):
-        """Brings back a deleted passage, or an older version of one; that is a new
-        version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
-        REQUEST_ID_REUSED).
+        """Restores a deleted passage, or an older version of one, as a new version. NOT_FOUND
+        (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS
+        (NAME_TAKEN: the archive contains that text; REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PurgePassage(self, request, context):
-        """Destroys a passage, deleted or not, with all its versions; it cannot be brought
-        back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Destroys a passage, deleted or not, with all its versions; this cannot be undone. NOT_FOUND
+        (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPassageVersions(self, request, context):
-        """Lists the versions of a passage, newest first, the present one included; those
-        of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists the versions of a passage, also of a deleted one, newest first, including the present
+        one. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,11 +183,10 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SearchPassages(self, request, context):
-        """Searches the passages of an agent or of archives, best first: by meaning and by
-        words. What is not indexed yet is found by its words; without the index all is,
-        and search_mode says so. Where the server has a reranker, that puts the best of
-        them into order; should it fail or take too long, the fused order stands, and
-        `reranking` says so.
+        """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
+        that are not indexed yet are found only by their words; without an index all passages are, as
+        search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
+        takes too long, the fused order is kept, as `reranking` shows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,7 +266,7 @@ def add_PassageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PassageService:
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PassageServiceStub:
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -21,59 +21,56 @@ class PassageServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
-    """Stores a passage; indexed soon after, found by its words at once. The answer
-    names the passages of the archive that say nearly the same. NOT_FOUND
-    (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
-    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
+    The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (TOKEN_LIMIT_EXCEEDED).
     """
     UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
-    """Stores many passages, at least one, and answers after each message how many are
-    durable. An upload that broke off goes on when it is sent again with its
-    request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
-    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-    (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
+    """Stores many passages, at least one, and responds to each message with the number of durable
+    passages. An interrupted upload resumes when it is sent again with its request_id: the first
+    response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+    DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
-    """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+    """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
     (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
-    the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+    the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
     (TOKEN_LIMIT_EXCEEDED).
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
-    """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
-    back. NOT_FOUND (PASSAGE_NOT_FOUND).
+    """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+    NOT_FOUND (PASSAGE_NOT_FOUND).
     """
     RestorePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.RestorePassageRequest, _passage_service_pb2.RestorePassageResponse]
-    """Brings back a deleted passage, or an older version of one; that is a new
-    version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
-    REQUEST_ID_REUSED).
+    """Restores a deleted passage, or an older version of one, as a new version. NOT_FOUND
+    (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS
+    (NAME_TAKEN: the archive contains that text; REQUEST_ID_REUSED).
     """
     PurgePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.PurgePassageRequest, _passage_service_pb2.PurgePassageResponse]
-    """Destroys a passage, deleted or not, with all its versions; it cannot be brought
-    back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """Destroys a passage, deleted or not, with all its versions; this cannot be undone. NOT_FOUND
+    (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     ListPassageVersions: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassageVersionsRequest, _passage_service_pb2.ListPassageVersionsResponse]
-    """Lists the versions of a passage, newest first, the present one included; those
-    of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
-    (INVALID_PAGE_TOKEN).
+    """Lists the versions of a passage, also of a deleted one, newest first, including the present
+    one. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
     """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
-    """Searches the passages of an agent or of archives, best first: by meaning and by
-    words. What is not indexed yet is found by its words; without the index all is,
-    and search_mode says so. Where the server has a reranker, that puts the best of
-    them into order; should it fail or take too long, the fused order stands, and
-    `reranking` says so.
+    """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
+    that are not indexed yet are found only by their words; without an index all passages are, as
+    search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
+    takes too long, the fused order is kept, as `reranking` shows.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
     """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
 class PassageServiceServicer:
-    """Passages: texts that an agent, a person or a program put away for later.
+    """Passages: texts that an agent, a person or a program stored for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -85,10 +82,10 @@ class PassageServiceServicer:
         request: _passage_service_pb2.InsertPassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.InsertPassageRequest, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]:
-        """Stores a passage; indexed soon after, found by its words at once. The answer
-        names the passages of the archive that say nearly the same. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
+        The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
 
     def UploadPassages(
@@ -96,11 +93,11 @@ class PassageServiceServicer:
         request_iterator: _abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest], _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]],
     ) -> _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]:
-        """Stores many passages, at least one, and answers after each message how many are
-        durable. An upload that broke off goes on when it is sent again with its
-        request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
-        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
+        """Stores many passages, at least one, and responds to each message with the number of durable
+        passages. An interrupted upload resumes when it is sent again with its request_id: the first
+        response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+        DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def GetPassage(
@@ -115,9 +112,9 @@ class PassageServiceServicer:
         request: _passage_service_pb2.UpdatePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.UpdatePassageRequest, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]:
-        """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+        """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
         (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
-        the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).
         """
 
@@ -126,8 +123,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.DeletePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.DeletePassageRequest, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]:
-        """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
-        back. NOT_FOUND (PASSAGE_NOT_FOUND).
+        """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+        NOT_FOUND (PASSAGE_NOT_FOUND).
         """
 
     def RestorePassage(
@@ -135,10 +132,9 @@ class PassageServiceServicer:
         request: _passage_service_pb2.RestorePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.RestorePassageRequest, _abc.Awaitable[_passage_service_pb2.RestorePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.RestorePassageResponse]:
-        """Brings back a deleted passage, or an older version of one; that is a new
-        version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
-        REQUEST_ID_REUSED).
+        """Restores a deleted passage, or an older version of one, as a new version. NOT_FOUND
+        (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS
+        (NAME_TAKEN: the archive contains that text; REQUEST_ID_REUSED).
         """
 
     def PurgePassage(
@@ -146,8 +142,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.PurgePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.PurgePassageRequest, _abc.Awaitable[_passage_service_pb2.PurgePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.PurgePassageResponse]:
-        """Destroys a passage, deleted or not, with all its versions; it cannot be brought
-        back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Destroys a passage, deleted or not, with all its versions; this cannot be undone. NOT_FOUND
+        (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
     def ListPassageVersions(
@@ -155,9 +151,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.ListPassageVersionsRequest,
         context: _aio.ServicerContext[_passage_service_pb2.ListPassageVersionsRequest, _abc.Awaitable[_passage_service_pb2.ListPassageVersionsResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.ListPassageVersionsResponse]:
-        """Lists the versions of a passage, newest first, the present one included; those
-        of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists the versions of a passage, also of a deleted one, newest first, including the present
+        one. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def ListPassages(
@@ -172,11 +167,10 @@ class PassageServiceServicer:
         request: _passage_service_pb2.SearchPassagesRequest,
         context: _aio.ServicerContext[_passage_service_pb2.SearchPassagesRequest, _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]:
-        """Searches the passages of an agent or of archives, best first: by meaning and by
-        words. What is not indexed yet is found by its words; without the index all is,
-        and search_mode says so. Where the server has a reranker, that puts the best of
-        them into order; should it fail or take too long, the fused order stands, and
-        `reranking` says so.
+        """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
+        that are not indexed yet are found only by their words; without an index all passages are, as
+        search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
+        takes too long, the fused order is kept, as `reranking` shows.
         """
 
     def ListTags(

@@ -12,7 +12,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 ATTEMPT_SECONDS_FIELD_NUMBER: _builtins.int
 attempt_seconds: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.float]
-"""Seconds in which a replica has to answer a call of this method before a service that
-calls it goes to another one; 0 means the default, 5. Only of a unary method that is
-NO_SIDE_EFFECTS or IDEMPOTENT.
+"""Seconds after which a calling service tries another replica if a replica has not answered a
+call of this method; 0 means the default, 5. Only for unary methods that are NO_SIDE_EFFECTS or
+IDEMPOTENT.
 """

@@ -76,8 +76,8 @@ class _ToolStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolStatus
     TOOL_STATUS_FAILED: _ToolStatus.ValueType  # 2
     """The tool refused or raised, or was not run; "Failed" in the packaged content."""
     TOOL_STATUS_UNKNOWN: _ToolStatus.ValueType  # 3
-    """The call was begun or sent, and no answer tells whether it had its effect: the
-    process that ran it died, the answer was lost, or its time was over.
+    """The call was started or sent, and it is unknown whether it had its effect: the process that ran
+    it died, the response was lost, or it timed out.
     """
 
 class ToolStatus(_ToolStatus, metaclass=_ToolStatusEnumTypeWrapper):
@@ -90,8 +90,8 @@ TOOL_STATUS_OK: ToolStatus.ValueType  # 1
 TOOL_STATUS_FAILED: ToolStatus.ValueType  # 2
 """The tool refused or raised, or was not run; "Failed" in the packaged content."""
 TOOL_STATUS_UNKNOWN: ToolStatus.ValueType  # 3
-"""The call was begun or sent, and no answer tells whether it had its effect: the
-process that ran it died, the answer was lost, or its time was over.
+"""The call was started or sent, and it is unknown whether it had its effect: the process that ran
+it died, the response was lost, or it timed out.
 """
 Global___ToolStatus: _TypeAlias = ToolStatus  # noqa: Y015
 
@@ -116,7 +116,7 @@ class _ProvenanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Provenance
     PROVENANCE_MCP: _Provenance.ValueType  # 6
     """Returned by an MCP server."""
     PROVENANCE_SYSTEM: _Provenance.ValueType  # 7
-    """Made by Strata itself."""
+    """Written by Strata itself."""
 
 class Provenance(_Provenance, metaclass=_ProvenanceEnumTypeWrapper):
     """Where a piece of context came from."""
@@ -136,7 +136,7 @@ PROVENANCE_WEB: Provenance.ValueType  # 5
 PROVENANCE_MCP: Provenance.ValueType  # 6
 """Returned by an MCP server."""
 PROVENANCE_SYSTEM: Provenance.ValueType  # 7
-"""Made by Strata itself."""
+"""Written by Strata itself."""
 Global___Provenance: _TypeAlias = Provenance  # noqa: Y015
 
 class _ImageDetail:
@@ -209,7 +209,7 @@ class ImagePart(_message.Message):
     """
     url: _builtins.str
     """An https URL. Strata fetches it once, when the run begins, and stores the
-    bytes; if that fails, a text that says so takes the place of the image.
+    bytes; if that fails, a text that says so replaces the image.
     """
     data: _builtins.bytes
     """The bytes, at most 3,932,160. Absent from stored messages."""
@@ -255,7 +255,7 @@ Global___ImagePart: _TypeAlias = ImagePart  # noqa: Y015
 
 @_typing.final
 class ReasoningPart(_message.Message):
-    """What the model thought before it answered."""
+    """Reasoning of the model before its answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -302,7 +302,7 @@ class ToolCallPart(_message.Message):
     request_heartbeat, which the V2 loop adds to every tool.
     """
     request_heartbeat: _builtins.bool
-    """Whether the model asked to go on after the call; unset where it was not asked that: in the V3
+    """Whether the model asked to continue after the call; unset if it could not ask that: in the V3
     loop, and for tools that end the turn.
     """
     def __init__(
@@ -325,7 +325,7 @@ Global___ToolCallPart: _TypeAlias = ToolCallPart  # noqa: Y015
 
 @_typing.final
 class ToolReturnPart(_message.Message):
-    """What a tool call gave."""
+    """The return of a tool call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -351,9 +351,9 @@ class ToolReturnPart(_message.Message):
     provenance: Global___Provenance.ValueType
     """Where the returned text came from."""
     returned_by: _builtins.str
-    """Who gave this return in an answer (client_return), in place of a call that ran here: id
-    of the API key. Empty if the tool ran here. Its provenance is USER for a tool that Strata
-    would have run, unless the tool returns text of others.
+    """Id of the API key that supplied this return in an answer (client_return), instead of a call
+    that ran here. Empty if the tool ran here. Its provenance is USER for a tool that Strata would
+    have run, unless the tool returns text of others.
     """
     @_builtins.property
     def stdout(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -365,8 +365,8 @@ class ToolReturnPart(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Untrusted content that stands in what was read from memory, or that it was
-        written under: WEB, MCP.
+        """Labels of untrusted content in text that was read from memory, or under which that text was
+        written: WEB, MCP.
         """
 
     @_builtins.property
@@ -414,15 +414,15 @@ class NestedToolCall(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
-    """Id of the call, which begins with that of the call whose code it was."""
+    """Id of the call, which begins with the id of the call that ran the code."""
     name: _builtins.str
     """Name of the tool."""
     arguments: _builtins.str
     """Arguments as they were run, JSON text; long ones are cut."""
     status: Global___ToolStatus.ValueType
-    """How the call ended; UNKNOWN also if nobody waited for its end."""
+    """How the call ended; UNKNOWN also if the code did not wait for its end."""
     refused: _builtins.bool
-    """True if it never came to the tool: a rule, a check or a limit refused it."""
+    """True if it never reached the tool: a rule, a check or a limit refused it."""
     def __init__(
         self,
         *,
@@ -442,7 +442,7 @@ Global___NestedToolCall: _TypeAlias = NestedToolCall  # noqa: Y015
 
 @_typing.final
 class ApprovalRequestPart(_message.Message):
-    """A pause of the run until somebody decides about tool calls."""
+    """A pause of the run until a decision about tool calls."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -474,20 +474,20 @@ class ApprovalRequestPart(_message.Message):
 
     @_builtins.property
     def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalBinding]:
-        """What exactly is asked for: one per call, those that only wait included, in
-        the order of the reply.
+        """What each decision is bound to: one per call, including waiting calls, in the order of the
+        reply.
         """
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintSource]:
-        """Untrusted content that the model had read when it made the calls, and where it
-        stands, newest first, at most 20 places; empty if there was none.
+        """Untrusted content that the model had read when it made the calls, and its places, newest first,
+        at most 20; empty if there was none.
         """
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the reply of the run must be that goes on with the answer: as the message has asked that
-        led to the request; unset means as the agent says. Set in GetApproval and ListApprovals.
+        """Format of the reply of the run that continues with the answer, from the message that led to the
+        request; unset means the agent's format. Set in GetApproval and ListApprovals.
         """
 
     def __init__(
@@ -522,10 +522,10 @@ class TaintSource(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     BLOCK_LABEL_FIELD_NUMBER: _builtins.int
     label: Global___Provenance.ValueType
-    """What text: WEB or MCP."""
+    """The label: WEB or MCP."""
     message_id: _builtins.str
-    """The message that it stands in: a tool's return, a summary, a message that was
-    sent with it, or what the model wrote under it. Empty for a memory block and for a call of the same reply.
+    """The message that contains it: a tool's return, a summary, a message that was sent with it, or a
+    reply that the model wrote under it. Empty for a memory block and for a call of the same reply.
     """
     tool_name: _builtins.str
     """The tool that returned it."""
@@ -612,12 +612,12 @@ class ApprovalDecision(_message.Message):
     client_status: Global___ToolStatus.ValueType
     """TOOL_STATUS_FAILED if the client's tool failed; unset means that it did not."""
     arguments_hash: _builtins.str
-    """The arguments_hash of what was shown to the person; refused if it is not that
-    of the call. Empty to decide about the call by its id alone.
+    """The arguments_hash of the arguments that were shown to the person; refused if it differs from
+    that of the call. Empty to decide about the call by its id alone.
     """
     @_builtins.property
     def client_taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Whose text is in the client_return: WEB, MCP. The turn is tainted with it."""
+        """Labels of untrusted content in the client_return: WEB, MCP. The turn is tainted with them."""
 
     def __init__(
         self,
@@ -678,7 +678,7 @@ Global___ApprovalResponsePart: _TypeAlias = ApprovalResponsePart  # noqa: Y015
 
 @_typing.final
 class SummaryPart(_message.Message):
-    """A summary that stands for messages taken out of the window."""
+    """A summary that replaces messages removed from the window."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -695,7 +695,7 @@ class SummaryPart(_message.Message):
     last_sequence: _builtins.int
     """Last sequence of the evicted range."""
     message_count: _builtins.int
-    """How many messages the summary stands for, those of earlier summaries included."""
+    """Number of messages that the summary replaces, including those of earlier summaries."""
     first_message_id: _builtins.str
     """First message of the evicted range: ListMessages can list it from here"""
     last_message_id: _builtins.str
@@ -818,8 +818,8 @@ class Message(_message.Message):
     agent_id: _builtins.str
     """The agent that the conversation belongs to."""
     sequence: _builtins.int
-    """Position in the conversation, from 0. A fork counts on from the message that
-    it was made at; what retention has forgotten leaves gaps.
+    """Position in the conversation, from 0. A fork continues the numbering from the message that it
+    was made at; messages deleted by retention leave gaps.
     """
     role: Global___Role.ValueType
     """Who speaks."""
@@ -839,7 +839,7 @@ class Message(_message.Message):
     """The client's own id for the message, returned as given."""
     copied_from_id: _builtins.str
     """The message that this one is a copy of: a fork starts with copies of the
-    window that it was made from. Empty for what was said here.
+    window that it was made from. Empty for messages of this conversation itself.
     """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
@@ -851,8 +851,8 @@ class Message(_message.Message):
 
     @_builtins.property
     def provenance(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Labels of where the content came from. What the model wrote, and summaries, have
-        WEB and MCP too if such text was in its context.
+        """Labels of the sources of the content. Replies and summaries also have WEB and MCP if such
+        content was in the context of the model.
         """
 
     @_builtins.property

@@ -18,9 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ResponseFormat(_message.Message):
-    """What the reply of an agent must be. A reply in JSON is checked before anybody is shown it, and
-    stored as the text of one JSON object. One that does not fit is asked for once more; then the
-    run ends with the stop reason invalid_llm_response and the error MODEL_REPLY_INVALID.
+    """The format of an agent's replies. A reply in JSON is validated before it is shown, and stored as
+    the text of one JSON object. If it is invalid, the model is asked once more; after that the run
+    ends with the stop reason invalid_llm_response and the error MODEL_REPLY_INVALID.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -104,14 +104,14 @@ class JsonSchemaFormat(_message.Message):
     name: _builtins.str
     """Name of the schema: 1 to 64 letters, digits, "_" and "-"."""
     description: _builtins.str
-    """What the object is for, which the model reads; at most 1,000 characters."""
+    """The purpose of the object, for the model; at most 1,000 characters."""
     schema_json: _builtins.str
-    """JSON schema of an object, at most 64,000 characters. Refused are references beyond its own
-    $defs or to themselves, patterns, and the other keywords that could make a check endless. An
-    object that does not say so takes no other members.
+    """JSON schema of an object, at most 64,000 characters. References outside its own $defs,
+    recursive references, patterns, and other keywords that could make validation endless are
+    refused. An object allows additional members only if its schema says so.
     """
     strict: _builtins.bool
-    """False to let the provider take the schema for a hint; unset means true: the provider enforces
+    """False to let the provider treat the schema as a hint; unset means true: the provider enforces
     it if it can. Strata checks the reply in either case.
     """
     def __init__(

@@ -39,12 +39,12 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_INVALID_LLM_RESPONSE: _StopReason.ValueType  # 4
     """(invalid_llm_response) The model's reply could not be used."""
     STOP_REASON_INVALID_TOOL_CALL: _StopReason.ValueType  # 5
-    """(invalid_tool_call) The call broke a rule that cannot be mended by the model."""
+    """(invalid_tool_call) The call broke a rule, and the model cannot correct that."""
     STOP_REASON_MAX_STEPS: _StopReason.ValueType  # 6
     """(max_steps) The limit of steps was reached."""
     STOP_REASON_MAX_TOKENS_EXCEEDED: _StopReason.ValueType  # 7
-    """(max_tokens_exceeded) The reply was cut at the limit of output tokens, or at the
-    largest size of a reply, 1 MiB of text, reasoning and tool calls together.
+    """(max_tokens_exceeded) The reply was truncated at the limit of output tokens, or at the maximum
+    size of a reply, 1 MiB of text, reasoning and tool calls together.
     """
     STOP_REASON_NO_TOOL_CALL: _StopReason.ValueType  # 8
     """(no_tool_call) A tool call was required and none came."""
@@ -76,12 +76,12 @@ STOP_REASON_LLM_API_ERROR: StopReason.ValueType  # 3
 STOP_REASON_INVALID_LLM_RESPONSE: StopReason.ValueType  # 4
 """(invalid_llm_response) The model's reply could not be used."""
 STOP_REASON_INVALID_TOOL_CALL: StopReason.ValueType  # 5
-"""(invalid_tool_call) The call broke a rule that cannot be mended by the model."""
+"""(invalid_tool_call) The call broke a rule, and the model cannot correct that."""
 STOP_REASON_MAX_STEPS: StopReason.ValueType  # 6
 """(max_steps) The limit of steps was reached."""
 STOP_REASON_MAX_TOKENS_EXCEEDED: StopReason.ValueType  # 7
-"""(max_tokens_exceeded) The reply was cut at the limit of output tokens, or at the
-largest size of a reply, 1 MiB of text, reasoning and tool calls together.
+"""(max_tokens_exceeded) The reply was truncated at the limit of output tokens, or at the maximum
+size of a reply, 1 MiB of text, reasoning and tool calls together.
 """
 STOP_REASON_NO_TOOL_CALL: StopReason.ValueType  # 8
 """(no_tool_call) A tool call was required and none came."""
@@ -268,9 +268,9 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class TextSnapshot(_message.Message):
-    """All text so far of the message under way, in place of what was streamed of it: for a client that
-    resumed in mid-reply, and where text turns out to be a thought beside a call of send_message that
-    is shown as text. Not stored.
+    """All text so far of the message that is being written, replacing what was streamed of it: for a
+    client that resumed in the middle of a reply, or if the text turns out to be a thought beside a
+    call of send_message that is shown as text. Not stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -307,10 +307,10 @@ Global___TextSnapshot: _TypeAlias = TextSnapshot  # noqa: Y015
 
 @_typing.final
 class StepRestarted(_message.Message):
-    """What was streamed of this step is void and will not be stored. The model is asked
-    again, and this comes before the deltas of the new reply; or the step is given up:
-    it failed, or the run was cancelled, failed or reached its deadline before the reply
-    was stored. A client that shows deltas ends with exactly what is stored.
+    """The streamed text of this step is void and will not be stored. Either the model is asked again,
+    and this event precedes the deltas of the new reply; or the step is given up: it failed, or the
+    run was cancelled, failed or reached its deadline before the reply was stored. So a client that
+    shows deltas finally shows exactly the stored text.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -336,8 +336,8 @@ class StepRestarted(_message.Message):
     given_up: _builtins.bool
     """True if the model is not asked again: the end of the run follows."""
     model: _builtins.str
-    """Handle of the model that is asked from now on, if it is another one than before: the next of
-    the agent's fallback_models.
+    """Handle of the model that is asked from now on, if it has changed: the next of the agent's
+    fallback_models.
     """
     failed_model: _builtins.str
     """Handle of the model that could not answer; set with model."""
@@ -528,7 +528,7 @@ class WindowCompacted(_message.Message):
     """Tokens of the window after."""
     @_builtins.property
     def summary(self) -> _message_pb2.Message:
-        """The summary that now stands for the evicted messages."""
+        """The summary that replaces the evicted messages."""
 
     def __init__(
         self,
@@ -621,7 +621,7 @@ Global___RunFinished: _TypeAlias = RunFinished  # noqa: Y015
 
 @_typing.final
 class ModelCall(_message.Message):
-    """A call of a model that has ended, as the gateway saw it. Times are milliseconds."""
+    """A finished model call, as the gateway observed it. Times are milliseconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -684,7 +684,7 @@ Global___ModelCall: _TypeAlias = ModelCall  # noqa: Y015
 
 @_typing.final
 class RequestDigest(_message.Message):
-    """Names exactly what one request to a model was made of. Digests are the first 16 bytes of the
+    """Identifies the exact content of one request to a model. Digests are the first 16 bytes of the
     SHA-256 of a canonical JSON form.
     """
 
@@ -703,7 +703,7 @@ class RequestDigest(_message.Message):
     messages: _builtins.bytes
     """Of the messages that were shown, without the system message."""
     bytes_per_token: _builtins.float
-    """Bytes per token that the size of the request was judged by."""
+    """Bytes per token with which the size of the request was estimated."""
     @_builtins.property
     def window(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sequences of the messages of the window, in its order and without the system message: pairs
@@ -736,7 +736,7 @@ Global___RequestDigest: _TypeAlias = RequestDigest  # noqa: Y015
 
 @_typing.final
 class SystemChange(_message.Message):
-    """How to get from a system message back to the one before it."""
+    """The difference from a system message back to the previous one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -770,9 +770,7 @@ Global___SystemChange: _TypeAlias = SystemChange  # noqa: Y015
 
 @_typing.final
 class EventMember(_message.Message):
-    """In the run of a group: where an event comes from. The event happened in a run of its own, of
-    one member.
-    """
+    """In the run of a group: the source of an event, which happened in the run of one member."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -906,15 +904,14 @@ class RunEvent(_message.Message):
     TURN_STARTED_FIELD_NUMBER: _builtins.int
     TURN_FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the run's log, from 1, without gaps. An event that has one was
-    stored before anybody saw it. A stream that shows calls of send_message as text leaves out
-    their events, and so has gaps. 0 for events that are not stored: deltas and
-    snapshots.
+    """Position in the run's log, from 1, without gaps. An event with a sequence is stored before it
+    is shown. A stream that shows calls of send_message as text leaves out their events, so it has
+    gaps. 0 for events that are not stored: deltas and snapshots.
     """
     run_id: _builtins.str
     """The run."""
     elapsed_ms: _builtins.int
-    """Milliseconds from the moment the run was accepted, by clocks that never go back. Set in
+    """Milliseconds from the moment the run was accepted, by monotonic clocks. Set in
     stored events.
     """
     @_builtins.property
@@ -923,15 +920,15 @@ class RunEvent(_message.Message):
 
     @_builtins.property
     def model_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelCall]:
-        """Calls of a model that have ended since the stored event before this one, at most 32: what
-        goes beyond is added to the last. Set in stored events.
+        """Model calls that have ended since the previous stored event, at most 32: further calls are
+        added to the last one. Set in stored events.
         """
 
     @_builtins.property
     def member(self) -> Global___EventMember:
-        """In the run of a group: the member that did it; unset in events of the run itself. Steps are
-        numbered in the order in which they begin. Members that a manager agent asks answer at the
-        same time, within the turn of the manager agent.
+        """In the run of a group: the member that caused the event; unset in events of the run itself.
+        Steps are numbered in the order in which they begin. Members that a manager agent asks answer
+        at the same time, within the turn of the manager agent.
         """
 
     @_builtins.property

@@ -31,7 +31,7 @@ class _RerankOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RerankO
     RERANK_OUTCOME_DONE: _RerankOutcome.ValueType  # 1
     """The candidates are in the order of the reranker."""
     RERANK_OUTCOME_OUT_OF_TIME: _RerankOutcome.ValueType  # 2
-    """It took longer than a search waits: the fused order is returned."""
+    """It took longer than the limit of a search: the fused order is returned."""
     RERANK_OUTCOME_FAILED: _RerankOutcome.ValueType  # 3
     """It failed: the fused order is returned."""
 
@@ -43,7 +43,7 @@ RERANK_OUTCOME_UNSPECIFIED: RerankOutcome.ValueType  # 0
 RERANK_OUTCOME_DONE: RerankOutcome.ValueType  # 1
 """The candidates are in the order of the reranker."""
 RERANK_OUTCOME_OUT_OF_TIME: RerankOutcome.ValueType  # 2
-"""It took longer than a search waits: the fused order is returned."""
+"""It took longer than the limit of a search: the fused order is returned."""
 RERANK_OUTCOME_FAILED: RerankOutcome.ValueType  # 3
 """It failed: the fused order is returned."""
 Global___RerankOutcome: _TypeAlias = RerankOutcome  # noqa: Y015
@@ -57,44 +57,44 @@ class _ReindexPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReindexP
     REINDEX_PHASE_UNSPECIFIED: _ReindexPhase.ValueType  # 0
     """Not set."""
     REINDEX_PHASE_BUILDING: _ReindexPhase.ValueType  # 1
-    """The new index is filled; it and the old one are both written."""
+    """The new index is being filled; writes go to it and to the old one."""
     REINDEX_PHASE_CHECKING: _ReindexPhase.ValueType  # 2
-    """Both are asked for stored texts."""
+    """Both are checked with stored texts."""
     REINDEX_PHASE_SWITCHED: _ReindexPhase.ValueType  # 3
-    """The new one serves; the old one is still written, and one can go back."""
+    """The new one serves; the old one is still updated, so that a rollback is possible."""
     REINDEX_PHASE_FINISHED: _ReindexPhase.ValueType  # 4
-    """The old one is gone."""
+    """The old one was deleted."""
     REINDEX_PHASE_ROLLED_BACK: _ReindexPhase.ValueType  # 5
     """The old one serves again."""
     REINDEX_PHASE_FAILED: _ReindexPhase.ValueType  # 6
     """The new one is not good enough, or could not be made; the old one serves."""
     REINDEX_PHASE_CANCELLED: _ReindexPhase.ValueType  # 7
-    """It was called off before it served."""
+    """It was cancelled before it served."""
 
 class ReindexPhase(_ReindexPhase, metaclass=_ReindexPhaseEnumTypeWrapper):
-    """Where a rebuild of an index stands."""
+    """The phase of a rebuild of an index."""
 
 REINDEX_PHASE_UNSPECIFIED: ReindexPhase.ValueType  # 0
 """Not set."""
 REINDEX_PHASE_BUILDING: ReindexPhase.ValueType  # 1
-"""The new index is filled; it and the old one are both written."""
+"""The new index is being filled; writes go to it and to the old one."""
 REINDEX_PHASE_CHECKING: ReindexPhase.ValueType  # 2
-"""Both are asked for stored texts."""
+"""Both are checked with stored texts."""
 REINDEX_PHASE_SWITCHED: ReindexPhase.ValueType  # 3
-"""The new one serves; the old one is still written, and one can go back."""
+"""The new one serves; the old one is still updated, so that a rollback is possible."""
 REINDEX_PHASE_FINISHED: ReindexPhase.ValueType  # 4
-"""The old one is gone."""
+"""The old one was deleted."""
 REINDEX_PHASE_ROLLED_BACK: ReindexPhase.ValueType  # 5
 """The old one serves again."""
 REINDEX_PHASE_FAILED: ReindexPhase.ValueType  # 6
 """The new one is not good enough, or could not be made; the old one serves."""
 REINDEX_PHASE_CANCELLED: ReindexPhase.ValueType  # 7
-"""It was called off before it served."""
+"""It was cancelled before it served."""
 Global___ReindexPhase: _TypeAlias = ReindexPhase  # noqa: Y015
 
 @_typing.final
 class Relevance(_message.Message):
-    """Why a message or a passage was found, and where it stands in the ranking."""
+    """Why a message or a passage was found, and its place in the ranking."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -117,15 +117,15 @@ class Relevance(_message.Message):
     fts_rank: _builtins.int
     """Rank by words, from 1; absent if it was not found by words."""
     explanation: _builtins.str
-    """In words, when asked for."""
+    """In words, if requested."""
     rerank_score: _builtins.float
     """The score of the reranker, higher is better; comparable within one response
     only. Absent if the reranker did not score it: see Reranking.
     """
     rerank_rank: _builtins.int
-    """Rank by that score, from 1. A time or a speaker that the query names counts too,
-    and being new if it asks for the present, so hits may be in another order. Absent
-    like the score.
+    """Rank by that score, from 1. The order of the hits also depends on times and speakers that the
+    query names, and on recency if it asks for the present, so it may differ. Absent like the
+    score.
     """
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Exclusion(_message.Message):
     "relevance" for matches that are not related to the query.
     """
     count: _builtins.int
-    """How many of the best matches without the conditions it leaves out."""
+    """How many of the best matches without conditions it excludes."""
     best_id: _builtins.str
     """Id of the best of them: a message or a passage."""
     def __init__(
@@ -323,7 +323,7 @@ class Reindex(_message.Message):
     archive_id: _builtins.str
     """The archive, if only one is rebuilt."""
     phase: Global___ReindexPhase.ValueType
-    """Where it stands."""
+    """Its phase."""
     old_model: _builtins.str
     """The embedding model before."""
     new_model: _builtins.str
@@ -333,7 +333,7 @@ class Reindex(_message.Message):
     done: _builtins.int
     """Texts copied."""
     checked: _builtins.int
-    """Stored texts that the check asked for."""
+    """Stored texts that the check searched for."""
     found_by_old: _builtins.int
     """How many of these the old index found again."""
     found_by_new: _builtins.int
@@ -346,7 +346,7 @@ class Reindex(_message.Message):
 
     @_builtins.property
     def phase_time(self) -> _timestamp_pb2.Timestamp:
-        """When it came into this phase."""
+        """When it entered this phase."""
 
     def __init__(
         self,
@@ -493,7 +493,7 @@ class StartReindexRequest(_message.Message):
     EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     collection: _builtins.str
     """Which index; see GetIndexRequest."""
     embedding_model: _builtins.str

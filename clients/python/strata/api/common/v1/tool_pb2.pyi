@@ -45,7 +45,7 @@ class _ToolTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolType.Val
     """A tool of an MCP server."""
     TOOL_TYPE_CLIENT: _ToolType.ValueType  # 9
     """A tool that the client runs itself: a call of it waits for the client's answer
-    as for an approval, and the answer brings what the tool returned.
+    as for an approval, and the answer contains the return of the tool.
     """
 
 class ToolType(_ToolType, metaclass=_ToolTypeEnumTypeWrapper):
@@ -71,7 +71,7 @@ TOOL_TYPE_MCP: ToolType.ValueType  # 8
 """A tool of an MCP server."""
 TOOL_TYPE_CLIENT: ToolType.ValueType  # 9
 """A tool that the client runs itself: a call of it waits for the client's answer
-as for an approval, and the answer brings what the tool returned.
+as for an approval, and the answer contains the return of the tool.
 """
 Global___ToolType: _TypeAlias = ToolType  # noqa: Y015
 
@@ -82,27 +82,27 @@ class _ToolEffect:
 class _ToolEffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolEffect.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_EFFECT_UNSPECIFIED: _ToolEffect.ValueType  # 0
-    """Not declared: never run again by itself."""
+    """Not declared: never run again automatically."""
     TOOL_EFFECT_READ_ONLY: _ToolEffect.ValueType  # 1
     """Only reads."""
     TOOL_EFFECT_IDEMPOTENT: _ToolEffect.ValueType  # 2
-    """Writes, but the same call twice has the effect of one."""
+    """Writes, but repeating a call has no further effect."""
     TOOL_EFFECT_SIDE_EFFECT: _ToolEffect.ValueType  # 3
-    """Writes, and twice is twice."""
+    """Writes, and repeating a call repeats its effect."""
 
 class ToolEffect(_ToolEffect, metaclass=_ToolEffectEnumTypeWrapper):
-    """What a tool does to the world; decides whether it may be run again when the
-    outcome of a call is unknown.
+    """The effect of a tool, which decides whether it may run again when the outcome of a call is
+    unknown.
     """
 
 TOOL_EFFECT_UNSPECIFIED: ToolEffect.ValueType  # 0
-"""Not declared: never run again by itself."""
+"""Not declared: never run again automatically."""
 TOOL_EFFECT_READ_ONLY: ToolEffect.ValueType  # 1
 """Only reads."""
 TOOL_EFFECT_IDEMPOTENT: ToolEffect.ValueType  # 2
-"""Writes, but the same call twice has the effect of one."""
+"""Writes, but repeating a call has no further effect."""
 TOOL_EFFECT_SIDE_EFFECT: ToolEffect.ValueType  # 3
-"""Writes, and twice is twice."""
+"""Writes, and repeating a call repeats its effect."""
 Global___ToolEffect: _TypeAlias = ToolEffect  # noqa: Y015
 
 class _ToolRuleType:
@@ -118,13 +118,13 @@ class _ToolRuleTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolRule
     TOOL_RULE_TYPE_EXIT_LOOP: _ToolRuleType.ValueType  # 2
     """(exit_loop) The tool ends the run."""
     TOOL_RULE_TYPE_CONTINUE_LOOP: _ToolRuleType.ValueType  # 3
-    """(continue_loop) The run goes on after the tool, also where it would end by default."""
+    """(continue_loop) The run continues after the tool, even if it would end by default."""
     TOOL_RULE_TYPE_CONDITIONAL: _ToolRuleType.ValueType  # 4
     """(conditional) What the tool returns decides which tool is next."""
     TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: _ToolRuleType.ValueType  # 5
     """(constrain_child_tools) Only the children may be called after the tool."""
     TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: _ToolRuleType.ValueType  # 6
-    """(max_count_per_step) The tool may be called so many times in a run."""
+    """(max_count_per_step) The tool may be called max_count_limit times in a run."""
     TOOL_RULE_TYPE_PARENT_LAST_TOOL: _ToolRuleType.ValueType  # 7
     """(parent_last_tool) The children may only be called right after the tool, and
     nothing else then.
@@ -144,13 +144,13 @@ TOOL_RULE_TYPE_RUN_FIRST: ToolRuleType.ValueType  # 1
 TOOL_RULE_TYPE_EXIT_LOOP: ToolRuleType.ValueType  # 2
 """(exit_loop) The tool ends the run."""
 TOOL_RULE_TYPE_CONTINUE_LOOP: ToolRuleType.ValueType  # 3
-"""(continue_loop) The run goes on after the tool, also where it would end by default."""
+"""(continue_loop) The run continues after the tool, even if it would end by default."""
 TOOL_RULE_TYPE_CONDITIONAL: ToolRuleType.ValueType  # 4
 """(conditional) What the tool returns decides which tool is next."""
 TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: ToolRuleType.ValueType  # 5
 """(constrain_child_tools) Only the children may be called after the tool."""
 TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: ToolRuleType.ValueType  # 6
-"""(max_count_per_step) The tool may be called so many times in a run."""
+"""(max_count_per_step) The tool may be called max_count_limit times in a run."""
 TOOL_RULE_TYPE_PARENT_LAST_TOOL: ToolRuleType.ValueType  # 7
 """(parent_last_tool) The children may only be called right after the tool, and
 nothing else then.
@@ -172,17 +172,17 @@ class _DefaultDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Defau
     DEFAULT_DECISION_DENY: _DefaultDecision.ValueType  # 1
     """Denied."""
     DEFAULT_DECISION_APPROVE: _DefaultDecision.ValueType  # 2
-    """Approved: they run then, without a message from anybody."""
+    """Approved: the calls run then, without an answer from a person."""
 
 class DefaultDecision(_DefaultDecision, metaclass=_DefaultDecisionEnumTypeWrapper):
-    """What becomes of calls that nobody has decided about before the deadline."""
+    """The decision about calls that nobody has decided about before the deadline."""
 
 DEFAULT_DECISION_UNSPECIFIED: DefaultDecision.ValueType  # 0
 """Denied."""
 DEFAULT_DECISION_DENY: DefaultDecision.ValueType  # 1
 """Denied."""
 DEFAULT_DECISION_APPROVE: DefaultDecision.ValueType  # 2
-"""Approved: they run then, without a message from anybody."""
+"""Approved: the calls run then, without an answer from a person."""
 Global___DefaultDecision: _TypeAlias = DefaultDecision  # noqa: Y015
 
 @_typing.final
@@ -268,10 +268,9 @@ class ToolRule(_message.Message):
     calls the shortest.
     """
     default_decision: Global___DefaultDecision.ValueType
-    """What becomes of a call after the deadline (requires_approval). A request is
-    approved by default only if every call that it asks about has a rule that says
-    so, and no rule that gates one of them says otherwise. APPROVE is refused
-    together with when_tainted.
+    """The decision about a call after the deadline (requires_approval). A request is
+    approved by default only if every call that it asks about has a rule with APPROVE, and no other
+    rule that gates one of them says DENY. APPROVE is refused together with when_tainted.
     """
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -42,8 +42,8 @@ class Usage(_message.Message):
     reasoning_tokens: _builtins.int
     """Part of completion_tokens spent on reasoning."""
     estimated: _builtins.bool
-    """True if figures are estimates, or some of a sum are: the provider gave none, or a reply
-    broke off before it had.
+    """True if counts, or some counts in a sum, are estimates: the provider reported none, or the
+    reply broke off before it did.
     """
     def __init__(
         self,

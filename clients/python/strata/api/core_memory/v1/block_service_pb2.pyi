@@ -33,25 +33,25 @@ class _EditorKind:
 class _EditorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EditorKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EDITOR_KIND_UNSPECIFIED: _EditorKind.ValueType  # 0
-    """Not told."""
+    """Not set."""
     EDITOR_KIND_USER: _EditorKind.ValueType  # 1
     """A person or program through the API."""
     EDITOR_KIND_AGENT: _EditorKind.ValueType  # 2
     """An agent in a turn."""
     EDITOR_KIND_SLEEPTIME_AGENT: _EditorKind.ValueType  # 3
-    """A background agent that tends another agent's memory."""
+    """A background agent that maintains another agent's memory."""
 
 class EditorKind(_EditorKind, metaclass=_EditorKindEnumTypeWrapper):
-    """What kind of hand made an edit."""
+    """The kind of editor."""
 
 EDITOR_KIND_UNSPECIFIED: EditorKind.ValueType  # 0
-"""Not told."""
+"""Not set."""
 EDITOR_KIND_USER: EditorKind.ValueType  # 1
 """A person or program through the API."""
 EDITOR_KIND_AGENT: EditorKind.ValueType  # 2
 """An agent in a turn."""
 EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.ValueType  # 3
-"""A background agent that tends another agent's memory."""
+"""A background agent that maintains another agent's memory."""
 Global___EditorKind: _TypeAlias = EditorKind  # noqa: Y015
 
 class _LintRule:
@@ -63,15 +63,15 @@ class _LintRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LintRule.Val
     LINT_RULE_UNSPECIFIED: _LintRule.ValueType  # 0
     """Not set."""
     LINT_RULE_DUPLICATE: _LintRule.ValueType  # 1
-    """The same is said twice, in one block or in two."""
+    """The same text occurs twice, in one block or in two."""
     LINT_RULE_RELATIVE_DATE: _LintRule.ValueType  # 2
-    """A date that means another day tomorrow, such as "today"."""
+    """A relative date, such as "today"."""
     @_builtins.property
     @_deprecated("""This enum value has been marked as deprecated using proto enum value options.""")
     def LINT_RULE_CONTRADICTION(self) -> _LintRule.ValueType:   # 3
         """No longer reported."""
     LINT_RULE_LONG_LINE: _LintRule.ValueType  # 4
-    """A line that is too long to be edited well."""
+    """A line that is too long to edit well."""
     LINT_RULE_NEARLY_FULL: _LintRule.ValueType  # 5
     """The block has little space left."""
 
@@ -81,13 +81,13 @@ class LintRule(_LintRule, metaclass=_LintRuleEnumTypeWrapper):
 LINT_RULE_UNSPECIFIED: LintRule.ValueType  # 0
 """Not set."""
 LINT_RULE_DUPLICATE: LintRule.ValueType  # 1
-"""The same is said twice, in one block or in two."""
+"""The same text occurs twice, in one block or in two."""
 LINT_RULE_RELATIVE_DATE: LintRule.ValueType  # 2
-"""A date that means another day tomorrow, such as "today"."""
+"""A relative date, such as "today"."""
 LINT_RULE_CONTRADICTION: LintRule.ValueType  # 3
 """No longer reported."""
 LINT_RULE_LONG_LINE: LintRule.ValueType  # 4
-"""A line that is too long to be edited well."""
+"""A line that is too long to edit well."""
 LINT_RULE_NEARLY_FULL: LintRule.ValueType  # 5
 """The block has little space left."""
 Global___LintRule: _TypeAlias = LintRule  # noqa: Y015
@@ -134,17 +134,17 @@ class Block(_message.Message):
     id: _builtins.str
     """Id, "block-" and a time-sortable UUID."""
     label: _builtins.str
-    """Title, unique per agent; becomes the tag name in the prompt."""
+    """Name, unique per agent; becomes the tag name in the prompt."""
     value: _builtins.str
     """The text."""
     description: _builtins.str
     """How the block should influence the agent; shown to the model."""
     limit: _builtins.int
-    """Most characters that the value may have."""
+    """Maximum number of characters that the value may have."""
     read_only: _builtins.bool
     """True if agents may not change it."""
     revision: _builtins.int
-    """Rises by one with every change."""
+    """Increases by one with every change."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free key-value pairs of the caller."""
@@ -163,13 +163,13 @@ class Block(_message.Message):
 
     @_builtins.property
     def delete_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was deleted; unset while it is there."""
+        """When it was deleted; unset if it is not deleted."""
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Untrusted content that an agent had read when it wrote what stands in the block:
-        WEB, MCP. Taken off when a person sets another value that is not merged, sends
-        clear_taint, or goes back to a text without it; never by a run.
+        """Labels of untrusted content that an agent had read when it wrote text of the block: WEB, MCP.
+        Removed when a person sets another value that is not merged, sends clear_taint, or restores a
+        text without them; never by a run.
         """
 
     def __init__(
@@ -230,13 +230,13 @@ class NewBlock(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     label: _builtins.str
-    """Title: letters, digits, "_", "-", ".", starting with a letter; at most 64."""
+    """Name: letters, digits, "_", "-", ".", starting with a letter; at most 64."""
     value: _builtins.str
     """The text."""
     description: _builtins.str
     """Unset means the standard text for "human" and "persona", else a neutral one."""
     limit: _builtins.int
-    """Most characters; 0 means 20000."""
+    """Maximum number of characters; 0 means 20000."""
     read_only: _builtins.bool
     """True if agents may not change it."""
     @_builtins.property
@@ -273,7 +273,7 @@ class CreateBlockRequest(_message.Message):
     BLOCK_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     agent_id: _builtins.str
     """Attach it to this agent; empty for none."""
     @_builtins.property
@@ -405,9 +405,9 @@ class ListBlocksRequest(_message.Message):
     page_size: _builtins.int
     """Blocks to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     show_deleted: _builtins.bool
-    """List deleted blocks of the project too; not with agent_id."""
+    """List also deleted blocks of the project; not with agent_id."""
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
         """The agent's blocks as they were at this time; needs agent_id."""
@@ -439,7 +439,7 @@ class ListBlocksResponse(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
         """The blocks."""
@@ -460,7 +460,7 @@ Global___ListBlocksResponse: _TypeAlias = ListBlocksResponse  # noqa: Y015
 
 @_typing.final
 class UpdateBlockRequest(_message.Message):
-    """Changes a block; unset fields stay."""
+    """Changes a block; unset fields stay unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -497,7 +497,7 @@ class UpdateBlockRequest(_message.Message):
     BASE_REVISION_FIELD_NUMBER: _builtins.int
     CLEAR_TAINT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     block_id: _builtins.str
     """Id of the block."""
     label: _builtins.str
@@ -515,12 +515,12 @@ class UpdateBlockRequest(_message.Message):
     reason: _builtins.str
     """Why, kept in the version."""
     base_revision: _builtins.int
-    """The revision that the new value was written against: what others changed
-    since is merged, and ABORTED (EDIT_CONFLICT) if it overlaps. 0 overwrites.
+    """The revision that the new value is based on: later changes of others are merged, or the call
+    fails with ABORTED (EDIT_CONFLICT) if they overlap. 0 overwrites.
     """
     clear_taint: _builtins.bool
-    """A person has read the block and vouches for it: take the mark of untrusted
-    content off. Not within a run: INVALID_ARGUMENT.
+    """A person has read the block and trusts it: remove its untrusted labels. Not within a run:
+    INVALID_ARGUMENT.
     """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -578,7 +578,7 @@ class UpdateBlockResponse(_message.Message):
     BLOCK_FIELD_NUMBER: _builtins.int
     MERGED_FIELD_NUMBER: _builtins.int
     merged: _builtins.bool
-    """True if the value was merged with what others had changed."""
+    """True if the value was merged with changes of others."""
     @_builtins.property
     def block(self) -> Global___Block:
         """The block."""
@@ -610,7 +610,7 @@ class DeleteBlockRequest(_message.Message):
     block_id: _builtins.str
     """Id of the block."""
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     purge: _builtins.bool
     """Destroy the block with its whole history, for good."""
     reason: _builtins.str
@@ -633,7 +633,7 @@ Global___DeleteBlockRequest: _TypeAlias = DeleteBlockRequest  # noqa: Y015
 
 @_typing.final
 class DeleteBlockResponse(_message.Message):
-    """The block is gone."""
+    """The block was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -662,7 +662,7 @@ class AttachBlockRequest(_message.Message):
     block_id: _builtins.str
     """The block."""
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     def __init__(
         self,
         *,
@@ -716,7 +716,7 @@ class DetachBlockRequest(_message.Message):
     block_id: _builtins.str
     """The block."""
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     def __init__(
         self,
         *,
@@ -1004,12 +1004,12 @@ class EditBlockRequest(_message.Message):
     """
     base_revision: _builtins.int
     """The revision that the editor saw. An edit that depends on the text around it
-    (insert at a line, rethink) is merged with what others changed since; ABORTED
-    (EDIT_CONFLICT) with the current text if it overlaps. 0 means the newest.
+    (insert at a line, rethink) is merged with later changes of others; ABORTED (EDIT_CONFLICT)
+    with the current text if they overlap. 0 means the newest.
     """
     block_id: _builtins.str
-    """The block that is meant: BLOCK_NOT_FOUND if the agent has none of that label any more,
-    or another one. Empty means whichever has the label. Not with a patch.
+    """The id that the block must have: BLOCK_NOT_FOUND if the agent has no block of that label any
+    more, or another one. Empty accepts any block with the label. Not with a patch.
     """
     @_builtins.property
     def append(self) -> Global___AppendEdit:
@@ -1109,7 +1109,7 @@ class EditOrigin(_message.Message):
     reason: _builtins.str
     """Why, in words."""
     kind: Global___EditorKind.ValueType
-    """What kind of hand."""
+    """The kind of editor."""
     tool_name: _builtins.str
     """Name of the tool that was called."""
     @_builtins.property
@@ -1185,9 +1185,9 @@ class EditBlockResponse(_message.Message):
     diff: _builtins.str
     """Unified diff of the value, without file headers; empty if nothing changed."""
     message: _builtins.str
-    """What the tool tells the model."""
+    """The message of the tool to the model."""
     merged: _builtins.bool
-    """True if the edit was merged with what others had changed."""
+    """True if the edit was merged with changes of others."""
     @_builtins.property
     def block(self) -> Global___Block:
         """The block after the edit."""
@@ -1274,7 +1274,7 @@ class BlockVersion(_message.Message):
     read_only: _builtins.bool
     """Whether agents could not change it."""
     base_revision: _builtins.int
-    """The revision that the edit was written against, if it was merged; else 0."""
+    """The revision that the edit was based on, if it was merged; else 0."""
     @_builtins.property
     def origin(self) -> Global___EditOrigin:
         """Who did it."""
@@ -1331,7 +1331,7 @@ class ListBlockVersionsRequest(_message.Message):
     page_size: _builtins.int
     """Versions to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -1356,7 +1356,7 @@ class ListBlockVersionsResponse(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockVersion]:
         """The versions, newest first."""
@@ -1543,15 +1543,15 @@ class RevertBlockRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     block_id: _builtins.str
-    """The block; empty with run_id, or with since_time and agent_id, for all blocks
-    that were changed so.
+    """The block; empty with run_id, or with since_time and agent_id, for all blocks that these edits
+    changed.
     """
     revision: _builtins.int
     """One edit: the revision that it made."""
     to_revision: _builtins.int
-    """Go back to this revision."""
+    """Restore this revision."""
     run_id: _builtins.str
     """All edits of this run."""
     agent_id: _builtins.str
@@ -1559,7 +1559,7 @@ class RevertBlockRequest(_message.Message):
     reason: _builtins.str
     """Why, kept in the version."""
     validate_only: _builtins.bool
-    """Only tell what would change."""
+    """Only return what would change."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """All edits since this time."""

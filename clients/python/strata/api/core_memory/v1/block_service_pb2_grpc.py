@@ -165,7 +165,7 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachBlock(self, request, context):
-        """Shows a block to an agent; repeating it is success. NOT_FOUND
+        """Attaches a block to an agent; repeating it succeeds. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
         another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
@@ -175,7 +175,7 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DetachBlock(self, request, context):
-        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+        """Detaches a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

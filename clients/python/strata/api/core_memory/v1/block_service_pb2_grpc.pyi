@@ -45,13 +45,13 @@ class BlockServiceStub:
     (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
-    """Shows a block to an agent; repeating it is success. NOT_FOUND
+    """Attaches a block to an agent; repeating it succeeds. NOT_FOUND
     (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
     another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
     (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
     """
     DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
-    """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+    """Detaches a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
@@ -151,7 +151,7 @@ class BlockServiceServicer:
         request: _block_service_pb2.AttachBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.AttachBlockRequest, _abc.Awaitable[_block_service_pb2.AttachBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.AttachBlockResponse]:
-        """Shows a block to an agent; repeating it is success. NOT_FOUND
+        """Attaches a block to an agent; repeating it succeeds. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
         another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
@@ -162,7 +162,7 @@ class BlockServiceServicer:
         request: _block_service_pb2.DetachBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.DetachBlockRequest, _abc.Awaitable[_block_service_pb2.DetachBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DetachBlockResponse]:
-        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+        """Detaches a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 

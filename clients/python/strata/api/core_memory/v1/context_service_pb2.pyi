@@ -133,11 +133,11 @@ class CompileResponse(_message.Message):
     not_changed: _builtins.bool
     """True if if_revision is current; then memory_section is empty."""
     revision: _builtins.str
-    """Names exactly this rendering: equal revisions mean equal bytes."""
+    """Identifies exactly this rendering: equal revisions mean equal bytes."""
     memory_section: _builtins.str
     """From <memory_blocks> to </directories>; empty if there is nothing to show."""
     has_folders: _builtins.bool
-    """True if a folder is attached, so that the file tools are of use."""
+    """True if a folder is attached, so that the file tools are useful."""
     @_builtins.property
     def last_modified_time(self) -> _timestamp_pb2.Timestamp:
         """When a block of the agent was last changed; unset if it has none."""
@@ -186,8 +186,8 @@ class CloseFilesToFitRequest(_message.Message):
     max_bytes: _builtins.int
     """UTF-8 bytes that the section may have."""
     preview: _builtins.bool
-    """True to close nothing: the answer names the files that would be closed, and the
-    section is as it is.
+    """True to close nothing: the response names the files that would be closed, and contains the
+    unchanged section.
     """
     @_builtins.property
     def compile(self) -> Global___CompileRequest:
@@ -250,7 +250,7 @@ class TaintedBlock(_message.Message):
     """Its label."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """What text: WEB, MCP."""
+        """Its labels: WEB, MCP."""
 
     def __init__(
         self,
@@ -283,9 +283,9 @@ class PrepareAgentRequest(_message.Message):
     agent_revision: _builtins.int
     """Revision of the agent for which the limit is."""
     follows_agent_id: _builtins.str
-    """An agent whose blocks it shares: it gets all that this agent has now, and gets and loses
-    blocks with it, but for one whose label it has already. Empty for none. NOT_FOUND
-    (AGENT_NOT_FOUND).
+    """An agent whose blocks it shares: it gets all present blocks of that agent, and later
+    attachments and detachments apply to it too, except for labels that it has already. Empty for
+    none. NOT_FOUND (AGENT_NOT_FOUND).
     """
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_block_service_pb2.NewBlock]:
@@ -336,13 +336,11 @@ class PromptLimit(_message.Message):
     line_numbers: _builtins.bool
     """True if values are rendered with line numbers, which are counted then."""
     files_bytes: _builtins.int
-    """Bytes of all blocks and folders together above which no file is opened; 0 if that is
-    not known: then the limit of the blocks holds for both.
+    """Bytes of all blocks and folders together above which no file is opened; 0 if unknown: the limit
+    of the blocks then applies to both.
     """
     max_files_open: _builtins.int
-    """Files that may be open at once, for who opens some and names no other number; 0
-    means 5.
-    """
+    """Files that may be open at once, for requests that name no other number; 0 means 5."""
     per_file_view_window_char_limit: _builtins.int
     """Characters of a file that are shown, likewise; 0 means 15000."""
     def __init__(
@@ -399,8 +397,8 @@ class LimitPromptRequest(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     only_raise: _builtins.bool
-    """Only make sure that the blocks are within the limit, and raise the present
-    one if it is smaller: for a change of the agent that is about to be stored.
+    """Only check that the blocks are within the limit, and raise the present limit if it is lower:
+    before a change of the agent is stored.
     """
     agent_revision: _builtins.int
     """Revision of the agent for which the limit is. A limit for an older revision

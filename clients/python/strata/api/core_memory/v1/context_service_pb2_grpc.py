@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ContextServiceStub:
-    """Core memory as the model sees it, and its life with the agent. Internal:
+    """Core memory as the model sees it, and its life cycle with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 
@@ -69,7 +69,7 @@ class ContextServiceStub:
 
 
 class ContextServiceServicer:
-    """Core memory as the model sees it, and its life with the agent. Internal:
+    """Core memory as the model sees it, and its life cycle with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 
@@ -103,20 +103,19 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LimitPrompt(self, request, context):
-        """Says how large the blocks of an agent may become in its prompt. From then on
-        whatever would make them larger is refused with FAILED_PRECONDITION
-        (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
-        limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
-        (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
-        limit that the agent has).
+        """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+        exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
+        make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
+        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
+        than under the limit that the agent has).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareBlocks(self, request, context):
-        """Attaches each of the blocks to each of the agents, all or none; what is attached
-        already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+        """Attaches each of the blocks to each of the agents, all or none; blocks that are already
+        attached stay attached. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
         (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
         """
@@ -174,7 +173,7 @@ def add_ContextServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ContextService:
-    """Core memory as the model sees it, and its life with the agent. Internal:
+    """Core memory as the model sees it, and its life cycle with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 

@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ContextServiceStub:
-    """Core memory as the model sees it, and its life with the agent. Internal:
+    """Core memory as the model sees it, and its life cycle with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 
@@ -35,16 +35,15 @@ class ContextServiceStub:
     CONTEXT_WINDOW_EXCEEDED: all of them together exceed prompt_limit).
     """
     LimitPrompt: _aio.UnaryUnaryMultiCallable[_context_service_pb2.LimitPromptRequest, _context_service_pb2.LimitPromptResponse]
-    """Says how large the blocks of an agent may become in its prompt. From then on
-    whatever would make them larger is refused with FAILED_PRECONDITION
-    (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
-    limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
-    (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
-    limit that the agent has).
+    """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+    exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
+    make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
+    only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
+    than under the limit that the agent has).
     """
     ShareBlocks: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ShareBlocksRequest, _context_service_pb2.ShareBlocksResponse]
-    """Attaches each of the blocks to each of the agents, all or none; what is attached
-    already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+    """Attaches each of the blocks to each of the agents, all or none; blocks that are already
+    attached stay attached. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
     (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
     (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
     """
@@ -54,7 +53,7 @@ class ContextServiceStub:
     """
 
 class ContextServiceServicer:
-    """Core memory as the model sees it, and its life with the agent. Internal:
+    """Core memory as the model sees it, and its life cycle with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 
@@ -95,12 +94,11 @@ class ContextServiceServicer:
         request: _context_service_pb2.LimitPromptRequest,
         context: _aio.ServicerContext[_context_service_pb2.LimitPromptRequest, _abc.Awaitable[_context_service_pb2.LimitPromptResponse]],
     ) -> _abc.Awaitable[_context_service_pb2.LimitPromptResponse]:
-        """Says how large the blocks of an agent may become in its prompt. From then on
-        whatever would make them larger is refused with FAILED_PRECONDITION
-        (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
-        limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
-        (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
-        limit that the agent has).
+        """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+        exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
+        make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
+        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
+        than under the limit that the agent has).
         """
 
     def ShareBlocks(
@@ -108,8 +106,8 @@ class ContextServiceServicer:
         request: _context_service_pb2.ShareBlocksRequest,
         context: _aio.ServicerContext[_context_service_pb2.ShareBlocksRequest, _abc.Awaitable[_context_service_pb2.ShareBlocksResponse]],
     ) -> _abc.Awaitable[_context_service_pb2.ShareBlocksResponse]:
-        """Attaches each of the blocks to each of the agents, all or none; what is attached
-        already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+        """Attaches each of the blocks to each of the agents, all or none; blocks that are already
+        attached stay attached. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
         (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
         """

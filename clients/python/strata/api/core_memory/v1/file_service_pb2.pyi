@@ -31,8 +31,8 @@ class _FileStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileState.V
     FILE_STATE_PARSING: _FileState.ValueType  # 1
     """Stored, being read."""
     FILE_STATE_INDEXING: _FileState.ValueType  # 2
-    """Readable; being indexed for semantic search. With an error if that does not
-    work: search by meaning is not set up, or the text was refused.
+    """Readable; being indexed for semantic search. With an error if that fails: search by meaning is
+    not set up, or the text was refused.
     """
     FILE_STATE_READY: _FileState.ValueType  # 3
     """Ready."""
@@ -40,15 +40,15 @@ class _FileStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileState.V
     """Could not be read; see error."""
 
 class FileState(_FileState, metaclass=_FileStateEnumTypeWrapper):
-    """How far a file is prepared."""
+    """The processing state of a file."""
 
 FILE_STATE_UNSPECIFIED: FileState.ValueType  # 0
 """Not set."""
 FILE_STATE_PARSING: FileState.ValueType  # 1
 """Stored, being read."""
 FILE_STATE_INDEXING: FileState.ValueType  # 2
-"""Readable; being indexed for semantic search. With an error if that does not
-work: search by meaning is not set up, or the text was refused.
+"""Readable; being indexed for semantic search. With an error if that fails: search by meaning is
+not set up, or the text was refused.
 """
 FILE_STATE_READY: FileState.ValueType  # 3
 """Ready."""
@@ -104,7 +104,7 @@ Global___GetFileResponse: _TypeAlias = GetFileResponse  # noqa: Y015
 
 @_typing.final
 class WatchFileRequest(_message.Message):
-    """Asks to be told of a file's progress."""
+    """Asks for the progress of a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,7 +204,7 @@ class ReadFileResponse(_message.Message):
     """Lines of the file."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The lines from first_line on; none behind the end of the file."""
+        """The lines from first_line on; none after the end of the file."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class File(_message.Message):
     line_count: _builtins.int
     """Lines of text."""
     state: Global___FileState.ValueType
-    """How far it is prepared."""
+    """Its processing state."""
     error: _builtins.str
     """Why it could not be read."""
     index_progress: _builtins.float
@@ -381,7 +381,7 @@ class CreateFolderRequest(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     name: _builtins.str
     """Name."""
     description: _builtins.str
@@ -442,7 +442,7 @@ class ListFoldersRequest(_message.Message):
     page_size: _builtins.int
     """Folders to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -467,7 +467,7 @@ class ListFoldersResponse(_message.Message):
     FOLDERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def folders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Folder]:
         """The folders."""
@@ -510,7 +510,7 @@ Global___DeleteFolderRequest: _TypeAlias = DeleteFolderRequest  # noqa: Y015
 
 @_typing.final
 class DeleteFolderResponse(_message.Message):
-    """The folder is gone."""
+    """The folder was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -527,7 +527,7 @@ Global___DeleteFolderResponse: _TypeAlias = DeleteFolderResponse  # noqa: Y015
 
 @_typing.final
 class UploadFileHeader(_message.Message):
-    """What is about to be uploaded."""
+    """The header of an upload."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -537,7 +537,7 @@ class UploadFileHeader(_message.Message):
     MEDIA_TYPE_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     folder_id: _builtins.str
     """The folder."""
     name: _builtins.str
@@ -545,7 +545,7 @@ class UploadFileHeader(_message.Message):
     media_type: _builtins.str
     """MIME type; empty to guess from the name."""
     replace: _builtins.bool
-    """Take the place of a file of the same name."""
+    """Replace a file of the same name."""
     def __init__(
         self,
         *,
@@ -634,7 +634,7 @@ class ListFilesRequest(_message.Message):
     page_size: _builtins.int
     """Files to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -661,7 +661,7 @@ class ListFilesResponse(_message.Message):
     OPEN_FILES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]:
         """The files."""
@@ -709,7 +709,7 @@ Global___DeleteFileRequest: _TypeAlias = DeleteFileRequest  # noqa: Y015
 
 @_typing.final
 class DeleteFileResponse(_message.Message):
-    """The file is gone."""
+    """The file was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -738,9 +738,7 @@ class AttachFolderRequest(_message.Message):
     folder_id: _builtins.str
     """The folder."""
     open_count: _builtins.int
-    """Open this many of its files, by name; 0 opens none, so that a prompt does not
-    grow without anybody asking.
-    """
+    """Open this many of its files, by name; 0 opens none, so that a prompt does not grow unasked."""
     def __init__(
         self,
         *,
@@ -880,8 +878,8 @@ class OpenFilesRequest(_message.Message):
     close_all_others: _builtins.bool
     """Close all others first, after all names are checked."""
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 means as many as the context window of the agent
-    allows, or 5 if that is not known.
+    """Files that may be open at once; 0 means the number that the context window of the agent allows,
+    or 5 if that is unknown.
     """
     per_file_view_window_char_limit: _builtins.int
     """Characters of a file that are shown to the agent; 0 means as many as its context
@@ -889,7 +887,7 @@ class OpenFilesRequest(_message.Message):
     """
     max_memory_bytes: _builtins.int
     """UTF-8 bytes that memory blocks and open files may take together in the prompt of
-    the agent; 0 means what its prompt has space for, if that is known.
+    the agent; 0 means the space of its prompt, if that is known.
     """
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileWindow]:
@@ -1077,11 +1075,11 @@ class GrepFilesResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     total_matches: _builtins.int
-    """Matches in all, at most 1000 counted."""
+    """Total number of matches, counted up to 1000."""
     message: _builtins.str
     """What the tool tells the model."""
     truncated: _builtins.bool
-    """True if a limit (size of a file, total size, time, matches) cut the search short."""
+    """True if a limit (size of a file, total size, time, matches) ended the search early."""
     @_builtins.property
     def matches(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrepMatch]:
         """The matches."""
@@ -1119,7 +1117,7 @@ class SearchFilesRequest(_message.Message):
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     explain: _builtins.bool
-    """Count what is left out because it is not related to the query."""
+    """Count the pieces that are left out because they are not related to the query."""
     def __init__(
         self,
         *,

@@ -166,7 +166,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchFile(self, request, context):
-        """Sends a file whenever it has come further, until it is ready or has failed.
+        """Sends a file after each progress of its processing, until it is ready or has failed.
         NOT_FOUND (FILE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -188,7 +188,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachFolder(self, request, context):
-        """Shows a folder to an agent; repeating it is success. NOT_FOUND
+        """Attaches a folder to an agent; repeating it succeeds. NOT_FOUND
         (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -196,7 +196,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DetachFolder(self, request, context):
-        """Hides a folder from an agent and closes its files. NOT_FOUND
+        """Detaches a folder from an agent and closes its files. NOT_FOUND
         (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -205,7 +205,7 @@ class FileServiceServicer:
 
     def OpenFiles(self, request, context):
         """Opens windows into files; closes the least recently used beyond the limit.
-        Nothing is opened or closed unless every name and range is right. NOT_FOUND
+        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
         (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
         FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
         yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.

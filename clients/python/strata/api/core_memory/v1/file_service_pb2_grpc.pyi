@@ -38,7 +38,7 @@ class FileServiceStub:
     GetFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]
     """Returns a file. NOT_FOUND (FILE_NOT_FOUND)."""
     WatchFile: _aio.UnaryStreamMultiCallable[_file_service_pb2.WatchFileRequest, _file_service_pb2.WatchFileResponse]
-    """Sends a file whenever it has come further, until it is ready or has failed.
+    """Sends a file after each progress of its processing, until it is ready or has failed.
     NOT_FOUND (FILE_NOT_FOUND).
     """
     ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
@@ -46,16 +46,16 @@ class FileServiceStub:
     DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
     """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
     AttachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]
-    """Shows a folder to an agent; repeating it is success. NOT_FOUND
+    """Attaches a folder to an agent; repeating it succeeds. NOT_FOUND
     (FILE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     DetachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DetachFolderRequest, _file_service_pb2.DetachFolderResponse]
-    """Hides a folder from an agent and closes its files. NOT_FOUND
+    """Detaches a folder from an agent and closes its files. NOT_FOUND
     (FILE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
     """Opens windows into files; closes the least recently used beyond the limit.
-    Nothing is opened or closed unless every name and range is right. NOT_FOUND
+    Nothing is opened or closed unless every name and range is valid. NOT_FOUND
     (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
     FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
     yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
@@ -128,7 +128,7 @@ class FileServiceServicer:
         request: _file_service_pb2.WatchFileRequest,
         context: _aio.ServicerContext[_file_service_pb2.WatchFileRequest, _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]],
     ) -> _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]:
-        """Sends a file whenever it has come further, until it is ready or has failed.
+        """Sends a file after each progress of its processing, until it is ready or has failed.
         NOT_FOUND (FILE_NOT_FOUND).
         """
 
@@ -151,7 +151,7 @@ class FileServiceServicer:
         request: _file_service_pb2.AttachFolderRequest,
         context: _aio.ServicerContext[_file_service_pb2.AttachFolderRequest, _abc.Awaitable[_file_service_pb2.AttachFolderResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.AttachFolderResponse]:
-        """Shows a folder to an agent; repeating it is success. NOT_FOUND
+        """Attaches a folder to an agent; repeating it succeeds. NOT_FOUND
         (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
@@ -160,7 +160,7 @@ class FileServiceServicer:
         request: _file_service_pb2.DetachFolderRequest,
         context: _aio.ServicerContext[_file_service_pb2.DetachFolderRequest, _abc.Awaitable[_file_service_pb2.DetachFolderResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.DetachFolderResponse]:
-        """Hides a folder from an agent and closes its files. NOT_FOUND
+        """Detaches a folder from an agent and closes its files. NOT_FOUND
         (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
@@ -170,7 +170,7 @@ class FileServiceServicer:
         context: _aio.ServicerContext[_file_service_pb2.OpenFilesRequest, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.OpenFilesResponse]:
         """Opens windows into files; closes the least recently used beyond the limit.
-        Nothing is opened or closed unless every name and range is right. NOT_FOUND
+        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
         (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
         FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
         yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.

@@ -33,8 +33,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TENANT_MISSING: _ErrorReason.ValueType  # 4
     """INTERNAL: a store was reached without a tenant in the context."""
     ERROR_REASON_INVALID_FIELD: _ErrorReason.ValueType  # 10
-    """INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are wrong, in themselves or
-    beyond the end of what is there; see BadRequest.field_violations.
+    """INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are invalid, or out of the range of the
+    stored data; see BadRequest.field_violations.
     """
     ERROR_REASON_INVALID_ID: _ErrorReason.ValueType  # 11
     """INVALID_ARGUMENT: an id is malformed or of another kind. Metadata: "id", "expected_prefix"."""
@@ -43,7 +43,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_MALFORMED_MESSAGE: _ErrorReason.ValueType  # 13
     """INVALID_ARGUMENT: the bytes of the request are not a message of the method's type."""
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 14
-    """RESOURCE_EXHAUSTED: the message is larger than the server takes. Metadata: "limit_bytes"."""
+    """RESOURCE_EXHAUSTED: the message is larger than the server accepts. Metadata: "limit_bytes"."""
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND, each with metadata "id" (or "label", "name")."""
     ERROR_REASON_CONVERSATION_NOT_FOUND: _ErrorReason.ValueType  # 21
@@ -140,7 +140,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     "mcp_server_id".
     """
     ERROR_REASON_AGENT_WAITS: _ErrorReason.ValueType  # 76
-    """FAILED_PRECONDITION: the agent of a run waits for an agent that waits for this very run.
+    """FAILED_PRECONDITION: the agent of a run waits for an agent that itself waits for this run.
     Metadata: "agent_id", "run_id" of the run that waits.
     """
     ERROR_REASON_CHAIN_TOO_LONG: _ErrorReason.ValueType  # 77
@@ -164,7 +164,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 92
     """DEADLINE_EXCEEDED: the time for the call has passed."""
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 93
-    """CANCELLED: the caller went away or cancelled."""
+    """CANCELLED: the caller disconnected or cancelled."""
     ERROR_REASON_INTERNAL_TOKEN_REFUSED: _ErrorReason.ValueType  # 98
     """UNAVAILABLE: one service of the server refused the token that another one signed: their
     clocks differ too much, or a signing key was changed. The credentials of the caller are
@@ -175,7 +175,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     "what" for a part of a request.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 101
-    """INTERNAL: a defect of ours. Metadata: "incident_id", to be found in the log."""
+    """INTERNAL: a defect of Strata. Metadata: "incident_id", which is also in the log."""
     ERROR_REASON_CORRUPT_DATA: _ErrorReason.ValueType  # 102
     """DATA_LOSS: stored data contradicts itself."""
     ERROR_REASON_MODEL_UNAVAILABLE: _ErrorReason.ValueType  # 110
@@ -187,8 +187,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_MODEL_REQUEST_REFUSED: _ErrorReason.ValueType  # 113
     """INVALID_ARGUMENT: the model provider refuses the request."""
     ERROR_REASON_MODEL_REPLY_INVALID: _ErrorReason.ValueType  # 114
-    """FAILED_PRECONDITION: the reply of the model does not satisfy the response format, also when it
-    was asked for again. The message names the first violation.
+    """FAILED_PRECONDITION: the reply of the model does not satisfy the response format, even after a
+    second request. The message names the first violation.
     """
     ERROR_REASON_SCHEDULE_NOT_FOUND: _ErrorReason.ValueType  # 140
     """NOT_FOUND: no such schedule."""
@@ -205,8 +205,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     still returns how it ended.
     """
     ERROR_REASON_RUN_NOT_RECORDABLE: _ErrorReason.ValueType  # 150
-    """FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
-    it received is not stored any more.
+    """FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its
+    inputs are no longer stored.
     """
     ERROR_REASON_PARTITION_NOT_CONFIGURED: _ErrorReason.ValueType  # 160
     """FAILED_PRECONDITION: the project is on a partition for which a service has no database.
@@ -214,10 +214,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call failed, beyond its gRPC status. The name of the value, without the
-    ERROR_REASON_ prefix, stands in google.rpc.ErrorInfo.reason; the domain is
-    always "strata". Dynamic parts of the message stand in ErrorInfo.metadata.
-    The status named with each value is the one it is sent with.
+    """Why a call failed, beyond its gRPC status. The name of the value, without the ERROR_REASON_
+    prefix, is in google.rpc.ErrorInfo.reason; the domain is always "strata". Dynamic parts of the
+    message are in ErrorInfo.metadata. The status named with each value is the one it is sent with.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
@@ -231,8 +230,8 @@ ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 3
 ERROR_REASON_TENANT_MISSING: ErrorReason.ValueType  # 4
 """INTERNAL: a store was reached without a tenant in the context."""
 ERROR_REASON_INVALID_FIELD: ErrorReason.ValueType  # 10
-"""INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are wrong, in themselves or
-beyond the end of what is there; see BadRequest.field_violations.
+"""INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are invalid, or out of the range of the
+stored data; see BadRequest.field_violations.
 """
 ERROR_REASON_INVALID_ID: ErrorReason.ValueType  # 11
 """INVALID_ARGUMENT: an id is malformed or of another kind. Metadata: "id", "expected_prefix"."""
@@ -241,7 +240,7 @@ ERROR_REASON_INVALID_PAGE_TOKEN: ErrorReason.ValueType  # 12
 ERROR_REASON_MALFORMED_MESSAGE: ErrorReason.ValueType  # 13
 """INVALID_ARGUMENT: the bytes of the request are not a message of the method's type."""
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 14
-"""RESOURCE_EXHAUSTED: the message is larger than the server takes. Metadata: "limit_bytes"."""
+"""RESOURCE_EXHAUSTED: the message is larger than the server accepts. Metadata: "limit_bytes"."""
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND, each with metadata "id" (or "label", "name")."""
 ERROR_REASON_CONVERSATION_NOT_FOUND: ErrorReason.ValueType  # 21
@@ -338,7 +337,7 @@ ERROR_REASON_MCP_SIGN_IN_FAILED: ErrorReason.ValueType  # 75
 "mcp_server_id".
 """
 ERROR_REASON_AGENT_WAITS: ErrorReason.ValueType  # 76
-"""FAILED_PRECONDITION: the agent of a run waits for an agent that waits for this very run.
+"""FAILED_PRECONDITION: the agent of a run waits for an agent that itself waits for this run.
 Metadata: "agent_id", "run_id" of the run that waits.
 """
 ERROR_REASON_CHAIN_TOO_LONG: ErrorReason.ValueType  # 77
@@ -362,7 +361,7 @@ ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 91
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 92
 """DEADLINE_EXCEEDED: the time for the call has passed."""
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 93
-"""CANCELLED: the caller went away or cancelled."""
+"""CANCELLED: the caller disconnected or cancelled."""
 ERROR_REASON_INTERNAL_TOKEN_REFUSED: ErrorReason.ValueType  # 98
 """UNAVAILABLE: one service of the server refused the token that another one signed: their
 clocks differ too much, or a signing key was changed. The credentials of the caller are
@@ -373,7 +372,7 @@ ERROR_REASON_NOT_BUILT: ErrorReason.ValueType  # 100
 "what" for a part of a request.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 101
-"""INTERNAL: a defect of ours. Metadata: "incident_id", to be found in the log."""
+"""INTERNAL: a defect of Strata. Metadata: "incident_id", which is also in the log."""
 ERROR_REASON_CORRUPT_DATA: ErrorReason.ValueType  # 102
 """DATA_LOSS: stored data contradicts itself."""
 ERROR_REASON_MODEL_UNAVAILABLE: ErrorReason.ValueType  # 110
@@ -385,8 +384,8 @@ ERROR_REASON_MODEL_AUTHENTICATION: ErrorReason.ValueType  # 112
 ERROR_REASON_MODEL_REQUEST_REFUSED: ErrorReason.ValueType  # 113
 """INVALID_ARGUMENT: the model provider refuses the request."""
 ERROR_REASON_MODEL_REPLY_INVALID: ErrorReason.ValueType  # 114
-"""FAILED_PRECONDITION: the reply of the model does not satisfy the response format, also when it
-was asked for again. The message names the first violation.
+"""FAILED_PRECONDITION: the reply of the model does not satisfy the response format, even after a
+second request. The message names the first violation.
 """
 ERROR_REASON_SCHEDULE_NOT_FOUND: ErrorReason.ValueType  # 140
 """NOT_FOUND: no such schedule."""
@@ -403,8 +402,8 @@ ERROR_REASON_RUN_EVENTS_DELETED: ErrorReason.ValueType  # 145
 still returns how it ended.
 """
 ERROR_REASON_RUN_NOT_RECORDABLE: ErrorReason.ValueType  # 150
-"""FAILED_PRECONDITION: the run cannot be recorded: it is under way, is that of a group, or what
-it received is not stored any more.
+"""FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its
+inputs are no longer stored.
 """
 ERROR_REASON_PARTITION_NOT_CONFIGURED: ErrorReason.ValueType  # 160
 """FAILED_PRECONDITION: the project is on a partition for which a service has no database.

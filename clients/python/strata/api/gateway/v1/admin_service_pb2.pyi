@@ -117,11 +117,11 @@ class ApiKey(_message.Message):
     """The organization."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do. A project key: "read", "write", "run", "approve", "secrets", "admin". Who
-        may "run" may also answer requests for approval; "approve" alone lists, shows and answers
+        """What it may do. A project key: "read", "write", "run", "approve", "secrets", "admin". A key
+        with "run" may also answer requests for approval; "approve" alone lists, shows and answers
         them; "secrets" stores secrets and defines tools that are given them; "admin" includes
-        "secrets". An organization key: "organization.read", "organization.admin" (which includes
-        the former), "installation.admin".
+        "secrets". An organization key: "organization.read", "organization.admin" (which includes the
+        former), "installation.admin".
         """
 
     @_builtins.property
@@ -165,7 +165,7 @@ class CreateOrganizationRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     name: _builtins.str
     """Name."""
     def __init__(
@@ -217,7 +217,7 @@ class ListOrganizationsRequest(_message.Message):
     page_size: _builtins.int
     """Organizations to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -241,7 +241,7 @@ class ListOrganizationsResponse(_message.Message):
     ORGANIZATIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def organizations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Organization]:
         """The organizations."""
@@ -342,7 +342,7 @@ class ListOrganizationKeysRequest(_message.Message):
     page_size: _builtins.int
     """Keys to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -367,7 +367,7 @@ class ListOrganizationKeysResponse(_message.Message):
     ORGANIZATION_KEYS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def organization_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]:
         """The keys."""
@@ -446,7 +446,7 @@ class CreateProjectRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     name: _builtins.str
     """Name."""
     partition: _builtins.str
@@ -503,7 +503,7 @@ class ListProjectsRequest(_message.Message):
     page_size: _builtins.int
     """Projects to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -527,7 +527,7 @@ class ListProjectsResponse(_message.Message):
     PROJECTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def projects(self) -> _containers.RepeatedCompositeFieldContainer[Global___Project]:
         """The projects."""
@@ -626,7 +626,7 @@ class ListApiKeysRequest(_message.Message):
     page_size: _builtins.int
     """Keys to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -651,7 +651,7 @@ class ListApiKeysResponse(_message.Message):
     API_KEYS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def api_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]:
         """The keys."""
@@ -682,7 +682,7 @@ class RevokeApiKeyRequest(_message.Message):
     """The key."""
     pause_schedules: _builtins.bool
     """True to pause the schedules whose runs act with the scopes of the key, and to cancel its
-    delayed runs; false lets both go on.
+    delayed runs; with false both continue.
     """
     def __init__(
         self,
@@ -984,7 +984,7 @@ class ListProjectUsageRequest(_message.Message):
     page_size: _builtins.int
     """Projects to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """From this time; unset means 30 days ago."""
@@ -1048,7 +1048,7 @@ class ListProjectUsageResponse(_message.Message):
     PROJECTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def projects(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectUsage]:
         """The projects."""
@@ -1078,7 +1078,7 @@ class ListAuditEventsRequest(_message.Message):
     page_size: _builtins.int
     """Events to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -1095,7 +1095,7 @@ Global___ListAuditEventsRequest: _TypeAlias = ListAuditEventsRequest  # noqa: Y0
 
 @_typing.final
 class AuditEvent(_message.Message):
-    """Something that somebody did."""
+    """An action of a caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1108,7 +1108,7 @@ class AuditEvent(_message.Message):
     id: _builtins.str
     """Id, "audit-" and a time-sortable UUID."""
     principal: _builtins.str
-    """Who."""
+    """Who did it."""
     method: _builtins.str
     """Full name of the method."""
     object_id: _builtins.str
@@ -1146,7 +1146,7 @@ class ListAuditEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEvent]:
         """The events."""
@@ -1175,7 +1175,7 @@ class EraseSubjectRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     SUBJECT_NAME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     agent_id: _builtins.str
     """The agent to erase whole; or"""
     subject_name: _builtins.str

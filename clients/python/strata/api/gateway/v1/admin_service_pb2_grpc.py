@@ -28,11 +28,11 @@ if _version_not_supported:
 class AdminServiceStub:
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the
-    scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organization key reaches the projects of one organization, their keys
-    and their usage, but no data: for that it makes a project key. Which kind a call takes is
-    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization, their
+    keys and their usage, but to no data: for that it creates a project key. The comment of each call
+    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -131,11 +131,11 @@ class AdminServiceStub:
 class AdminServiceServicer:
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the
-    scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organization key reaches the projects of one organization, their keys
-    and their usage, but no data: for that it makes a project key. Which kind a call takes is
-    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization, their
+    keys and their usage, but to no data: for that it creates a project key. The comment of each call
+    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -160,7 +160,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateOrganizationKey(self, request, context):
-        """Makes an organization key; its secret is shown this once. It gets no scope that the
+        """Makes an organization key; its secret is shown only this once. It gets no scope that the
         caller's key does not have. Organization keys with "organization.admin"; for another
         organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
@@ -203,7 +203,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateApiKey(self, request, context):
-        """Makes a project key; its secret is shown this once. Organization keys with
+        """Makes a project key; its secret is shown only this once. Organization keys with
         "organization.admin" make keys of any project of their organization with any scopes of a
         project; project keys with "admin" make keys of their own project, with scopes that they
         have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
@@ -231,7 +231,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Tells who the caller is and what the key may do. All keys.
+        """Returns the caller and what its key may do. All keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,7 +273,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EraseSubject(self, request, context):
-        """Erases what all tiers know of a subject, and says what was erased.
+        """Erases the data of a subject from all tiers, and returns what was erased.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -373,11 +373,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
 class AdminService:
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the
-    scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organization key reaches the projects of one organization, their keys
-    and their usage, but no data: for that it makes a project key. Which kind a call takes is
-    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization, their
+    keys and their usage, but to no data: for that it creates a project key. The comment of each call
+    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

@@ -14,11 +14,11 @@ GRPC_VERSION: str
 class AdminServiceStub:
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the
-    scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organization key reaches the projects of one organization, their keys
-    and their usage, but no data: for that it makes a project key. Which kind a call takes is
-    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization, their
+    keys and their usage, but to no data: for that it creates a project key. The comment of each call
+    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -36,7 +36,7 @@ class AdminServiceStub:
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateOrganizationKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateOrganizationKeyRequest, _admin_service_pb2.CreateOrganizationKeyResponse]
-    """Makes an organization key; its secret is shown this once. It gets no scope that the
+    """Makes an organization key; its secret is shown only this once. It gets no scope that the
     caller's key does not have. Organization keys with "organization.admin"; for another
     organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
     """
@@ -59,7 +59,7 @@ class AdminServiceStub:
     "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
-    """Makes a project key; its secret is shown this once. Organization keys with
+    """Makes a project key; its secret is shown only this once. Organization keys with
     "organization.admin" make keys of any project of their organization with any scopes of a
     project; project keys with "admin" make keys of their own project, with scopes that they
     have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
@@ -75,7 +75,7 @@ class AdminServiceStub:
     NOT_FOUND (API_KEY_NOT_FOUND).
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
-    """Tells who the caller is and what the key may do. All keys."""
+    """Returns the caller and what its key may do. All keys."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]
     """Sums runs and tokens of a project in a time range. Organization keys with
     "organization.read" or "organization.admin"; project keys with "admin" for their own
@@ -95,16 +95,16 @@ class AdminServiceStub:
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
     """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     EraseSubject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.EraseSubjectRequest, _admin_service_pb2.EraseSubjectResponse]
-    """Erases what all tiers know of a subject, and says what was erased."""
+    """Erases the data of a subject from all tiers, and returns what was erased."""
 
 class AdminServiceServicer:
     """Organizations, projects, keys, usage and audit.
 
-    There are two kinds of keys. A project key reaches the data of one project, and with the
-    scope "admin" the keys and the usage of that project; nothing of another project, not even
-    whether it exists. An organization key reaches the projects of one organization, their keys
-    and their usage, but no data: for that it makes a project key. Which kind a call takes is
-    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    There are two kinds of keys. A project key gives access to the data of one project, and with the
+    scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
+    even their existence. An organization key gives access to the projects of one organization, their
+    keys and their usage, but to no data: for that it creates a project key. The comment of each call
+    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -135,7 +135,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateOrganizationKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateOrganizationKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]:
-        """Makes an organization key; its secret is shown this once. It gets no scope that the
+        """Makes an organization key; its secret is shown only this once. It gets no scope that the
         caller's key does not have. Organization keys with "organization.admin"; for another
         organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
@@ -183,7 +183,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateApiKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateApiKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]:
-        """Makes a project key; its secret is shown this once. Organization keys with
+        """Makes a project key; its secret is shown only this once. Organization keys with
         "organization.admin" make keys of any project of their organization with any scopes of a
         project; project keys with "admin" make keys of their own project, with scopes that they
         have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
@@ -214,7 +214,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.WhoAmIRequest,
         context: _aio.ServicerContext[_admin_service_pb2.WhoAmIRequest, _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]:
-        """Tells who the caller is and what the key may do. All keys."""
+        """Returns the caller and what its key may do. All keys."""
 
     def GetUsage(
         self,
@@ -259,6 +259,6 @@ class AdminServiceServicer:
         request: _admin_service_pb2.EraseSubjectRequest,
         context: _aio.ServicerContext[_admin_service_pb2.EraseSubjectRequest, _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]:
-        """Erases what all tiers know of a subject, and says what was erased."""
+        """Erases the data of a subject from all tiers, and returns what was erased."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _aio.Server) -> None: ...

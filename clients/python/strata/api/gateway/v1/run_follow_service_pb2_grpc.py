@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class RunFollowServiceStub:
     """Follows runs from one gateway to the next. Internal: gateways call each other
-    with the signed token of the client's call; an API key or the token of a run
-    finds no such method.
+    with the signed token of the client's call; for an API key or the token of a run this method does
+    not exist.
     """
 
     def __init__(self, channel):
@@ -46,14 +46,14 @@ class RunFollowServiceStub:
 
 class RunFollowServiceServicer:
     """Follows runs from one gateway to the next. Internal: gateways call each other
-    with the signed token of the client's call; an API key or the token of a run
-    finds no such method.
+    with the signed token of the client's call; for an API key or the token of a run this method does
+    not exist.
     """
 
     def FollowRun(self, request, context):
         """Streams the events of a run that this gateway holds, deltas included, for as
-        long as it holds the run. Ends behind RunFinished, or without it when the run
-        leaves this gateway. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+        long as it holds the run. Ends after RunFinished, or without it when another gateway takes over
+        the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,8 +77,8 @@ def add_RunFollowServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RunFollowService:
     """Follows runs from one gateway to the next. Internal: gateways call each other
-    with the signed token of the client's call; an API key or the token of a run
-    finds no such method.
+    with the signed token of the client's call; for an API key or the token of a run this method does
+    not exist.
     """
 
     @staticmethod

@@ -13,21 +13,21 @@ GRPC_VERSION: str
 
 class RunFollowServiceStub:
     """Follows runs from one gateway to the next. Internal: gateways call each other
-    with the signed token of the client's call; an API key or the token of a run
-    finds no such method.
+    with the signed token of the client's call; for an API key or the token of a run this method does
+    not exist.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FollowRun: _aio.UnaryStreamMultiCallable[_run_follow_service_pb2.FollowRunRequest, _run_follow_service_pb2.FollowRunResponse]
     """Streams the events of a run that this gateway holds, deltas included, for as
-    long as it holds the run. Ends behind RunFinished, or without it when the run
-    leaves this gateway. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+    long as it holds the run. Ends after RunFinished, or without it when another gateway takes over
+    the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
     """
 
 class RunFollowServiceServicer:
     """Follows runs from one gateway to the next. Internal: gateways call each other
-    with the signed token of the client's call; an API key or the token of a run
-    finds no such method.
+    with the signed token of the client's call; for an API key or the token of a run this method does
+    not exist.
     """
 
     def FollowRun(
@@ -36,8 +36,8 @@ class RunFollowServiceServicer:
         context: _aio.ServicerContext[_run_follow_service_pb2.FollowRunRequest, _abc.AsyncIterator[_run_follow_service_pb2.FollowRunResponse]],
     ) -> _abc.AsyncIterator[_run_follow_service_pb2.FollowRunResponse]:
         """Streams the events of a run that this gateway holds, deltas included, for as
-        long as it holds the run. Ends behind RunFinished, or without it when the run
-        leaves this gateway. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+        long as it holds the run. Ends after RunFinished, or without it when another gateway takes over
+        the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
         """
 
 def add_RunFollowServiceServicer_to_server(servicer: RunFollowServiceServicer, server: _aio.Server) -> None: ...

@@ -35,29 +35,29 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_QUEUED: _RunState.ValueType  # 1
     """Waits for the run before it in the conversation, or for a replica."""
     RUN_STATE_RUNNING: _RunState.ValueType  # 2
-    """A replica works on it."""
+    """A replica executes it."""
     RUN_STATE_CANCELLING: _RunState.ValueType  # 3
-    """Somebody asked to cancel it."""
+    """Its cancellation was requested."""
     RUN_STATE_COMPLETED: _RunState.ValueType  # 4
-    """Ended well: end_turn, max_steps, tool_rule, requires_approval."""
+    """Ended without an error: end_turn, max_steps, tool_rule, requires_approval."""
     RUN_STATE_FAILED: _RunState.ValueType  # 5
     """Ended with an error."""
     RUN_STATE_CANCELLED: _RunState.ValueType  # 6
     """Was cancelled."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
-    """Where a run is in its life."""
+    """The state of a run."""
 
 RUN_STATE_UNSPECIFIED: RunState.ValueType  # 0
 """Not set."""
 RUN_STATE_QUEUED: RunState.ValueType  # 1
 """Waits for the run before it in the conversation, or for a replica."""
 RUN_STATE_RUNNING: RunState.ValueType  # 2
-"""A replica works on it."""
+"""A replica executes it."""
 RUN_STATE_CANCELLING: RunState.ValueType  # 3
-"""Somebody asked to cancel it."""
+"""Its cancellation was requested."""
 RUN_STATE_COMPLETED: RunState.ValueType  # 4
-"""Ended well: end_turn, max_steps, tool_rule, requires_approval."""
+"""Ended without an error: end_turn, max_steps, tool_rule, requires_approval."""
 RUN_STATE_FAILED: RunState.ValueType  # 5
 """Ended with an error."""
 RUN_STATE_CANCELLED: RunState.ValueType  # 6
@@ -131,7 +131,7 @@ class _OnApprovalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnApproval
     ON_APPROVAL_REJECT: _OnApproval.ValueType  # 1
     """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
     ON_APPROVAL_DENY: _OnApproval.ValueType  # 2
-    """Deny what is asked for, then run."""
+    """Deny the requested calls, then run."""
 
 class OnApproval(_OnApproval, metaclass=_OnApprovalEnumTypeWrapper):
     """What to do with a message while the conversation waits for an approval."""
@@ -141,7 +141,7 @@ ON_APPROVAL_UNSPECIFIED: OnApproval.ValueType  # 0
 ON_APPROVAL_REJECT: OnApproval.ValueType  # 1
 """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
 ON_APPROVAL_DENY: OnApproval.ValueType  # 2
-"""Deny what is asked for, then run."""
+"""Deny the requested calls, then run."""
 Global___OnApproval: _TypeAlias = OnApproval  # noqa: Y015
 
 @_typing.final
@@ -178,7 +178,7 @@ class Run(_message.Message):
     kind: Global___RunKind.ValueType
     """What started it."""
     state: Global___RunState.ValueType
-    """Where it is in its life."""
+    """Its state."""
     stop_reason: _run_event_pb2.StopReason.ValueType
     """Why it ended."""
     step_count: _builtins.int
@@ -194,8 +194,8 @@ class Run(_message.Message):
     this run if kind is FOREGROUND.
     """
     group_id: _builtins.str
-    """The group; empty in the run of an agent. The turns of its members are runs of their own,
-    with this one as their parent; its tokens are the sum of theirs.
+    """The group; empty in the run of an agent. The turns of its members are separate runs with this
+    one as their parent; its tokens are the sum of theirs.
     """
     @_builtins.property
     def error(self) -> _run_event_pb2.RunError:
@@ -274,15 +274,15 @@ class SendMessageRequest(_message.Message):
     SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same run; empty means a new run each time."""
+    """Idempotency key: a repeated id returns the first run; empty means a new run each time."""
     agent_id: _builtins.str
-    """The agent; empty if a group is meant."""
+    """The agent; empty for a group."""
     conversation_id: _builtins.str
     """The conversation; empty means the agent's default one. Empty for a group, whose members
     speak in their default conversations.
     """
     max_steps: _builtins.int
-    """Most model calls; 0 means 50, at most 200."""
+    """Maximum number of model calls; 0 means 50, at most 200."""
     on_busy: Global___OnBusy.ValueType
     """What to do when the conversation is busy."""
     stream_tokens: _builtins.bool
@@ -295,11 +295,11 @@ class SendMessageRequest(_message.Message):
     agent of a group: the member is asked within the run of this group.
     """
     send_message_as_text: _builtins.bool
-    """Whether what the tool send_message sends is shown as the text of the agent; unset means true.
-    Its argument then comes as text deltas while the model writes it, the message is stored with
-    a text in place of the call and with the text beside the call as reasoning, and neither the
-    start nor the return of a call that succeeded is shown. The return of a call
-    that failed or was denied is shown. False to get the calls as they are.
+    """Whether messages sent with the tool send_message are shown as text of the agent; unset means
+    true. Its argument then comes as text deltas while the model writes it, the message is stored
+    with a text in place of the call and with the text beside the call as reasoning, and neither
+    the start nor the return of a call that succeeded is shown. The return of a call that failed or
+    was denied is shown. False to get the calls unchanged.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
@@ -307,9 +307,9 @@ class SendMessageRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the reply must be; unset means as the agent says. It holds for this run, and for the run
-        that goes on with the answer to an approval that it asks for. Not for a group, whose members
-        reply as each of them says.
+        """Format of the reply; unset means that of the agent. It applies to this run, and to the run that
+        continues with the answer to an approval that it asks for. Not for a group, whose members use
+        their own formats.
         """
 
     def __init__(
@@ -383,15 +383,15 @@ class StartRunRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same run; empty means a new run each time."""
+    """Idempotency key: a repeated id returns the first run; empty means a new run each time."""
     agent_id: _builtins.str
-    """The agent; empty if a group is meant."""
+    """The agent; empty for a group."""
     conversation_id: _builtins.str
     """The conversation; empty means the agent's default one. Empty for a group, whose members
     speak in their default conversations.
     """
     max_steps: _builtins.int
-    """Most model calls; 0 means 50, at most 200."""
+    """Maximum number of model calls; 0 means 50, at most 200."""
     on_busy: Global___OnBusy.ValueType
     """What to do when the conversation is busy."""
     on_approval: Global___OnApproval.ValueType
@@ -408,16 +408,16 @@ class StartRunRequest(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the run may start, by the clock of the database, at most 366 days ahead; unset, or a
         time that has passed, means at once. Until then it is QUEUED, is listed and can be cancelled,
-        counts as an open run of the project, and holds up no other run of its conversation. From then
-        on it waits like any other for the active run and for approvals; on_busy must be ENQUEUE and
-        on_approval REJECT, as neither can be judged before.
+        counts as an open run of the project, and does not block other runs of its conversation. From
+        then on it waits like any other run for the active run and for approvals; on_busy must be
+        ENQUEUE and on_approval REJECT, since neither can be decided before.
         """
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the reply must be; unset means as the agent says. It holds for this run, and for the run
-        that goes on with the answer to an approval that it asks for. Not for a group, whose members
-        reply as each of them says.
+        """Format of the reply; unset means that of the agent. It applies to this run, and to the run that
+        continues with the answer to an approval that it asks for. Not for a group, whose members use
+        their own formats.
         """
 
     def __init__(
@@ -483,7 +483,7 @@ class StreamRunRequest(_message.Message):
     stream_tokens: _builtins.bool
     """False to get no token deltas; unset means true."""
     send_message_as_text: _builtins.bool
-    """Whether what send_message sends is shown as text, see SendMessageRequest; unset means true."""
+    """Whether messages of send_message are shown as text, see SendMessageRequest; unset means true."""
     def __init__(
         self,
         *,
@@ -596,7 +596,7 @@ class ListRunsRequest(_message.Message):
     page_size: _builtins.int
     """Runs to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     group_id: _builtins.str
     """Only runs of this group."""
     @_builtins.property
@@ -630,7 +630,7 @@ class ListRunsResponse(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
         """The runs."""
@@ -707,13 +707,13 @@ class RespondToApprovalRequest(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same run."""
+    """Idempotency key: a repeated id returns the first run."""
     approval_id: _builtins.str
     """The request."""
     max_steps: _builtins.int
-    """Most model calls; 0 means 50, at most 200."""
+    """Maximum number of model calls; 0 means 50, at most 200."""
     send_message_as_text: _builtins.bool
-    """Whether what send_message sends is shown as text, see SendMessageRequest; unset means true."""
+    """Whether messages of send_message are shown as text, see SendMessageRequest; unset means true."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
         """One decision per call that needs one; not about calls that only wait."""
@@ -739,7 +739,7 @@ Global___RespondToApprovalRequest: _TypeAlias = RespondToApprovalRequest  # noqa
 
 @_typing.final
 class RespondToApprovalResponse(_message.Message):
-    """An event of the run that goes on."""
+    """An event of the run that continues."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -783,8 +783,8 @@ class Approval(_message.Message):
     decided: _builtins.bool
     """True once somebody, or the deadline, has decided."""
     answer_run_id: _builtins.str
-    """The run that went on with the answer, with the default decision, or with a
-    message in its place; empty if there was none, as after a deadline that denies.
+    """The run that continued with the answer, with the default decision, or with a message instead;
+    empty if there was none, as after a deadline that denies.
     """
     @_builtins.property
     def request(self) -> _message_pb2.ApprovalRequestPart:
@@ -824,13 +824,13 @@ class ListApprovalsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Only of this agent."""
+    """Only approvals of this agent."""
     include_decided: _builtins.bool
     """True to list decided ones too."""
     page_size: _builtins.int
-    """Approvals to return: 0 means 50, at most 100: each holds all arguments of its calls."""
+    """Approvals to return: 0 means 50, at most 100: each contains all arguments of its calls."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -856,7 +856,7 @@ class ListApprovalsResponse(_message.Message):
     APPROVALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval]:
         """The approvals."""
@@ -976,9 +976,9 @@ class RunSpan(_message.Message):
     duration_ms: _builtins.int
     """How long it took. Tools of one step can run at the same time."""
     note: _builtins.str
-    """What is worth knowing, such as why the model was asked again."""
+    """Remarks, such as why the model was asked again."""
     share_ms: _builtins.int
-    """The part of the run's time that is counted here and in no other span: the shares of all
+    """The exclusive part of the run's time, which no other span counts: the shares of all
     spans add up to the total_ms of the run.
     """
     attempt: _builtins.int
@@ -1035,7 +1035,7 @@ Global___RunSpan: _TypeAlias = RunSpan  # noqa: Y015
 
 @_typing.final
 class RunPart(_message.Message):
-    """What one kind of span took in sum."""
+    """The sum of all spans of one kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1065,7 +1065,7 @@ Global___RunPart: _TypeAlias = RunPart  # noqa: Y015
 
 @_typing.final
 class ModelUsage(_message.Message):
-    """What the calls of one model took in a run."""
+    """The calls of one model in a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1076,7 +1076,7 @@ class ModelUsage(_message.Message):
     model: _builtins.str
     """Handle of the model."""
     calls: _builtins.int
-    """How many calls, those that failed included."""
+    """Number of calls, including failed ones."""
     cost_micros: _builtins.int
     """Price of them; see RunSpan."""
     @_builtins.property
@@ -1168,7 +1168,7 @@ class StartMemoryRunRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """The agent whose memory is tended."""
+    """The agent whose memory is maintained."""
     conversation_id: _builtins.str
     """The conversation to read; empty means the agent's default one."""
     def __init__(
@@ -1194,8 +1194,8 @@ class StartMemoryRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___Run:
-        """The run that reads what was said; unset if all of it was read, or if no turn has ended since
-        the agent has a memory agent.
+        """The run that reads the new messages; unset if all were read, or if no turn has ended since the
+        agent has a memory agent.
         """
 
     def __init__(
@@ -1220,11 +1220,11 @@ class GetMemoryStatusRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """The agent whose memory is tended, or its memory agent."""
+    """The agent whose memory is maintained, or its memory agent."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Several of them in one call, at most 100, in place of agent_id. Ids of no agent of the
-        project are left out.
+        """Several of them in one call, at most 100, instead of agent_id. Ids without an agent in the
+        project are ignored.
         """
 
     def __init__(
@@ -1270,12 +1270,12 @@ class MemoryStatus(_message.Message):
     memory_agent_id: _builtins.str
     """The memory agent."""
     sleeptime_agent_frequency: _builtins.int
-    """It runs after the first turn and then after every so many."""
+    """It runs after the first turn and then each time after this number of turns."""
     turns_counter: _builtins.int
     """Turns that have ended since the agent has a memory agent, less one."""
     last_processed_message_id: _builtins.str
-    """The last message that was read; empty if none was, or if a run has read a part of what was
-    said in a very long time.
+    """The last message that was read; empty if none was read, or if a run has read only a part of a
+    very long range.
     """
     last_processed_sequence: _builtins.int
     """Its sequence in the conversation; -1 if none was read."""
@@ -1288,7 +1288,7 @@ class MemoryStatus(_message.Message):
     failures: _builtins.int
     """Runs that failed in a row."""
     last_error: _builtins.str
-    """Reason and message of the last failure; empty after a run that ended well."""
+    """Reason and message of the last failure; empty after a successful run."""
     file_id: _builtins.str
     """The file that is read by a document ingestion agent; empty for a conversation. Then
     conversation_id is empty, and sequences and messages are lines of the file, from 0.
@@ -1365,9 +1365,9 @@ class IngestFilesResponse(_message.Message):
     open_files: _builtins.int
     """Files that are being read."""
     done_files: _builtins.int
-    """Files that were read whole."""
+    """Files that were read completely."""
     waiting_files: _builtins.int
-    """Files whose turn comes when others have been read."""
+    """Files that wait until others have been read."""
     skipped_files: _builtins.int
     """Files that are not ready yet, cannot be read, or are more than the server ingests for one
     agent.
@@ -1431,7 +1431,7 @@ class ListStepsRequest(_message.Message):
     page_size: _builtins.int
     """Steps to return: 0 means 50, at most 200."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -1537,7 +1537,7 @@ class ListStepsResponse(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]:
         """The steps."""

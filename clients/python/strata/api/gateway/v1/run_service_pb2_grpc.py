@@ -128,13 +128,12 @@ class RunServiceServicer:
 
     def SendMessage(self, request, context):
         """Sends messages to an agent, or to a group, and streams the run. The message is
-        stored before the model is called. A client that goes away does not stop the run.
-        A request_id seen before gives the events of the first run. The run of a group has
-        the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
-        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
-        CHAIN_TOO_LONG).
+        stored before the model is called. The run continues if the client disconnects. A repeated
+        request_id returns the events of the first run. The run of a group has the events of all of its
+        members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND,
+        GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY), ALREADY_EXISTS (REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (APPROVAL_PENDING, GROUP_INCOMPLETE; of a message that an agent sends also
+        RUN_FINISHED, AGENT_WAITS, CHAIN_TOO_LONG).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,8 +151,8 @@ class RunServiceServicer:
 
     def StreamRun(self, request, context):
         """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
-        so long ago that its events are gone).
+        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
+        long ago that its events were deleted).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,16 +182,15 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RespondToApproval(self, request, context):
-        """Answers an approval request and streams the run that goes on: approved calls
-        run, each at most once; denied ones are told to the model with the reason. An
-        answer counts once; a repeated request_id gives the events of the first run.
-        Denying is possible whatever has become of the tools. If the run that has the
-        answer ends before it came to the calls, the request is open again. NOT_FOUND
-        (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
-        (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-        (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
-        that Strata runs needs the scope "write"). What is refused changes nothing.
+        """Answers an approval request and streams the run that continues: approved calls run, each at
+        most once; the model gets the reasons of denied ones. A request can be answered once; a
+        repeated request_id returns the events of the first run. Denying is possible even if the tools
+        were changed or deleted. If the run with the answer ends before it starts the calls, the
+        request is open again. NOT_FOUND (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION (APPROVAL_DECIDED,
+        APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS (REQUEST_ID_REUSED), PERMISSION_DENIED
+        (SCOPE_MISSING: a return in place of a call that Strata runs needs the scope "write"). A
+        refused answer changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,20 +211,19 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainRun(self, request, context):
-        """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
-        RUN_EVENTS_DELETED).
+        """Returns what a run did, with its time, tokens and cost, from its stored events. An active run
+        is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND, RUN_EVENTS_DELETED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordRun(self, request, context):
-        """Records a run that is over: what it received, sent and stored, from which another build can
+        """Records a finished run: everything that it received, sent and stored, so that another build can
         replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
         right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
-        received is not stored any more).
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
+        are no longer stored).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -234,17 +231,17 @@ class RunServiceServicer:
 
     def StartMemoryRun(self, request, context):
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-        it reads what was said since the memory agent read last. If a run is queued already, that run
-        may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
-        follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        it reads the messages since the last run of the memory agent. If a run is queued already, that
+        run may begin at once. The run waits for a slot for memory agents and for tokens of their
+        budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMemoryStatus(self, request, context):
-        """Returns how far the memory agents of agents have read their conversations, and what their
-        runs failed with; also by the ids of the memory agents.
+        """Returns how far memory agents have read the conversations of their agents, and the errors of
+        failed runs. Takes ids of agents or of memory agents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

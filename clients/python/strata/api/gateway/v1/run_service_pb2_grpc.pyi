@@ -23,13 +23,12 @@ class RunServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     SendMessage: _aio.UnaryStreamMultiCallable[_run_service_pb2.SendMessageRequest, _run_service_pb2.SendMessageResponse]
     """Sends messages to an agent, or to a group, and streams the run. The message is
-    stored before the model is called. A client that goes away does not stop the run.
-    A request_id seen before gives the events of the first run. The run of a group has
-    the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
-    CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
-    GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
-    CHAIN_TOO_LONG).
+    stored before the model is called. The run continues if the client disconnects. A repeated
+    request_id returns the events of the first run. The run of a group has the events of all of its
+    members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND,
+    GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY), ALREADY_EXISTS (REQUEST_ID_REUSED),
+    FAILED_PRECONDITION (APPROVAL_PENDING, GROUP_INCOMPLETE; of a message that an agent sends also
+    RUN_FINISHED, AGENT_WAITS, CHAIN_TOO_LONG).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
     """Sends messages to an agent without waiting; follow the run with StreamRun. NOT_FOUND
@@ -39,8 +38,8 @@ class RunServiceStub:
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
-    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
-    so long ago that its events are gone).
+    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
+    long ago that its events were deleted).
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
     """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
@@ -52,42 +51,40 @@ class RunServiceStub:
     Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
-    """Answers an approval request and streams the run that goes on: approved calls
-    run, each at most once; denied ones are told to the model with the reason. An
-    answer counts once; a repeated request_id gives the events of the first run.
-    Denying is possible whatever has become of the tools. If the run that has the
-    answer ends before it came to the calls, the request is open again. NOT_FOUND
-    (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-    INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
-    (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-    (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
-    that Strata runs needs the scope "write"). What is refused changes nothing.
+    """Answers an approval request and streams the run that continues: approved calls run, each at
+    most once; the model gets the reasons of denied ones. A request can be answered once; a
+    repeated request_id returns the events of the first run. Denying is possible even if the tools
+    were changed or deleted. If the run with the answer ends before it starts the calls, the
+    request is open again. NOT_FOUND (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+    INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION (APPROVAL_DECIDED,
+    APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS (REQUEST_ID_REUSED), PERMISSION_DENIED
+    (SCOPE_MISSING: a return in place of a call that Strata runs needs the scope "write"). A
+    refused answer changes nothing.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
     """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     GetApproval: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetApprovalRequest, _run_service_pb2.GetApprovalResponse]
     """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
-    """Returns what a run did and where its time, its tokens and its money went, from its stored
-    events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
-    RUN_EVENTS_DELETED).
+    """Returns what a run did, with its time, tokens and cost, from its stored events. An active run
+    is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND, RUN_EVENTS_DELETED).
     """
     RecordRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.RecordRunRequest, _run_service_pb2.RecordRunResponse]
-    """Records a run that is over: what it received, sent and stored, from which another build can
+    """Records a finished run: everything that it received, sent and stored, so that another build can
     replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
     right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-    FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
-    received is not stored any more).
+    FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
+    are no longer stored).
     """
     StartMemoryRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartMemoryRunRequest, _run_service_pb2.StartMemoryRunResponse]
     """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-    it reads what was said since the memory agent read last. If a run is queued already, that run
-    may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
-    follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    it reads the messages since the last run of the memory agent. If a run is queued already, that
+    run may begin at once. The run waits for a slot for memory agents and for tokens of their
+    budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
     """
     GetMemoryStatus: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetMemoryStatusRequest, _run_service_pb2.GetMemoryStatusResponse]
-    """Returns how far the memory agents of agents have read their conversations, and what their
-    runs failed with; also by the ids of the memory agents.
+    """Returns how far memory agents have read the conversations of their agents, and the errors of
+    failed runs. Takes ids of agents or of memory agents.
     """
     IngestFiles: _aio.UnaryUnaryMultiCallable[_run_service_pb2.IngestFilesRequest, _run_service_pb2.IngestFilesResponse]
     """Starts agents that read the files in the folders of an agent, each into a memory block of the
@@ -116,13 +113,12 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.SendMessageRequest, _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]:
         """Sends messages to an agent, or to a group, and streams the run. The message is
-        stored before the model is called. A client that goes away does not stop the run.
-        A request_id seen before gives the events of the first run. The run of a group has
-        the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING,
-        GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
-        CHAIN_TOO_LONG).
+        stored before the model is called. The run continues if the client disconnects. A repeated
+        request_id returns the events of the first run. The run of a group has the events of all of its
+        members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND,
+        GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY), ALREADY_EXISTS (REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (APPROVAL_PENDING, GROUP_INCOMPLETE; of a message that an agent sends also
+        RUN_FINISHED, AGENT_WAITS, CHAIN_TOO_LONG).
         """
 
     def StartRun(
@@ -142,8 +138,8 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.StreamRunRequest, _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]:
         """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended
-        so long ago that its events are gone).
+        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
+        long ago that its events were deleted).
         """
 
     def GetRun(
@@ -175,16 +171,15 @@ class RunServiceServicer:
         request: _run_service_pb2.RespondToApprovalRequest,
         context: _aio.ServicerContext[_run_service_pb2.RespondToApprovalRequest, _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]:
-        """Answers an approval request and streams the run that goes on: approved calls
-        run, each at most once; denied ones are told to the model with the reason. An
-        answer counts once; a repeated request_id gives the events of the first run.
-        Denying is possible whatever has become of the tools. If the run that has the
-        answer ends before it came to the calls, the request is open again. NOT_FOUND
-        (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
-        (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-        (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
-        that Strata runs needs the scope "write"). What is refused changes nothing.
+        """Answers an approval request and streams the run that continues: approved calls run, each at
+        most once; the model gets the reasons of denied ones. A request can be answered once; a
+        repeated request_id returns the events of the first run. Denying is possible even if the tools
+        were changed or deleted. If the run with the answer ends before it starts the calls, the
+        request is open again. NOT_FOUND (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION (APPROVAL_DECIDED,
+        APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS (REQUEST_ID_REUSED), PERMISSION_DENIED
+        (SCOPE_MISSING: a return in place of a call that Strata runs needs the scope "write"). A
+        refused answer changes nothing.
         """
 
     def ListApprovals(
@@ -206,9 +201,8 @@ class RunServiceServicer:
         request: _run_service_pb2.ExplainRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.ExplainRunRequest, _abc.Awaitable[_run_service_pb2.ExplainRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ExplainRunResponse]:
-        """Returns what a run did and where its time, its tokens and its money went, from its stored
-        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND,
-        RUN_EVENTS_DELETED).
+        """Returns what a run did, with its time, tokens and cost, from its stored events. An active run
+        is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND, RUN_EVENTS_DELETED).
         """
 
     def RecordRun(
@@ -216,11 +210,11 @@ class RunServiceServicer:
         request: _run_service_pb2.RecordRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.RecordRunRequest, _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]:
-        """Records a run that is over: what it received, sent and stored, from which another build can
+        """Records a finished run: everything that it received, sent and stored, so that another build can
         replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
         right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it is under way, is that of a group, or what it
-        received is not stored any more).
+        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
+        are no longer stored).
         """
 
     def StartMemoryRun(
@@ -229,9 +223,9 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.StartMemoryRunRequest, _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]:
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-        it reads what was said since the memory agent read last. If a run is queued already, that run
-        may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
-        follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        it reads the messages since the last run of the memory agent. If a run is queued already, that
+        run may begin at once. The run waits for a slot for memory agents and for tokens of their
+        budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
 
     def GetMemoryStatus(
@@ -239,8 +233,8 @@ class RunServiceServicer:
         request: _run_service_pb2.GetMemoryStatusRequest,
         context: _aio.ServicerContext[_run_service_pb2.GetMemoryStatusRequest, _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]:
-        """Returns how far the memory agents of agents have read their conversations, and what their
-        runs failed with; also by the ids of the memory agents.
+        """Returns how far memory agents have read the conversations of their agents, and the errors of
+        failed runs. Takes ids of agents or of memory agents.
         """
 
     def IngestFiles(

@@ -69,7 +69,7 @@ class _OnOverlapEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnOverlap.V
     """Queue the run behind it."""
 
 class OnOverlap(_OnOverlap, metaclass=_OnOverlapEnumTypeWrapper):
-    """What to do at a tick when the run of the tick before is not over."""
+    """What to do at a tick when the run of the previous tick has not ended."""
 
 ON_OVERLAP_UNSPECIFIED: OnOverlap.ValueType  # 0
 """Start no run; the tick is recorded as skipped."""
@@ -92,10 +92,10 @@ class _TickOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TickOutco
     TICK_OUTCOME_SKIPPED: _TickOutcome.ValueType  # 2
     """There was no run, for the reason in the tick."""
     TICK_OUTCOME_MISSED: _TickOutcome.ValueType  # 3
-    """The server stood still at that time; a later tick was due when it was back."""
+    """The server was not running at that time; a later tick was due when it started again."""
 
 class TickOutcome(_TickOutcome, metaclass=_TickOutcomeEnumTypeWrapper):
-    """What a tick led to."""
+    """The outcome of a tick."""
 
 TICK_OUTCOME_UNSPECIFIED: TickOutcome.ValueType  # 0
 """Not set."""
@@ -104,7 +104,7 @@ TICK_OUTCOME_STARTED: TickOutcome.ValueType  # 1
 TICK_OUTCOME_SKIPPED: TickOutcome.ValueType  # 2
 """There was no run, for the reason in the tick."""
 TICK_OUTCOME_MISSED: TickOutcome.ValueType  # 3
-"""The server stood still at that time; a later tick was due when it was back."""
+"""The server was not running at that time; a later tick was due when it started again."""
 Global___TickOutcome: _TypeAlias = TickOutcome  # noqa: Y015
 
 @_typing.final
@@ -142,11 +142,11 @@ class Schedule(_message.Message):
     conversation_id: _builtins.str
     """The conversation."""
     max_steps: _builtins.int
-    """Most model calls of a run; 0 means the default."""
+    """Maximum number of model calls of a run; 0 means the default."""
     on_approval: _run_service_pb2.OnApproval.ValueType
     """What to do while the conversation waits for an approval: with REJECT the tick is skipped."""
     on_overlap: Global___OnOverlap.ValueType
-    """What to do when the run of the tick before is not over."""
+    """What to do when the run of the previous tick has not ended."""
     cron: _builtins.str
     """The cron expression; empty for a schedule for one time."""
     time_zone: _builtins.str
@@ -185,7 +185,7 @@ class Schedule(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the replies of its runs must be; unset means as the agent says."""
+        """Format of the replies of its runs; unset means that of the agent."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class CreateScheduleRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same schedule; empty means a new schedule each time."""
+    """Idempotency key: a repeated id returns the first schedule; empty means a new one each time."""
     name: _builtins.str
     """Its name, 1 to 128 printable characters, unique in the project."""
     agent_id: _builtins.str
@@ -246,16 +246,16 @@ class CreateScheduleRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation; empty means the agent's default one."""
     max_steps: _builtins.int
-    """Most model calls of a run; 0 means 50, at most 200."""
+    """Maximum number of model calls of a run; 0 means 50, at most 200."""
     on_approval: _run_service_pb2.OnApproval.ValueType
     """What to do while the conversation waits for an approval: REJECT skips the tick."""
     on_overlap: Global___OnOverlap.ValueType
-    """What to do when the run of the tick before is not over."""
+    """What to do when the run of the previous tick has not ended."""
     cron: _builtins.str
     """Minute, hour, day of month, month, day of week, such as "30 9 * * MON-FRI". A fixed time that
     the clocks skip in spring becomes the first minute after the gap; one that they repeat in
-    autumn runs once, at its first occurrence. With "*" at the beginning of the minute or the
-    hour it follows the time that passes instead: nothing in the gap, and both in the overlap.
+    autumn runs once, at its first occurrence. An expression whose minute or hour begins with "*"
+    follows elapsed time instead: no tick in the gap, and ticks in both passes of the overlap.
     """
     time_zone: _builtins.str
     """IANA name of the time zone of cron, such as "Europe/Berlin"; empty means UTC."""
@@ -269,7 +269,7 @@ class CreateScheduleRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the replies of its runs must be; unset means as the agent says."""
+        """Format of the replies of its runs; unset means that of the agent."""
 
     def __init__(
         self,
@@ -378,11 +378,11 @@ class ListSchedulesRequest(_message.Message):
     agent_id: _builtins.str
     """Only of this agent."""
     name: _builtins.str
-    """Only this name."""
+    """Only the schedule with this name."""
     page_size: _builtins.int
-    """Schedules to return: 0 means 50, at most 100: each holds its messages."""
+    """Schedules to return: 0 means 50, at most 100: each contains its messages."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -408,7 +408,7 @@ class ListSchedulesResponse(_message.Message):
     SCHEDULES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]:
         """The schedules."""
@@ -429,7 +429,7 @@ Global___ListSchedulesResponse: _TypeAlias = ListSchedulesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateScheduleRequest(_message.Message):
-    """Changes a schedule; what is not set stays."""
+    """Changes a schedule; unset fields stay unchanged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -448,18 +448,18 @@ class UpdateScheduleRequest(_message.Message):
     name: _builtins.str
     """The new name."""
     max_steps: _builtins.int
-    """Most model calls of a run."""
+    """Maximum number of model calls of a run."""
     on_approval: _run_service_pb2.OnApproval.ValueType
     """What to do while the conversation waits for an approval."""
     on_overlap: Global___OnOverlap.ValueType
-    """What to do when the run of the tick before is not over."""
+    """What to do when the run of the previous tick has not ended."""
     cron: _builtins.str
     """The new cron expression; the schedule has no start_time then."""
     time_zone: _builtins.str
     """The new time zone of the cron expression."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
-        """The new messages; none means that they stay."""
+        """The new messages; none keeps the present ones."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -469,7 +469,7 @@ class UpdateScheduleRequest(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """What the replies of its runs must be."""
+        """Format of the replies of its runs."""
 
     def __init__(
         self,
@@ -656,7 +656,7 @@ Global___DeleteScheduleRequest: _TypeAlias = DeleteScheduleRequest  # noqa: Y015
 
 @_typing.final
 class DeleteScheduleResponse(_message.Message):
-    """Nothing is left to say."""
+    """The schedule was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -685,7 +685,7 @@ class ListScheduleTicksRequest(_message.Message):
     page_size: _builtins.int
     """Ticks to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -713,7 +713,7 @@ class ScheduleTick(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     outcome: Global___TickOutcome.ValueType
-    """What it led to."""
+    """Its outcome."""
     run_id: _builtins.str
     """The run, if there is one."""
     reason: _builtins.str
@@ -752,7 +752,7 @@ class ListScheduleTicksResponse(_message.Message):
     TICKS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def ticks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduleTick]:
         """The ticks."""

@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class ScheduleServiceStub:
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
+    with the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -87,11 +87,11 @@ class ScheduleServiceStub:
 
 
 class ScheduleServiceServicer:
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
+    with the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -131,8 +131,8 @@ class ScheduleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseSchedule(self, request, context):
-        """Starts no more runs until the schedule is resumed; a run under way goes on. Ticks in the
-        meantime are neither made up for nor recorded. Pausing what does not run is success. NOT_FOUND
+        """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
+        meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
         (SCHEDULE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -140,7 +140,7 @@ class ScheduleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSchedule(self, request, context):
-        """Goes on with a paused or disabled schedule from the next tick on. A schedule for one time that
+        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
         has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
         """
@@ -217,11 +217,11 @@ def add_ScheduleServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ScheduleService:
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
+    with the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

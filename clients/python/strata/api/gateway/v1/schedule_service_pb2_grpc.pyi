@@ -12,11 +12,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ScheduleServiceStub:
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
+    with the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -39,12 +39,12 @@ class ScheduleServiceStub:
     (SCHEDULE_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN).
     """
     PauseSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.PauseScheduleRequest, _schedule_service_pb2.PauseScheduleResponse]
-    """Starts no more runs until the schedule is resumed; a run under way goes on. Ticks in the
-    meantime are neither made up for nor recorded. Pausing what does not run is success. NOT_FOUND
+    """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
+    meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
     (SCHEDULE_NOT_FOUND).
     """
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]
-    """Goes on with a paused or disabled schedule from the next tick on. A schedule for one time that
+    """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
     has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
     """
@@ -59,11 +59,11 @@ class ScheduleServiceStub:
     """
 
 class ScheduleServiceServicer:
-    """Schedules: runs that start at a time, once or again and again.
+    """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, also when that key
-    is revoked. All times are judged by the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
+    with the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -109,8 +109,8 @@ class ScheduleServiceServicer:
         request: _schedule_service_pb2.PauseScheduleRequest,
         context: _aio.ServicerContext[_schedule_service_pb2.PauseScheduleRequest, _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]:
-        """Starts no more runs until the schedule is resumed; a run under way goes on. Ticks in the
-        meantime are neither made up for nor recorded. Pausing what does not run is success. NOT_FOUND
+        """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
+        meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
         (SCHEDULE_NOT_FOUND).
         """
 
@@ -119,7 +119,7 @@ class ScheduleServiceServicer:
         request: _schedule_service_pb2.ResumeScheduleRequest,
         context: _aio.ServicerContext[_schedule_service_pb2.ResumeScheduleRequest, _abc.Awaitable[_schedule_service_pb2.ResumeScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.ResumeScheduleResponse]:
-        """Goes on with a paused or disabled schedule from the next tick on. A schedule for one time that
+        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
         has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
         """

@@ -33,10 +33,10 @@ class _DeliveryStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliver
     DELIVERY_STATE_DELIVERED: _DeliveryState.ValueType  # 2
     """The receiver has answered with 2xx."""
     DELIVERY_STATE_FAILED: _DeliveryState.ValueType  # 3
-    """It was given up: after the last attempt, or because too many newer ones wait."""
+    """It was given up: after the last attempt, or because too many newer ones are pending."""
 
 class DeliveryState(_DeliveryState, metaclass=_DeliveryStateEnumTypeWrapper):
-    """Where a delivery is."""
+    """The state of a delivery."""
 
 DELIVERY_STATE_UNSPECIFIED: DeliveryState.ValueType  # 0
 """Not set."""
@@ -45,12 +45,12 @@ DELIVERY_STATE_PENDING: DeliveryState.ValueType  # 1
 DELIVERY_STATE_DELIVERED: DeliveryState.ValueType  # 2
 """The receiver has answered with 2xx."""
 DELIVERY_STATE_FAILED: DeliveryState.ValueType  # 3
-"""It was given up: after the last attempt, or because too many newer ones wait."""
+"""It was given up: after the last attempt, or because too many newer ones are pending."""
 Global___DeliveryState: _TypeAlias = DeliveryState  # noqa: Y015
 
 @_typing.final
 class Webhook(_message.Message):
-    """A receiver of ends of runs."""
+    """A receiver of notifications about the end of runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -111,7 +111,7 @@ class CreateWebhookRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same webhook; empty means a new webhook each time."""
+    """Idempotency key: a repeated id returns the first webhook; empty means a new one each time."""
     url: _builtins.str
     """An http or https URL. It must not lead to a private network, unless the operator allows it."""
     agent_id: _builtins.str
@@ -151,8 +151,8 @@ class CreateWebhookResponse(_message.Message):
     WEBHOOK_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     secret: _builtins.str
-    """The secret that requests are signed with. It is shown here alone; a repeated request_id does
-    not show it again.
+    """The secret that requests are signed with. It is shown only here; a repeated request_id does not
+    return it again.
     """
     @_builtins.property
     def webhook(self) -> Global___Webhook:
@@ -183,7 +183,7 @@ class ListWebhooksRequest(_message.Message):
     page_size: _builtins.int
     """Webhooks to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -207,7 +207,7 @@ class ListWebhooksResponse(_message.Message):
     WEBHOOKS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def webhooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Webhook]:
         """The webhooks."""
@@ -250,7 +250,7 @@ Global___DeleteWebhookRequest: _TypeAlias = DeleteWebhookRequest  # noqa: Y015
 
 @_typing.final
 class DeleteWebhookResponse(_message.Message):
-    """Nothing is left to say."""
+    """The webhook was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -291,7 +291,7 @@ class WebhookDelivery(_message.Message):
     event: _builtins.str
     """What happened: run.completed, run.failed or run.cancelled."""
     state: Global___DeliveryState.ValueType
-    """Where it is."""
+    """Its state."""
     attempts: _builtins.int
     """Attempts made."""
     last_status: _builtins.int
@@ -353,7 +353,7 @@ class ListWebhookDeliveriesRequest(_message.Message):
     page_size: _builtins.int
     """Deliveries to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -380,7 +380,7 @@ class ListWebhookDeliveriesResponse(_message.Message):
     DELIVERIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def deliveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___WebhookDelivery]:
         """The deliveries."""

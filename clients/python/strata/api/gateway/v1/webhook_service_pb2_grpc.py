@@ -26,14 +26,14 @@ if _version_not_supported:
 
 
 class WebhookServiceStub:
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
     with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every answer but 2xx is a failure, redirects included; a failed delivery is tried again with
-    growing pauses for about 16 hours. 410 disables the webhook.
+    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
+    with growing pauses for about 16 hours. 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -75,14 +75,14 @@ class WebhookServiceStub:
 
 
 class WebhookServiceServicer:
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
     with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every answer but 2xx is a failure, redirects included; a failed delivery is tried again with
-    growing pauses for about 16 hours. 410 disables the webhook.
+    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
+    with growing pauses for about 16 hours. 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -113,8 +113,8 @@ class WebhookServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWebhookDeliveries(self, request, context):
-        """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
-        operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists deliveries, newest first. Finished ones are kept for 30 days, unless the operator has set
+        another time. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,14 +165,14 @@ def add_WebhookServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WebhookService:
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
     with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every answer but 2xx is a failure, redirects included; a failed delivery is tried again with
-    growing pauses for about 16 hours. 410 disables the webhook.
+    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
+    with growing pauses for about 16 hours. 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

@@ -12,14 +12,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WebhookServiceStub:
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
     with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every answer but 2xx is a failure, redirects included; a failed delivery is tried again with
-    growing pauses for about 16 hours. 410 disables the webhook.
+    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
+    with growing pauses for about 16 hours. 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -37,8 +37,8 @@ class WebhookServiceStub:
     DeleteWebhook: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.DeleteWebhookRequest, _webhook_service_pb2.DeleteWebhookResponse]
     """Deletes a webhook and its deliveries. NOT_FOUND (WEBHOOK_NOT_FOUND)."""
     ListWebhookDeliveries: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.ListWebhookDeliveriesRequest, _webhook_service_pb2.ListWebhookDeliveriesResponse]
-    """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
-    operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """Lists deliveries, newest first. Finished ones are kept for 30 days, unless the operator has set
+    another time. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     RedeliverWebhook: _aio.UnaryUnaryMultiCallable[_webhook_service_pb2.RedeliverWebhookRequest, _webhook_service_pb2.RedeliverWebhookResponse]
     """Sends a delivery again, with as many attempts as a new one, and enables its webhook. NOT_FOUND
@@ -46,14 +46,14 @@ class WebhookServiceStub:
     """
 
 class WebhookServiceServicer:
-    """Webhooks: HTTP requests that say that a run has ended.
+    """Webhooks: HTTP requests that report the end of a run.
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
     with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every answer but 2xx is a failure, redirects included; a failed delivery is tried again with
-    growing pauses for about 16 hours. 410 disables the webhook.
+    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
+    with growing pauses for about 16 hours. 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -89,8 +89,8 @@ class WebhookServiceServicer:
         request: _webhook_service_pb2.ListWebhookDeliveriesRequest,
         context: _aio.ServicerContext[_webhook_service_pb2.ListWebhookDeliveriesRequest, _abc.Awaitable[_webhook_service_pb2.ListWebhookDeliveriesResponse]],
     ) -> _abc.Awaitable[_webhook_service_pb2.ListWebhookDeliveriesResponse]:
-        """Lists deliveries, newest first. Those that are over are kept for 30 days, unless the
-        operator says otherwise. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists deliveries, newest first. Finished ones are kept for 30 days, unless the operator has set
+        another time. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def RedeliverWebhook(

@@ -53,7 +53,7 @@ class _SearchMode:
 class _SearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SEARCH_MODE_UNSPECIFIED: _SearchMode.ValueType  # 0
-    """The best mode that there is: hybrid, and full text without the index."""
+    """The best available mode: hybrid, or full text without an index."""
     SEARCH_MODE_FULL_TEXT: _SearchMode.ValueType  # 1
     """Words only."""
     SEARCH_MODE_SEMANTIC: _SearchMode.ValueType  # 2
@@ -65,7 +65,7 @@ class SearchMode(_SearchMode, metaclass=_SearchModeEnumTypeWrapper):
     """How a search looks for matches."""
 
 SEARCH_MODE_UNSPECIFIED: SearchMode.ValueType  # 0
-"""The best mode that there is: hybrid, and full text without the index."""
+"""The best available mode: hybrid, or full text without an index."""
 SEARCH_MODE_FULL_TEXT: SearchMode.ValueType  # 1
 """Words only."""
 SEARCH_MODE_SEMANTIC: SearchMode.ValueType  # 2
@@ -140,7 +140,7 @@ class ListMessagesRequest(_message.Message):
     TO_SEQUENCE_FIELD_NUMBER: _builtins.int
     SEND_MESSAGE_AS_TEXT_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """The conversation to list, of a fork also what was said before it; or"""
+    """The conversation to list, for a fork also the messages before it; or"""
     agent_id: _builtins.str
     """the agent, for all its conversations by time, without the copies that forks
     start with (but for pinned ones). One of the two is required.
@@ -148,29 +148,29 @@ class ListMessagesRequest(_message.Message):
     page_size: _builtins.int
     """Messages to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     order: Global___ListOrder.ValueType
     """Oldest or newest first."""
     run_id: _builtins.str
     """Only messages of this run."""
     from_message_id: _builtins.str
     """Only this message of the conversation and later ones: with to_message_id
-    it expands a summary to the messages that it stands for. Needs conversation_id.
+    it expands a summary to the messages that it replaces. Needs conversation_id.
     """
     to_message_id: _builtins.str
     """Only this message of the conversation and earlier ones. Needs conversation_id."""
     pinned_only: _builtins.bool
     """Only pinned messages."""
     from_sequence: _builtins.int
-    """Only messages with this sequence or a later one; the message need not be there any more.
+    """Only messages with this sequence or a later one; the message itself may have been deleted.
     Needs conversation_id.
     """
     to_sequence: _builtins.int
     """Only messages with this sequence or an earlier one. Needs conversation_id."""
     send_message_as_text: _builtins.bool
-    """Whether what the tool send_message sends is shown as the text of the agent, see
+    """Whether messages sent with the tool send_message are shown as text of the agent, see
     SendMessageRequest of the gateway; unset means true at the gateway, and false between services.
-    A page may then hold fewer messages than page_size: the return of such a call is left out.
+    A page may then contain fewer messages than page_size: the return of such a call is left out.
     """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
@@ -217,7 +217,7 @@ class ListMessagesResponse(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """The messages."""
@@ -260,23 +260,23 @@ class SearchMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     """Only this conversation; empty means all of the agent."""
     query: _builtins.str
-    """Words or a question; a quoted phrase must stand together. Not blank."""
+    """Words or a question; the words of a quoted phrase must be adjacent. Not blank."""
     limit: _builtins.int
     """Results to return: 0 means 5, at most 100."""
     mode: Global___SearchMode.ValueType
     """How to search."""
     neighbours: _builtins.int
-    """Messages before and after each hit to return with it, at most 5: those with a text
-    or an image of the user, the agent or a summary, whatever the conditions, but not
-    of `exclude_run_id`, no heartbeats, and none that calls a tool which shows messages.
+    """Messages before and after each hit to return with it, at most 5: messages of the user, the
+    agent or a summary with a text or an image, regardless of the conditions, but without messages
+    of `exclude_run_id`, heartbeats, and messages that call a tool which shows messages.
     """
     exclude_run_id: _builtins.str
     """Leave out messages of this run (the turn that is asking)."""
     explain: _builtins.bool
-    """Return an explanation with each hit, and what the conditions left out."""
+    """Return an explanation with each hit, and the hits that the conditions excluded."""
     timezone: _builtins.str
     """Timezone of the person who asks, such as "Europe/Lisbon": words like
-    "yesterday" or "last March" in the query place what was said then higher.
+    "yesterday" or "last March" in the query rank messages of that time higher.
     Empty or unknown means UTC.
     """
     @_builtins.property
@@ -293,7 +293,7 @@ class SearchMessagesRequest(_message.Message):
 
     @_builtins.property
     def reference_time(self) -> _timestamp_pb2.Timestamp:
-        """What such words count from; unset means now."""
+        """The time that such words refer to; unset means now."""
 
     def __init__(
         self,
@@ -340,7 +340,7 @@ class MessageHit(_message.Message):
 
     @_builtins.property
     def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Its neighbours in order, when asked for."""
+        """Its neighbours in order, if requested."""
 
     @_builtins.property
     def possibly_outdated(self) -> _search_pb2.PossiblyOutdated:
@@ -378,15 +378,15 @@ class SearchMessagesResponse(_message.Message):
 
     @_builtins.property
     def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.Exclusion]:
-        """What the conditions left out, when an explanation is asked for."""
+        """The hits that the conditions excluded, if an explanation was requested."""
 
     @_builtins.property
     def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[_search_pb2.TimeExpression]:
-        """The times that the query speaks of: what was said then is placed higher."""
+        """The times that the query mentions: messages of these times are ranked higher."""
 
     @_builtins.property
     def reranking(self) -> _search_pb2.Reranking:
-        """What the reranker did; absent if there is none, or nothing for it to do."""
+        """The result of the reranker; absent if there is none, or nothing to rerank."""
 
     def __init__(
         self,
@@ -452,7 +452,7 @@ Global___PinMessageResponse: _TypeAlias = PinMessageResponse  # noqa: Y015
 
 @_typing.final
 class UnpinMessageRequest(_message.Message):
-    """Asks to take a pin away."""
+    """Asks to unpin a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,7 +498,7 @@ Global___UnpinMessageResponse: _TypeAlias = UnpinMessageResponse  # noqa: Y015
 
 @_typing.final
 class ExpandSummaryRequest(_message.Message):
-    """Asks for the messages that a summary stands for."""
+    """Asks for the messages that a summary replaces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -508,11 +508,11 @@ class ExpandSummaryRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """The conversation whose newest summary is meant; or"""
+    """The conversation whose newest summary to expand; or"""
     summary_message_id: _builtins.str
     """the summary itself. One of the two is required."""
     from_sequence: _builtins.int
-    """Only messages from this sequence on: the next_sequence of the page before."""
+    """Only messages from this sequence on: the next_sequence of the previous page."""
     page_size: _builtins.int
     """Messages to return: 0 means 50, at most 500."""
     @_builtins.property
@@ -538,7 +538,7 @@ Global___ExpandSummaryRequest: _TypeAlias = ExpandSummaryRequest  # noqa: Y015
 
 @_typing.final
 class ExpandSummaryResponse(_message.Message):
-    """Messages that a summary stands for."""
+    """Messages that a summary replaces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,7 +579,7 @@ class ExportMessagesRequest(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """The conversation, of a fork also what was said before it; or"""
+    """The conversation, for a fork also the messages before it; or"""
     agent_id: _builtins.str
     """the agent, for all its conversations by time, without the copies that forks
     start with. One of the two is required.

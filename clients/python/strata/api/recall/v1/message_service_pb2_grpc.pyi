@@ -28,44 +28,42 @@ class MessageServiceStub:
     of the range is not a message of the conversation).
     """
     SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
-    """Searches the messages of an agent, in all its conversations or in one, best
-    first: by meaning and by words. What is not indexed yet is found by its
-    words; without the index all is, and search_mode says so. What a fork has
-    copied is found where it was said. Where the server has a reranker, that puts
-    the best of them into order, unless full text is asked for; should it fail or
-    take too long, the fused order stands, and `reranking` says so.
+    """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
+    best first. Messages that are not indexed yet are found only by their words; without an index
+    all messages are, as search_mode shows. Messages that a fork has copied are found in their
+    original conversation. If the server has a reranker, it orders the best messages, except in
+    full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
     """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
-    """Keeps a message in the window through every compaction, a tool call with
-    its return; one that has left the window comes back to stand after the
-    summary. System messages and summaries cannot be pinned: INVALID_ARGUMENT.
-    NOT_FOUND (MESSAGE_NOT_FOUND).
+    """Keeps a message in the window through every compaction, and a tool call together with its
+    return. A message that has left the window is added again after the summary. System messages
+    and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
     """
     UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
-    """Takes the pin away; the message stays in the window until a compaction
-    takes it out. NOT_FOUND (MESSAGE_NOT_FOUND).
+    """Removes the pin; the message stays in the window until a compaction removes it. NOT_FOUND
+    (MESSAGE_NOT_FOUND).
     """
     ExpandSummary: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ExpandSummaryRequest, _message_service_pb2.ExpandSummaryResponse]
-    """Returns the messages that a summary stands for, oldest first: the newest
+    """Returns the messages that a summary replaces, oldest first: the newest
     summary in the window of a conversation, or any by its id. Empty if there is
     no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
     """
     ExportMessages: _aio.UnaryStreamMultiCallable[_message_service_pb2.ExportMessagesRequest, _message_service_pb2.ExportMessagesResponse]
-    """Gives all messages of a conversation by sequence, or of an agent by time,
-    in responses of some hundred. What is said meanwhile may be among them. Images
-    are named by their ids; GetImage returns each.
+    """Streams all messages of a conversation by sequence, or of an agent by time, in responses of
+    some hundred. Messages that are stored meanwhile may be among them. Images are referred to by
+    id; GetImage returns each.
     """
     GetImage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetImageRequest, _message_service_pb2.GetImageResponse]
     """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
-    no message of the project has it, or no longer.
+    no message of the project has it, or not any more.
     """
     GetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetRetentionRequest, _message_service_pb2.GetRetentionResponse]
     """Returns for how long the project keeps messages."""
     SetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SetRetentionRequest, _message_service_pb2.SetRetentionResponse]
-    """Sets for how long the project keeps messages. Older ones are deleted for
-    good, in the background, with what the index has of them. Kept for as long as
-    they are so: what is in a window, what is pinned, and the first and the last
-    message that a summary stands for. A call goes with its return.
+    """Sets for how long the project keeps messages. Older ones are permanently deleted in the
+    background, also from the index. Messages in a window, pinned messages, and the first and the
+    last message that a summary replaces are not deleted while this is so. A call is deleted
+    together with its return.
     """
 
 class MessageServiceServicer:
@@ -98,12 +96,11 @@ class MessageServiceServicer:
         request: _message_service_pb2.SearchMessagesRequest,
         context: _aio.ServicerContext[_message_service_pb2.SearchMessagesRequest, _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]:
-        """Searches the messages of an agent, in all its conversations or in one, best
-        first: by meaning and by words. What is not indexed yet is found by its
-        words; without the index all is, and search_mode says so. What a fork has
-        copied is found where it was said. Where the server has a reranker, that puts
-        the best of them into order, unless full text is asked for; should it fail or
-        take too long, the fused order stands, and `reranking` says so.
+        """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
+        best first. Messages that are not indexed yet are found only by their words; without an index
+        all messages are, as search_mode shows. Messages that a fork has copied are found in their
+        original conversation. If the server has a reranker, it orders the best messages, except in
+        full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
         """
 
     def PinMessage(
@@ -111,10 +108,9 @@ class MessageServiceServicer:
         request: _message_service_pb2.PinMessageRequest,
         context: _aio.ServicerContext[_message_service_pb2.PinMessageRequest, _abc.Awaitable[_message_service_pb2.PinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.PinMessageResponse]:
-        """Keeps a message in the window through every compaction, a tool call with
-        its return; one that has left the window comes back to stand after the
-        summary. System messages and summaries cannot be pinned: INVALID_ARGUMENT.
-        NOT_FOUND (MESSAGE_NOT_FOUND).
+        """Keeps a message in the window through every compaction, and a tool call together with its
+        return. A message that has left the window is added again after the summary. System messages
+        and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
         """
 
     def UnpinMessage(
@@ -122,8 +118,8 @@ class MessageServiceServicer:
         request: _message_service_pb2.UnpinMessageRequest,
         context: _aio.ServicerContext[_message_service_pb2.UnpinMessageRequest, _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]:
-        """Takes the pin away; the message stays in the window until a compaction
-        takes it out. NOT_FOUND (MESSAGE_NOT_FOUND).
+        """Removes the pin; the message stays in the window until a compaction removes it. NOT_FOUND
+        (MESSAGE_NOT_FOUND).
         """
 
     def ExpandSummary(
@@ -131,7 +127,7 @@ class MessageServiceServicer:
         request: _message_service_pb2.ExpandSummaryRequest,
         context: _aio.ServicerContext[_message_service_pb2.ExpandSummaryRequest, _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]:
-        """Returns the messages that a summary stands for, oldest first: the newest
+        """Returns the messages that a summary replaces, oldest first: the newest
         summary in the window of a conversation, or any by its id. Empty if there is
         no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
         """
@@ -141,9 +137,9 @@ class MessageServiceServicer:
         request: _message_service_pb2.ExportMessagesRequest,
         context: _aio.ServicerContext[_message_service_pb2.ExportMessagesRequest, _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]],
     ) -> _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]:
-        """Gives all messages of a conversation by sequence, or of an agent by time,
-        in responses of some hundred. What is said meanwhile may be among them. Images
-        are named by their ids; GetImage returns each.
+        """Streams all messages of a conversation by sequence, or of an agent by time, in responses of
+        some hundred. Messages that are stored meanwhile may be among them. Images are referred to by
+        id; GetImage returns each.
         """
 
     def GetImage(
@@ -152,7 +148,7 @@ class MessageServiceServicer:
         context: _aio.ServicerContext[_message_service_pb2.GetImageRequest, _abc.Awaitable[_message_service_pb2.GetImageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.GetImageResponse]:
         """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
-        no message of the project has it, or no longer.
+        no message of the project has it, or not any more.
         """
 
     def GetRetention(
@@ -167,10 +163,10 @@ class MessageServiceServicer:
         request: _message_service_pb2.SetRetentionRequest,
         context: _aio.ServicerContext[_message_service_pb2.SetRetentionRequest, _abc.Awaitable[_message_service_pb2.SetRetentionResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.SetRetentionResponse]:
-        """Sets for how long the project keeps messages. Older ones are deleted for
-        good, in the background, with what the index has of them. Kept for as long as
-        they are so: what is in a window, what is pinned, and the first and the last
-        message that a summary stands for. A call goes with its return.
+        """Sets for how long the project keeps messages. Older ones are permanently deleted in the
+        background, also from the index. Messages in a window, pinned messages, and the first and the
+        last message that a summary replaces are not deleted while this is so. A call is deleted
+        together with its return.
         """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _aio.Server) -> None: ...

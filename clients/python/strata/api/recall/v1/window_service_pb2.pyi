@@ -37,10 +37,10 @@ class Window(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     revision: _builtins.int
-    """Rises by one with every change."""
+    """Increases by one with every change."""
     message_count: _builtins.int
-    """All messages ever stored in the conversation, in the window or not; of a
-    fork with those before it.
+    """All messages ever stored in the conversation, in the window or not; for a fork including those
+    before it.
     """
     metadata_stale: _builtins.bool
     """True if counts in the system message's metadata are known to be old."""
@@ -194,8 +194,8 @@ class BeginTurnRequest(_message.Message):
     attempt: _builtins.int
     """Number of the dispatch, from 1."""
     clear_window: _builtins.bool
-    """True to take out of the window, before the inputs are added, everything but the system
-    message and what is pinned. A repeated request takes nothing out.
+    """True to remove everything except the system message and pinned messages from the window before
+    the inputs are added. A repeated request removes nothing.
     """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -203,7 +203,7 @@ class BeginTurnRequest(_message.Message):
 
     @_builtins.property
     def held(self) -> Global___HeldWindow:
-        """What the caller holds of the window from an earlier turn; unset if nothing."""
+        """The part of the window that the caller holds from an earlier turn; unset for none."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class BeginTurnResponse(_message.Message):
     """Steps of this run that are committed already; 0 on a first attempt."""
     unchanged_count: _builtins.int
     """How many messages after the system message are left out of the window, because
-    the caller holds them unchanged. 0 if what it holds has changed, or nothing is held.
+    the caller holds them unchanged. 0 if the held part has changed, or nothing is held.
     """
     @_builtins.property
     def window(self) -> Global___Window:
@@ -334,7 +334,7 @@ class CommitStepRequest(_message.Message):
     """Marks the counts in the system message as old (or not, when it was rebuilt)."""
     evict_count: _builtins.int
     """How many of the oldest messages after the system message leave the window
-    with this step, because the model can no longer be shown them. They stay in
+    with this step, because they no longer fit into a request. They stay in
     the log and are found by search. Calls and returns must leave together.
     """
     @_builtins.property
@@ -406,7 +406,7 @@ Global___CommitStepResponse: _TypeAlias = CommitStepResponse  # noqa: Y015
 
 @_typing.final
 class CompactWindowRequest(_message.Message):
-    """Swaps the window for a compacted one."""
+    """Replaces the window by a compacted one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -476,7 +476,7 @@ Global___CompactWindowResponse: _TypeAlias = CompactWindowResponse  # noqa: Y015
 
 @_typing.final
 class EvictMessagesRequest(_message.Message):
-    """Takes the oldest messages out of a window."""
+    """Removes the oldest messages from a window."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -488,8 +488,8 @@ class EvictMessagesRequest(_message.Message):
     agent_id: _builtins.str
     """The agent that the conversation must belong to."""
     until_sequence: _builtins.int
-    """Messages up to this sequence leave, but for the system message, summaries, and what is
-    pinned with the rest of its step. A step leaves when all its messages do.
+    """Messages up to this sequence leave, except for the system message, summaries, and pinned
+    messages with the rest of their steps. A step leaves only as a whole.
     """
     def __init__(
         self,
@@ -508,7 +508,7 @@ Global___EvictMessagesRequest: _TypeAlias = EvictMessagesRequest  # noqa: Y015
 
 @_typing.final
 class EvictMessagesResponse(_message.Message):
-    """What was taken out."""
+    """What was removed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -29,8 +29,8 @@ class WindowServiceStub:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction, returns the first result if repeated, and is fenced by the
+    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def __init__(self, channel):
@@ -85,8 +85,8 @@ class WindowServiceServicer:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction, returns the first result if repeated, and is fenced by the
+    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def OpenWindow(self, request, context):
@@ -106,7 +106,7 @@ class WindowServiceServicer:
 
     def BeginTurn(self, request, context):
         """Stores the inputs of a run, takes the fence for its attempt and returns the
-        window. Inputs are stored once per run, whatever the attempt.
+        window. Inputs are stored once per run, regardless of the attempt.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -123,7 +123,7 @@ class WindowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompactWindow(self, request, context):
-        """Stores a summary and swaps the window for the compacted one.
+        """Stores a summary and replaces the window by the compacted one.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -131,9 +131,9 @@ class WindowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvictMessages(self, request, context):
-        """Takes messages that were archived out of the window; they stay in the log. Not fenced by
-        a run of the conversation: a turn under way adds its steps to the window that is left.
-        NOT_FOUND (WINDOW_NOT_FOUND).
+        """Removes archived messages from the window; they stay in the log. Not fenced by a run of the
+        conversation: an active turn adds its steps to the remaining window. NOT_FOUND
+        (WINDOW_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,18 +141,17 @@ class WindowServiceServicer:
 
     def ForkWindow(self, request, context):
         """Opens a new conversation of the same agent with the window as it was at a
-        message: copies of the messages that were in view, pins and summary among
-        them. The rest of the log is not copied; ListMessages shows it in front of
-        the copies. A message between a call and its return stands for the return.
-        Repeating it for a conversation that has a window returns that window
-        unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        message: copies of the messages in the window, including pins and the summary. The rest of the
+        log is not copied; ListMessages shows it in front of the copies. A message between a call and
+        its return counts as the return. Repeating it for a conversation that has a window returns that
+        window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgentMessages(self, request, context):
-        """Deletes all windows and messages of an agent. Nothing to delete is success.
+        """Deletes all windows and messages of an agent. Succeeds if there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,8 +212,8 @@ class WindowService:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction, returns the first result if repeated, and is fenced by the
+    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     @staticmethod

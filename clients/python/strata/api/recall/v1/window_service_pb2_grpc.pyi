@@ -15,8 +15,8 @@ class WindowServiceStub:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction, returns the first result if repeated, and is fenced by the
+    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -28,7 +28,7 @@ class WindowServiceStub:
     """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
     BeginTurn: _aio.UnaryUnaryMultiCallable[_window_service_pb2.BeginTurnRequest, _window_service_pb2.BeginTurnResponse]
     """Stores the inputs of a run, takes the fence for its attempt and returns the
-    window. Inputs are stored once per run, whatever the attempt.
+    window. Inputs are stored once per run, regardless of the attempt.
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
     """
     CommitStep: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CommitStepRequest, _window_service_pb2.CommitStepResponse]
@@ -37,31 +37,30 @@ class WindowServiceStub:
     ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
     """
     CompactWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CompactWindowRequest, _window_service_pb2.CompactWindowResponse]
-    """Stores a summary and swaps the window for the compacted one.
+    """Stores a summary and replaces the window by the compacted one.
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
     """
     EvictMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.EvictMessagesRequest, _window_service_pb2.EvictMessagesResponse]
-    """Takes messages that were archived out of the window; they stay in the log. Not fenced by
-    a run of the conversation: a turn under way adds its steps to the window that is left.
-    NOT_FOUND (WINDOW_NOT_FOUND).
+    """Removes archived messages from the window; they stay in the log. Not fenced by a run of the
+    conversation: an active turn adds its steps to the remaining window. NOT_FOUND
+    (WINDOW_NOT_FOUND).
     """
     ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
     """Opens a new conversation of the same agent with the window as it was at a
-    message: copies of the messages that were in view, pins and summary among
-    them. The rest of the log is not copied; ListMessages shows it in front of
-    the copies. A message between a call and its return stands for the return.
-    Repeating it for a conversation that has a window returns that window
-    unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+    message: copies of the messages in the window, including pins and the summary. The rest of the
+    log is not copied; ListMessages shows it in front of the copies. A message between a call and
+    its return counts as the return. Repeating it for a conversation that has a window returns that
+    window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
     """
     DeleteAgentMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]
-    """Deletes all windows and messages of an agent. Nothing to delete is success."""
+    """Deletes all windows and messages of an agent. Succeeds if there are none."""
 
 class WindowServiceServicer:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction, returns the first result if repeated, and is fenced by the
+    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def OpenWindow(
@@ -86,7 +85,7 @@ class WindowServiceServicer:
         context: _aio.ServicerContext[_window_service_pb2.BeginTurnRequest, _abc.Awaitable[_window_service_pb2.BeginTurnResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.BeginTurnResponse]:
         """Stores the inputs of a run, takes the fence for its attempt and returns the
-        window. Inputs are stored once per run, whatever the attempt.
+        window. Inputs are stored once per run, regardless of the attempt.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
         """
 
@@ -105,7 +104,7 @@ class WindowServiceServicer:
         request: _window_service_pb2.CompactWindowRequest,
         context: _aio.ServicerContext[_window_service_pb2.CompactWindowRequest, _abc.Awaitable[_window_service_pb2.CompactWindowResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.CompactWindowResponse]:
-        """Stores a summary and swaps the window for the compacted one.
+        """Stores a summary and replaces the window by the compacted one.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
         """
 
@@ -114,9 +113,9 @@ class WindowServiceServicer:
         request: _window_service_pb2.EvictMessagesRequest,
         context: _aio.ServicerContext[_window_service_pb2.EvictMessagesRequest, _abc.Awaitable[_window_service_pb2.EvictMessagesResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.EvictMessagesResponse]:
-        """Takes messages that were archived out of the window; they stay in the log. Not fenced by
-        a run of the conversation: a turn under way adds its steps to the window that is left.
-        NOT_FOUND (WINDOW_NOT_FOUND).
+        """Removes archived messages from the window; they stay in the log. Not fenced by a run of the
+        conversation: an active turn adds its steps to the remaining window. NOT_FOUND
+        (WINDOW_NOT_FOUND).
         """
 
     def ForkWindow(
@@ -125,11 +124,10 @@ class WindowServiceServicer:
         context: _aio.ServicerContext[_window_service_pb2.ForkWindowRequest, _abc.Awaitable[_window_service_pb2.ForkWindowResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.ForkWindowResponse]:
         """Opens a new conversation of the same agent with the window as it was at a
-        message: copies of the messages that were in view, pins and summary among
-        them. The rest of the log is not copied; ListMessages shows it in front of
-        the copies. A message between a call and its return stands for the return.
-        Repeating it for a conversation that has a window returns that window
-        unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        message: copies of the messages in the window, including pins and the summary. The rest of the
+        log is not copied; ListMessages shows it in front of the copies. A message between a call and
+        its return counts as the return. Repeating it for a conversation that has a window returns that
+        window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
 
     def DeleteAgentMessages(
@@ -137,6 +135,6 @@ class WindowServiceServicer:
         request: _window_service_pb2.DeleteAgentMessagesRequest,
         context: _aio.ServicerContext[_window_service_pb2.DeleteAgentMessagesRequest, _abc.Awaitable[_window_service_pb2.DeleteAgentMessagesResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.DeleteAgentMessagesResponse]:
-        """Deletes all windows and messages of an agent. Nothing to delete is success."""
+        """Deletes all windows and messages of an agent. Succeeds if there are none."""
 
 def add_WindowServiceServicer_to_server(servicer: WindowServiceServicer, server: _aio.Server) -> None: ...

@@ -34,15 +34,15 @@ class ResolveToolsRequest(_message.Message):
     if_revision: _builtins.str
     """The revision that the caller has; empty to get the definitions."""
     skip_missing: _builtins.bool
-    """True to leave out tools that are not there (any more), instead of failing."""
+    """True to leave out tools that do not exist (any more), instead of failing."""
     run_id: _builtins.str
-    """The run that is to be offered the tools. Every attempt of a run is offered the tools
-    of the MCP servers that its first attempt was. Empty to get those of this moment.
+    """The run that is offered the tools. Every attempt of a run is offered the same tools of MCP
+    servers as its first attempt. Empty returns the present tools.
     """
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names, as the agent has them. "files__*" stands for all tools of the MCP server
-        "files" that can be used, by name, at most 128 tools of all such names together.
+        """Names, as in the agent's list. "files__*" means all usable tools of the MCP server "files", by
+        name, at most 128 tools of all such names together.
         """
 
     def __init__(
@@ -63,7 +63,7 @@ Global___ResolveToolsRequest: _TypeAlias = ResolveToolsRequest  # noqa: Y015
 
 @_typing.final
 class ServerTools(_message.Message):
-    """What a name such as "files__*" stands for."""
+    """The tools of a name such as "files__*"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -73,9 +73,9 @@ class ServerTools(_message.Message):
     name: _builtins.str
     """The name."""
     tools: _builtins.int
-    """Tools that it stands for, without those that are named besides."""
+    """Its tools, without those that are also named individually."""
     problem: _builtins.str
-    """Why there are no or not all tools; empty if nothing is wrong."""
+    """Why tools are missing; empty if none are."""
     def __init__(
         self,
         *,
@@ -104,16 +104,16 @@ class ResolveToolsResponse(_message.Message):
     not_changed: _builtins.bool
     """True if if_revision is current; then tools is empty."""
     revision: _builtins.str
-    """Names exactly these definitions."""
+    """Identifies exactly these definitions."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_service_pb2.Tool]:
-        """The tools, without their source: those named singly, in the order asked for, then
-        those of whole servers.
+        """The tools, without their source: those named individually, in the requested order, then those
+        of whole servers.
         """
 
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerTools]:
-        """One for each name that stands for the tools of a server, also with not_changed."""
+        """One for each name of all tools of a server, also with not_changed."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class ToolCall(_message.Message):
     arguments: _builtins.str
     """Arguments as the model wrote them, JSON text."""
     idempotency_key: _builtins.str
-    """Names this call for ever: "run/step/call"."""
+    """Identifies this call permanently: "run/step/call"."""
     def __init__(
         self,
         *,
@@ -226,8 +226,8 @@ class ExecuteToolsRequest(_message.Message):
     max_files_open: _builtins.int
     """Files that may be open at once; 0 leaves it to core memory."""
     message_id: _builtins.str
-    """The assistant message that asks for the calls; it is stored with their
-    returns, after them. What a tool writes names it as its origin. May be empty.
+    """The assistant message with the calls, which is stored with their returns after they have run.
+    Memory written by a tool refers to it as its origin. May be empty.
     """
     per_file_view_window_char_limit: _builtins.int
     """Characters of a file that are shown; 0 leaves it to core memory."""
@@ -254,7 +254,7 @@ class ExecuteToolsRequest(_message.Message):
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Untrusted content that the model had read when it made the calls: WEB, MCP.
-        What a tool writes to memory is marked with it.
+        Memory that a tool writes gets these labels.
         """
 
     @_builtins.property
@@ -309,8 +309,8 @@ class OlderLines(_message.Message):
     agent_id: _builtins.str
     """The agent in whose archive the memories are stored."""
     range_key: _builtins.str
-    """Names the range of messages. The memories of a range are stored once, whatever run it is
-    that asks for it.
+    """Identifies the range of messages. The memories of a range are stored once, regardless of the
+    run.
     """
     @_builtins.property
     def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -333,7 +333,7 @@ Global___OlderLines: _TypeAlias = OlderLines  # noqa: Y015
 
 @_typing.final
 class CallingGroup(_message.Message):
-    """A group, as the tools that an agent has only within a run of it need to know it."""
+    """A group, for the tools that an agent has only within a run of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -434,9 +434,9 @@ class FinishedCall(_message.Message):
     archival_changed: _builtins.bool
     """True if it stored or removed archival passages."""
     truncated: _builtins.bool
-    """True if the text was cut at the tool's return_char_limit."""
+    """True if the text was truncated at the tool's return_char_limit."""
     files_changed: _builtins.bool
-    """True if it opened or closed files, so that the memory section is another one."""
+    """True if it opened or closed files, so that the memory section has changed."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
         """What the model is shown."""
@@ -509,9 +509,7 @@ class NestingRequest(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___NestedTool]:
-        """Tools that code finds as functions. Whether a call of one may be made is
-        decided when it is made.
-        """
+        """Tools that code can call as functions. Each call is checked when it is made."""
 
     def __init__(
         self,
@@ -623,9 +621,7 @@ Global___NestedCall: _TypeAlias = NestedCall  # noqa: Y015
 
 @_typing.final
 class NestedAnswer(_message.Message):
-    """What a call of code came to. One to a call that nobody waits for any more is
-    dropped.
-    """
+    """The result of a call of code. It is dropped if the code no longer waits for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,17 +59,17 @@ class ExecutionServiceServicer:
     """
 
     def ResolveTools(self, request, context):
-        """Returns the definitions of an agent's tools. Answers "not changed" when
-        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
-        tools of an MCP server that does not exist.
+        """Returns the definitions of an agent's tools, or "not changed" if if_revision is current.
+        NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the tools of an MCP server that does not
+        exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteTools(self, request, context):
-        """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
-        fails is data, not a status. Cancelling the stream kills what still runs.
+        """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
+        data, not as a status. Cancelling the stream kills what still runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,10 +77,10 @@ class ExecutionServiceServicer:
 
     def ExecuteToolsWithCalls(self, request_iterator, context):
         """The same for a reply that calls run_code_with_tools, whose code calls other
-        tools while it runs. The first message is the request. Every call of the code
-        comes as a NestedCall, one at a time; the code waits for the answer to it, which
-        goes back over this stream: the process that runs the code is behind it.
-        INVALID_ARGUMENT: the first message is no request, or a later one no answer.
+        tools while it runs. The first message is the request. Every call of the code is sent as a
+        NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
+        because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
+        is not a request, or a later one is not an answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

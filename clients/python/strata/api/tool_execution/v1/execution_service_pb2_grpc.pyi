@@ -18,20 +18,20 @@ class ExecutionServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ResolveTools: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]
-    """Returns the definitions of an agent's tools. Answers "not changed" when
-    if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
-    tools of an MCP server that does not exist.
+    """Returns the definitions of an agent's tools, or "not changed" if if_revision is current.
+    NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the tools of an MCP server that does not
+    exist.
     """
     ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
-    """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
-    fails is data, not a status. Cancelling the stream kills what still runs.
+    """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
+    data, not as a status. Cancelling the stream kills what still runs.
     """
     ExecuteToolsWithCalls: _aio.StreamStreamMultiCallable[_execution_service_pb2.ExecuteToolsWithCallsRequest, _execution_service_pb2.ExecuteToolsWithCallsResponse]
     """The same for a reply that calls run_code_with_tools, whose code calls other
-    tools while it runs. The first message is the request. Every call of the code
-    comes as a NestedCall, one at a time; the code waits for the answer to it, which
-    goes back over this stream: the process that runs the code is behind it.
-    INVALID_ARGUMENT: the first message is no request, or a later one no answer.
+    tools while it runs. The first message is the request. Every call of the code is sent as a
+    NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
+    because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
+    is not a request, or a later one is not an answer.
     """
 
 class ExecutionServiceServicer:
@@ -44,9 +44,9 @@ class ExecutionServiceServicer:
         request: _execution_service_pb2.ResolveToolsRequest,
         context: _aio.ServicerContext[_execution_service_pb2.ResolveToolsRequest, _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]],
     ) -> _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]:
-        """Returns the definitions of an agent's tools. Answers "not changed" when
-        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
-        tools of an MCP server that does not exist.
+        """Returns the definitions of an agent's tools, or "not changed" if if_revision is current.
+        NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the tools of an MCP server that does not
+        exist.
         """
 
     def ExecuteTools(
@@ -54,8 +54,8 @@ class ExecutionServiceServicer:
         request: _execution_service_pb2.ExecuteToolsRequest,
         context: _aio.ServicerContext[_execution_service_pb2.ExecuteToolsRequest, _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]],
     ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]:
-        """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
-        fails is data, not a status. Cancelling the stream kills what still runs.
+        """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
+        data, not as a status. Cancelling the stream kills what still runs.
         """
 
     def ExecuteToolsWithCalls(
@@ -64,10 +64,10 @@ class ExecutionServiceServicer:
         context: _aio.ServicerContext[_abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsRequest], _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]],
     ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]:
         """The same for a reply that calls run_code_with_tools, whose code calls other
-        tools while it runs. The first message is the request. Every call of the code
-        comes as a NestedCall, one at a time; the code waits for the answer to it, which
-        goes back over this stream: the process that runs the code is behind it.
-        INVALID_ARGUMENT: the first message is no request, or a later one no answer.
+        tools while it runs. The first message is the request. Every call of the code is sent as a
+        NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
+        because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
+        is not a request, or a later one is not an answer.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

@@ -60,7 +60,7 @@ class _McpToolStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpToolS
     MCP_TOOL_STATE_APPROVED: _McpToolState.ValueType  # 1
     """It can be used."""
     MCP_TOOL_STATE_CHANGED: _McpToolState.ValueType  # 2
-    """It says something else of itself than what was approved."""
+    """Its definition differs from the approved one."""
     MCP_TOOL_STATE_QUARANTINED: _McpToolState.ValueType  # 3
     """Its name, description or schema cannot be used."""
     MCP_TOOL_STATE_GONE: _McpToolState.ValueType  # 4
@@ -74,7 +74,7 @@ MCP_TOOL_STATE_UNSPECIFIED: McpToolState.ValueType  # 0
 MCP_TOOL_STATE_APPROVED: McpToolState.ValueType  # 1
 """It can be used."""
 MCP_TOOL_STATE_CHANGED: McpToolState.ValueType  # 2
-"""It says something else of itself than what was approved."""
+"""Its definition differs from the approved one."""
 MCP_TOOL_STATE_QUARANTINED: McpToolState.ValueType  # 3
 """Its name, description or schema cannot be used."""
 MCP_TOOL_STATE_GONE: McpToolState.ValueType  # 4
@@ -83,8 +83,8 @@ Global___McpToolState: _TypeAlias = McpToolState  # noqa: Y015
 
 @_typing.final
 class McpServer(_message.Message):
-    """A server. What is named like a credential (GITHUB_TOKEN, X-Api-Key, --password, ?apikey=) in
-    the variables, headers, command and URL is shown as "[secret NAME]" to keys without the scope
+    """A server. Values with the name of a credential (GITHUB_TOKEN, X-Api-Key, --password, ?apikey=) in
+    the variables, headers, command and URL are shown as "[secret NAME]" to keys without the scope
     "secrets".
     """
 
@@ -225,8 +225,8 @@ class McpServer(_message.Message):
     url: _builtins.str
     """URL (HTTP)."""
     call_timeout_seconds: _builtins.int
-    """Seconds that one call may take, waiting included: 0 means 30, at most 600. The
-    operator's limit for all tools counts, too.
+    """Seconds that one call may take, including waiting: 0 means 30, at most 600. The operator's
+    limit for all tools applies too.
     """
     healthy: _builtins.bool
     """True if the last contact worked."""
@@ -235,9 +235,9 @@ class McpServer(_message.Message):
     bearer_secret: _builtins.str
     """Name of a secret sent as "Authorization: Bearer ..." (HTTP)."""
     disabled: _builtins.bool
-    """True if it is not to be used: its tools stay known, but are neither offered nor run."""
+    """True if it must not be used: its tools stay known, but are not offered and not run."""
     max_concurrent_calls: _builtins.int
-    """Calls of it at the same time: 0 means 4, at most 32. Further ones wait."""
+    """Maximum number of concurrent calls: 0 means 4, at most 32. Further calls wait."""
     oauth: _builtins.bool
     """True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not together
     with client_credentials, bearer_secret or an Authorization header.
@@ -268,11 +268,11 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Environment variables that are no secrets, by name (stdio)."""
+        """Environment variables that are not secrets, by name (stdio)."""
 
     @_builtins.property
     def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Headers that are no secrets, by name (HTTP)."""
+        """Headers that are not secrets, by name (HTTP)."""
 
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
@@ -290,8 +290,8 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def oauth_client(self) -> Global___McpOAuthClient:
-        """How a person signs in, where it is not to be found out: the server names its
-        authorization server, and that registers us.
+        """Settings for the sign-in of a person, if discovery does not suffice: by default the server
+        names its authorization server, which registers Strata as a client.
         """
 
     @_builtins.property
@@ -336,7 +336,7 @@ Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
 
 @_typing.final
 class McpOAuthClient(_message.Message):
-    """What is known beforehand of a sign-in; all of it may be left out."""
+    """Settings for a sign-in; all of them are optional."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -350,7 +350,7 @@ class McpOAuthClient(_message.Message):
     """
     client_id: _builtins.str
     """Id of a client that was registered there by hand, at most 512 printable ASCII
-    characters; needs "issuer". Its redirect URIs must have those that sign-ins are begun with.
+    characters; needs "issuer". Its redirect URIs must include those with which sign-ins are begun.
     """
     client_secret: _builtins.str
     """Name of the secret that is that client's, if it has one."""
@@ -374,7 +374,7 @@ Global___McpOAuthClient: _TypeAlias = McpOAuthClient  # noqa: Y015
 
 @_typing.final
 class McpSignIn(_message.Message):
-    """A sign-in that counts."""
+    """The present sign-in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -387,7 +387,7 @@ class McpSignIn(_message.Message):
     issuer: _builtins.str
     """Issuer of the authorization server."""
     problem: _builtins.str
-    """Why somebody has to sign in again; empty if nobody has to."""
+    """Why a new sign-in is necessary; empty if it is not."""
     @_builtins.property
     def sign_in_time(self) -> _timestamp_pb2.Timestamp:
         """When."""
@@ -410,8 +410,8 @@ Global___McpSignIn: _TypeAlias = McpSignIn  # noqa: Y015
 
 @_typing.final
 class McpClientCredentials(_message.Message):
-    """The OAuth grant of a client that acts for itself: no person signs in. Tokens are got
-    when the server asks for one, and are stored nowhere.
+    """The OAuth client credentials grant, without a person signing in. Tokens are requested when the
+    server asks for one, and are not stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -422,8 +422,8 @@ class McpClientCredentials(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     issuer: _builtins.str
     """Issuer of the authorization server, a URL without query and fragment; with https
-    unless the server's own URL is without, too. The credentials are sent nowhere but to
-    the token endpoint that this issuer's own metadata names.
+    unless the server's own URL is without, too. The credentials are sent only to the token
+    endpoint in this issuer's own metadata.
     """
     client_id: _builtins.str
     """Id of the client, at most 512 printable ASCII characters."""
@@ -471,15 +471,15 @@ class McpTool(_message.Message):
     reason: _builtins.str
     """Why it cannot be used; empty if it can."""
     description: _builtins.str
-    """What it says of itself now."""
+    """Its present description."""
     parameters_json: _builtins.str
     """JSON schema of its arguments now; empty in quarantine."""
     version: _builtins.str
-    """Names exactly this description and schema."""
+    """Identifies exactly this description and schema."""
     approved_description: _builtins.str
-    """What it said when it was approved, if that is something else."""
+    """The approved description, if it differs."""
     approved_parameters_json: _builtins.str
-    """Its schema when it was approved, if that is another one."""
+    """The approved schema, if it differs."""
     def __init__(
         self,
         *,
@@ -510,7 +510,7 @@ class AddMcpServerRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SERVER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     @_builtins.property
     def server(self) -> Global___McpServer:
         """The server; output-only fields are ignored."""
@@ -564,7 +564,7 @@ class ListMcpServersRequest(_message.Message):
     page_size: _builtins.int
     """Servers to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -588,7 +588,7 @@ class ListMcpServersResponse(_message.Message):
     SERVERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpServer]:
         """The servers."""
@@ -683,7 +683,7 @@ Global___RemoveMcpServerRequest: _TypeAlias = RemoveMcpServerRequest  # noqa: Y0
 
 @_typing.final
 class RemoveMcpServerResponse(_message.Message):
-    """The server is gone."""
+    """The server was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -756,8 +756,8 @@ class UpdateMcpServerRequest(_message.Message):
     """The server."""
     @_builtins.property
     def server(self) -> Global___McpServer:
-        """How it is to be; its id, name and transport may be left out, and output-only fields
-        are ignored.
+        """Its new configuration; id, name and transport may be left out, and output-only fields are
+        ignored.
         """
 
     def __init__(
@@ -812,7 +812,7 @@ class ListMcpToolsRequest(_message.Message):
     page_size: _builtins.int
     """Tools to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
@@ -837,7 +837,7 @@ class ListMcpToolsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpTool]:
         """The tools."""
@@ -870,7 +870,7 @@ class ApproveMcpToolRequest(_message.Message):
     name: _builtins.str
     """Name that the server gives the tool."""
     version: _builtins.str
-    """The version that was looked at, as ListMcpTools gives it."""
+    """The version to approve, as ListMcpTools returns it."""
     def __init__(
         self,
         *,
@@ -952,11 +952,11 @@ class BeginMcpSignInResponse(_message.Message):
     authorization_url: _builtins.str
     """What to open in a browser."""
     issuer: _builtins.str
-    """Who asks the person: look at it before you sign in there."""
+    """The issuer that asks the person to sign in: check it before signing in."""
     scope: _builtins.str
     """The scopes that are asked for; may be empty."""
     state: _builtins.str
-    """Comes back with the browser."""
+    """The browser returns with this state."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """Until when the sign-in can be completed."""
@@ -980,7 +980,7 @@ Global___BeginMcpSignInResponse: _TypeAlias = BeginMcpSignInResponse  # noqa: Y0
 
 @_typing.final
 class CompleteMcpSignInRequest(_message.Message):
-    """Ends a sign-in."""
+    """Completes a sign-in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1014,14 +1014,14 @@ Global___CompleteMcpSignInRequest: _TypeAlias = CompleteMcpSignInRequest  # noqa
 
 @_typing.final
 class CompleteMcpSignInResponse(_message.Message):
-    """Somebody has signed in."""
+    """The sign-in is complete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SERVER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def server(self) -> Global___McpServer:
-        """The server, with what contact with it gave."""
+        """The server, with the result of contacting it."""
 
     def __init__(
         self,
@@ -1038,7 +1038,7 @@ Global___CompleteMcpSignInResponse: _TypeAlias = CompleteMcpSignInResponse  # no
 
 @_typing.final
 class ForgetMcpSignInRequest(_message.Message):
-    """Forgets tokens."""
+    """Deletes tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1060,7 +1060,7 @@ Global___ForgetMcpSignInRequest: _TypeAlias = ForgetMcpSignInRequest  # noqa: Y0
 
 @_typing.final
 class ForgetMcpSignInResponse(_message.Message):
-    """Nobody is signed in."""
+    """The tokens were deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

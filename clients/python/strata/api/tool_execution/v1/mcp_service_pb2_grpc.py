@@ -28,10 +28,9 @@ if _version_not_supported:
 class McpServiceStub:
     """Servers of the Model Context Protocol whose tools agents may use.
 
-    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
-    that name like any other. What a tool says of itself counts as approved when it is seen
-    for the first time. When its description or schema is another one later, it is neither
-    offered nor run until somebody has approved the new one.
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that name
+    like any other tool. Its description and schema count as approved when the tool is first seen. If
+    they change later, it is not offered and not run until the change is approved.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -104,10 +103,9 @@ class McpServiceStub:
 class McpServiceServicer:
     """Servers of the Model Context Protocol whose tools agents may use.
 
-    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
-    that name like any other. What a tool says of itself counts as approved when it is seen
-    for the first time. When its description or schema is another one later, it is neither
-    offered nor run until somebody has approved the new one.
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that name
+    like any other tool. Its description and schema count as approved when the tool is first seen. If
+    they change later, it is not offered and not run until the change is approved.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -115,9 +113,9 @@ class McpServiceServicer:
     """
 
     def AddMcpServer(self, request, context):
-        """Adds a server and reads its tools. One that cannot be reached is added too and says
-        what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+        """Adds a server and reads its tools. An unreachable server is added too, with the problem in
+        "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,26 +136,24 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMcpServer(self, request, context):
-        """Replaces how a server is reached and used, and reads its tools again; what is left
-        empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
-        sign in again.
+        """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+        Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshMcpServer(self, request, context):
-        """Reads the tools again; flags what changed. A server that cannot be reached says what
-        is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-        (MCP_STDIO_DISABLED).
+        """Reads the tools again; reports changed tools. If the server cannot be reached, "error" has the
+        problem. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMcpServer(self, request, context):
-        """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+        """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
         (MCP_SERVER_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -165,18 +161,18 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMcpTools(self, request, context):
-        """Lists all tools that a server was seen to have by name, those that cannot be used
-        with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists all known tools of a server by name; unusable ones with the reason. NOT_FOUND
+        (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApproveMcpTool(self, request, context):
-        """Approves what a changed tool says of itself now: it is offered and run again.
+        """Approves the present definition of a changed tool, which is then offered and run again.
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
+        no longer has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,28 +181,27 @@ class McpServiceServicer:
     def BeginMcpSignIn(self, request, context):
         """Begins to sign in to a server with "oauth": finds its authorization server, and
         returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
-        be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
-        set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
+        the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
+        RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteMcpSignIn(self, request, context):
-        """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
-        state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
-        answer came from another authorization server, or that gave no token;
-        (MODEL_NOT_CONFIGURED).
+        """Completes a sign-in with the parameters with which the browser returned, and reads the server's
+        tools. Each state is valid once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is unknown or has expired, the response
+        came from another authorization server, or that server issued no token; (MODEL_NOT_CONFIGURED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetMcpSignIn(self, request, context):
-        """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
-        The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        """Deletes the tokens of a server: its tools cannot be run until a person signs in again. The
+        authorization server is not notified. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -281,10 +276,9 @@ def add_McpServiceServicer_to_server(servicer, server):
 class McpService:
     """Servers of the Model Context Protocol whose tools agents may use.
 
-    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
-    that name like any other. What a tool says of itself counts as approved when it is seen
-    for the first time. When its description or schema is another one later, it is neither
-    offered nor run until somebody has approved the new one.
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that name
+    like any other tool. Its description and schema count as approved when the tool is first seen. If
+    they change later, it is not offered and not run until the change is approved.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

@@ -14,10 +14,9 @@ GRPC_VERSION: str
 class McpServiceStub:
     """Servers of the Model Context Protocol whose tools agents may use.
 
-    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
-    that name like any other. What a tool says of itself counts as approved when it is seen
-    for the first time. When its description or schema is another one later, it is neither
-    offered nor run until somebody has approved the new one.
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that name
+    like any other tool. Its description and schema count as approved when the tool is first seen. If
+    they change later, it is not offered and not run until the change is approved.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -26,65 +25,61 @@ class McpServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.AddMcpServerRequest, _mcp_service_pb2.AddMcpServerResponse]
-    """Adds a server and reads its tools. One that cannot be reached is added too and says
-    what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-    FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+    """Adds a server and reads its tools. An unreachable server is added too, with the problem in
+    "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). FAILED_PRECONDITION
+    (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
     """
     GetMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.GetMcpServerRequest, _mcp_service_pb2.GetMcpServerResponse]
     """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
     """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.UpdateMcpServerRequest, _mcp_service_pb2.UpdateMcpServerResponse]
-    """Replaces how a server is reached and used, and reads its tools again; what is left
-    empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-    FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
-    sign in again.
+    """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+    Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+    (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
     """
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
-    """Reads the tools again; flags what changed. A server that cannot be reached says what
-    is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-    (MCP_STDIO_DISABLED).
+    """Reads the tools again; reports changed tools. If the server cannot be reached, "error" has the
+    problem. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
     """
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]
-    """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+    """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
     (MCP_SERVER_NOT_FOUND).
     """
     ListMcpTools: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpToolsRequest, _mcp_service_pb2.ListMcpToolsResponse]
-    """Lists all tools that a server was seen to have by name, those that cannot be used
-    with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
-    (INVALID_PAGE_TOKEN).
+    """Lists all known tools of a server by name; unusable ones with the reason. NOT_FOUND
+    (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ApproveMcpTool: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ApproveMcpToolRequest, _mcp_service_pb2.ApproveMcpToolResponse]
-    """Approves what a changed tool says of itself now: it is offered and run again.
+    """Approves the present definition of a changed tool, which is then offered and run again.
     NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-    changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+    changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
+    no longer has it.
     """
     BeginMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.BeginMcpSignInRequest, _mcp_service_pb2.BeginMcpSignInResponse]
     """Begins to sign in to a server with "oauth": finds its authorization server, and
     returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
-    be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
-    set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
+    the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
+    RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
     """
     CompleteMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.CompleteMcpSignInRequest, _mcp_service_pb2.CompleteMcpSignInResponse]
-    """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
-    state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
-    answer came from another authorization server, or that gave no token;
-    (MODEL_NOT_CONFIGURED).
+    """Completes a sign-in with the parameters with which the browser returned, and reads the server's
+    tools. Each state is valid once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is unknown or has expired, the response
+    came from another authorization server, or that server issued no token; (MODEL_NOT_CONFIGURED).
     """
     ForgetMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ForgetMcpSignInRequest, _mcp_service_pb2.ForgetMcpSignInResponse]
-    """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
-    The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+    """Deletes the tokens of a server: its tools cannot be run until a person signs in again. The
+    authorization server is not notified. NOT_FOUND (MCP_SERVER_NOT_FOUND).
     """
 
 class McpServiceServicer:
     """Servers of the Model Context Protocol whose tools agents may use.
 
-    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
-    that name like any other. What a tool says of itself counts as approved when it is seen
-    for the first time. When its description or schema is another one later, it is neither
-    offered nor run until somebody has approved the new one.
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by that name
+    like any other tool. Its description and schema count as approved when the tool is first seen. If
+    they change later, it is not offered and not run until the change is approved.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -96,9 +91,9 @@ class McpServiceServicer:
         request: _mcp_service_pb2.AddMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.AddMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]:
-        """Adds a server and reads its tools. One that cannot be reached is added too and says
-        what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+        """Adds a server and reads its tools. An unreachable server is added too, with the problem in
+        "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
         """
 
     def GetMcpServer(
@@ -120,10 +115,9 @@ class McpServiceServicer:
         request: _mcp_service_pb2.UpdateMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.UpdateMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]:
-        """Replaces how a server is reached and used, and reads its tools again; what is left
-        empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
-        sign in again.
+        """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+        Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
         """
 
     def RefreshMcpServer(
@@ -131,9 +125,8 @@ class McpServiceServicer:
         request: _mcp_service_pb2.RefreshMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.RefreshMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]:
-        """Reads the tools again; flags what changed. A server that cannot be reached says what
-        is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-        (MCP_STDIO_DISABLED).
+        """Reads the tools again; reports changed tools. If the server cannot be reached, "error" has the
+        problem. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
         """
 
     def RemoveMcpServer(
@@ -141,7 +134,7 @@ class McpServiceServicer:
         request: _mcp_service_pb2.RemoveMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.RemoveMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]:
-        """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+        """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
         (MCP_SERVER_NOT_FOUND).
         """
 
@@ -150,9 +143,8 @@ class McpServiceServicer:
         request: _mcp_service_pb2.ListMcpToolsRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.ListMcpToolsRequest, _abc.Awaitable[_mcp_service_pb2.ListMcpToolsResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.ListMcpToolsResponse]:
-        """Lists all tools that a server was seen to have by name, those that cannot be used
-        with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists all known tools of a server by name; unusable ones with the reason. NOT_FOUND
+        (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def ApproveMcpTool(
@@ -160,9 +152,10 @@ class McpServiceServicer:
         request: _mcp_service_pb2.ApproveMcpToolRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.ApproveMcpToolRequest, _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]:
-        """Approves what a changed tool says of itself now: it is offered and run again.
+        """Approves the present definition of a changed tool, which is then offered and run again.
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
+        no longer has it.
         """
 
     def BeginMcpSignIn(
@@ -172,9 +165,9 @@ class McpServiceServicer:
     ) -> _abc.Awaitable[_mcp_service_pb2.BeginMcpSignInResponse]:
         """Begins to sign in to a server with "oauth": finds its authorization server, and
         returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
-        be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
-        set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
+        the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
+        RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
         """
 
     def CompleteMcpSignIn(
@@ -182,11 +175,10 @@ class McpServiceServicer:
         request: _mcp_service_pb2.CompleteMcpSignInRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.CompleteMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]:
-        """Ends a sign-in with what the browser was sent back with, and reads the server's tools. Each
-        state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
-        answer came from another authorization server, or that gave no token;
-        (MODEL_NOT_CONFIGURED).
+        """Completes a sign-in with the parameters with which the browser returned, and reads the server's
+        tools. Each state is valid once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is unknown or has expired, the response
+        came from another authorization server, or that server issued no token; (MODEL_NOT_CONFIGURED).
         """
 
     def ForgetMcpSignIn(
@@ -194,8 +186,8 @@ class McpServiceServicer:
         request: _mcp_service_pb2.ForgetMcpSignInRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.ForgetMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.ForgetMcpSignInResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.ForgetMcpSignInResponse]:
-        """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
-        The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        """Deletes the tokens of a server: its tools cannot be run until a person signs in again. The
+        authorization server is not notified. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
 
 def add_McpServiceServicer_to_server(servicer: McpServiceServicer, server: _aio.Server) -> None: ...

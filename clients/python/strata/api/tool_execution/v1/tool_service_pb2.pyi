@@ -29,15 +29,15 @@ class _RunToolEnd:
 class _RunToolEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunToolEnd.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RUN_TOOL_END_UNSPECIFIED: _RunToolEnd.ValueType  # 0
-    """It was not started: its arguments, secrets, packages or hosts are not in order, or
-    its MCP server cannot be used.
+    """It was not started: its arguments, secrets, packages or hosts are invalid, or its MCP server
+    cannot be used.
     """
     RUN_TOOL_END_RETURNED: _RunToolEnd.ValueType  # 1
     """It returned."""
     RUN_TOOL_END_RAISED: _RunToolEnd.ValueType  # 2
     """It raised an exception, or its MCP server answered with an error."""
     RUN_TOOL_END_TIMEOUT: _RunToolEnd.ValueType  # 3
-    """It was stopped at the limit of time."""
+    """It was stopped at the time limit."""
     RUN_TOOL_END_CPU: _RunToolEnd.ValueType  # 4
     """It was stopped at the limit of processor time."""
     RUN_TOOL_END_MEMORY: _RunToolEnd.ValueType  # 5
@@ -49,29 +49,27 @@ class _RunToolEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunToolEnd
     RUN_TOOL_END_RESULT_TOO_LARGE: _RunToolEnd.ValueType  # 8
     """It returned more than the limit."""
     RUN_TOOL_END_BAD_RESULT: _RunToolEnd.ValueType  # 9
-    """It returned what is no JSON."""
+    """It returned text that is not JSON."""
     RUN_TOOL_END_KILLED: _RunToolEnd.ValueType  # 10
     """Its process was killed or lost, or its scratch folder is full, or its MCP server
     did not answer.
     """
     RUN_TOOL_END_REFUSED: _RunToolEnd.ValueType  # 11
-    """The server cannot isolate it well enough, or had no place for it in time; it was
-    not started.
-    """
+    """It was not started: the server cannot isolate it well enough, or had no free slot in time."""
 
 class RunToolEnd(_RunToolEnd, metaclass=_RunToolEndEnumTypeWrapper):
     """How a run of a tool ended."""
 
 RUN_TOOL_END_UNSPECIFIED: RunToolEnd.ValueType  # 0
-"""It was not started: its arguments, secrets, packages or hosts are not in order, or
-its MCP server cannot be used.
+"""It was not started: its arguments, secrets, packages or hosts are invalid, or its MCP server
+cannot be used.
 """
 RUN_TOOL_END_RETURNED: RunToolEnd.ValueType  # 1
 """It returned."""
 RUN_TOOL_END_RAISED: RunToolEnd.ValueType  # 2
 """It raised an exception, or its MCP server answered with an error."""
 RUN_TOOL_END_TIMEOUT: RunToolEnd.ValueType  # 3
-"""It was stopped at the limit of time."""
+"""It was stopped at the time limit."""
 RUN_TOOL_END_CPU: RunToolEnd.ValueType  # 4
 """It was stopped at the limit of processor time."""
 RUN_TOOL_END_MEMORY: RunToolEnd.ValueType  # 5
@@ -83,15 +81,13 @@ RUN_TOOL_END_OUTPUT: RunToolEnd.ValueType  # 7
 RUN_TOOL_END_RESULT_TOO_LARGE: RunToolEnd.ValueType  # 8
 """It returned more than the limit."""
 RUN_TOOL_END_BAD_RESULT: RunToolEnd.ValueType  # 9
-"""It returned what is no JSON."""
+"""It returned text that is not JSON."""
 RUN_TOOL_END_KILLED: RunToolEnd.ValueType  # 10
 """Its process was killed or lost, or its scratch folder is full, or its MCP server
 did not answer.
 """
 RUN_TOOL_END_REFUSED: RunToolEnd.ValueType  # 11
-"""The server cannot isolate it well enough, or had no place for it in time; it was
-not started.
-"""
+"""It was not started: the server cannot isolate it well enough, or had no free slot in time."""
 Global___RunToolEnd: _TypeAlias = RunToolEnd  # noqa: Y015
 
 @_typing.final
@@ -132,17 +128,17 @@ class Tool(_message.Message):
     source_code: _builtins.str
     """Python source (custom tools)."""
     return_char_limit: _builtins.int
-    """Most characters of a return that the model is shown."""
+    """Maximum number of characters of a return that the model is shown."""
     default_requires_approval: _builtins.bool
     """True if every call waits for a person, unless the agent says otherwise."""
     enable_parallel_execution: _builtins.bool
     """True if calls of one reply may run at the same time."""
     effect: _tool_pb2.ToolEffect.ValueType
-    """What it does to the world."""
+    """Its effect."""
     mcp_server_id: _builtins.str
     """Id of the MCP server (MCP tools)."""
     version: _builtins.str
-    """Names exactly this definition: equal versions mean equal definitions."""
+    """Identifies exactly this definition: equal versions mean equal definitions."""
     returns_from: _message_pb2.Provenance.ValueType
     """WEB or MCP if it returns untrusted content; else unset."""
     @_builtins.property
@@ -221,31 +217,31 @@ class UpsertToolRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ALLOWED_HOSTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Idempotency key: a repeated id returns the first response."""
     source_code: _builtins.str
-    """Python source with one public function; of several, the one called like the
-    tool. At most 100000 characters. Of a client tool only name, schema and
-    description are read from it, and it is not stored.
+    """Python source with one public function; if there are several, the one with the name of the
+    tool. At most 100000 characters. For a client tool only name, schema and description are read
+    from it, and it is not stored.
     """
     parameters_json: _builtins.str
     """Overrides the schema derived from the source; may not name other arguments."""
     description: _builtins.str
     """Overrides the description derived from the source."""
     return_char_limit: _builtins.int
-    """Most characters of a return; 0 means 50000."""
+    """Maximum number of characters of a return; 0 means 50000."""
     default_requires_approval: _builtins.bool
     """True if every call waits for a person."""
     enable_parallel_execution: _builtins.bool
     """True if calls of one reply may run at the same time."""
     effect: _tool_pb2.ToolEffect.ValueType
-    """What it does to the world."""
+    """Its effect."""
     type: _tool_pb2.ToolType.ValueType
     """CLIENT for a tool that the client runs itself; unset means CUSTOM. A client tool
     has no packages, secrets, hosts and approval, and runs alone.
     """
     name: _builtins.str
     """Name of the tool, at most 48 characters; taken from the source if there is
-    one. Those of built-in tools are taken.
+    one. Names of built-in tools are taken.
     """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -264,7 +260,7 @@ class UpsertToolRequest(_message.Message):
     @_builtins.property
     def allowed_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Hosts that the tool may reach by http and https, at most 32, in lower-case
-        ASCII: "api.example.com", or "*.example.com" for every name below it, not
+        ASCII: "api.example.com", or "*.example.com" for all its subdomains, without example.com
         itself. No addresses and no ports. Empty means no network.
         """
 
@@ -380,7 +376,7 @@ class ListToolsRequest(_message.Message):
     page_size: _builtins.int
     """Tools to return: 0 means 50, at most 500."""
     page_token: _builtins.str
-    """The next_page_token of the page before."""
+    """The next_page_token of the previous page."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_tool_pb2.ToolType.ValueType]:
         """Only these types; empty means all."""
@@ -409,7 +405,7 @@ class ListToolsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty at the end."""
+    """Empty on the last page."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
         """The tools."""
@@ -452,7 +448,7 @@ Global___DeleteToolRequest: _TypeAlias = DeleteToolRequest  # noqa: Y015
 
 @_typing.final
 class DeleteToolResponse(_message.Message):
-    """The tool is gone."""
+    """The tool was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -476,7 +472,7 @@ class SearchToolsRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """Words or a need in words, at most 1000 characters; not blank."""
+    """Words or a description of the need, at most 1000 characters; not blank."""
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     def __init__(
@@ -564,14 +560,12 @@ class RunToolRequest(_message.Message):
     """Arguments, a JSON object; empty means none."""
     agent_id: _builtins.str
     """Agent whose memory a tool with the parameter agent_state is given; needed for such a
-    tool. Nothing in it is changed; one that is not there has no memory blocks. The key
+    tool. Nothing in it is changed; an agent that does not exist has no memory blocks. The key
     needs the scope "read" too, since the tool can return what it reads. PERMISSION_DENIED
     (SCOPE_MISSING).
     """
     function_name: _builtins.str
-    """Name of the function of the source that is meant, where it has several public
-    ones; not together with tool_id.
-    """
+    """Name of the function to run, if the source has several public ones; not together with tool_id."""
     def __init__(
         self,
         *,
@@ -591,7 +585,7 @@ Global___RunToolRequest: _TypeAlias = RunToolRequest  # noqa: Y015
 
 @_typing.final
 class RunToolResponse(_message.Message):
-    """What it gave."""
+    """The result of the run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,16 +619,14 @@ class RunToolResponse(_message.Message):
     isolation: _builtins.str
     """Isolation that was in force; empty for a tool of an MCP server."""
     end: Global___RunToolEnd.ValueType
-    """How it ended. Where a limit was met, the return names it."""
+    """How it ended. If a limit was reached, the return names it."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
         """The return; images with their bytes."""
 
     @_builtins.property
     def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Texts that memory blocks would have had by label, if an agent had called the tool; only
-        those that it changed.
-        """
+        """New texts of memory blocks by label, as if an agent had called the tool; only changed ones."""
 
     def __init__(
         self,

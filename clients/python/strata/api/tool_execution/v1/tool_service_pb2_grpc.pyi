@@ -21,50 +21,46 @@ class ToolServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpsertTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.UpsertToolRequest, _tool_service_pb2.UpsertToolResponse]
-    """Creates a tool or a new version of it; with the same content nothing is
-    changed. Nothing of the source is run: what is wrong with it is named by line
-    and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
-    or allowed_hosts where the server has them switched off.
-    PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be
-    changed does, and the key lacks the scope "secrets".
-    Packages are fetched before the tool is stored, which can take minutes once;
-    those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
-    does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+    """Creates a tool or a new version of it; with the same content nothing is changed. The source is
+    not run: errors in it are reported by line and parameter. ALREADY_EXISTS (NAME_TAKEN by a
+    built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata
+    "what"): packages or allowed_hosts if the server has them turned off. PERMISSION_DENIED
+    (SCOPE_MISSING): the tool names secrets, or the tool that would be changed does, and the key
+    lacks the scope "secrets". Packages are fetched before the tool is stored, which can take
+    minutes once; packages that are not available are INVALID_ARGUMENT (INVALID_FIELD), an index
+    that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
     ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
     """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
-    """Deletes a tool of the project, also if agents have it: they go on without,
-    until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
-    PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and the key lacks the
-    scope "secrets".
+    """Deletes a tool of the project, even if agents have it: they continue without it, until there is
+    a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the
+    tool names secrets, and the key lacks the scope "secrets".
     """
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
-    """Finds tools, built-in ones too, by text and meaning, best first. Tools that
-    have nothing to do with the query are left out.
+    """Finds tools, built-in ones too, by text and meaning, best first. Tools that are not related to
+    the query are left out.
     """
     RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
     """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
-    an agent. A tool that fails or meets a limit is data, not a status: see
-    RunToolResponse.end. A custom tool is stopped before the deadline of the call; of an
-    MCP tool that did not answer by then the outcome is unknown. The call does not
-    wait for the approval of a person: who makes it has decided. A changed MCP tool that
-    waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-    (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED
-    (OVERLOADED): the project has as many calls in the sandbox as it may.
+    an agent. A tool that fails or reaches a limit is reported as data, not as a status: see
+    RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome of
+    an MCP tool that has not answered by then is unknown. The call does not wait for the approval
+    of a person: the caller has decided. A changed MCP tool that waits for approval is not run. For
+    an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
+    (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum number of calls
+    in the sandbox.
     """
     GetToolRunner: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRunnerRequest, _tool_service_pb2.GetToolRunnerResponse]
-    """Reads the state of the tool runner, the service in which the code of tools runs. UNAVAILABLE:
-    it does not answer.
+    """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: it
+    does not answer.
     """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
-    """Stores a secret that tools may ask for by name. No call returns it; but the code of a
-    tool that is given it can return it in a form that is not recognised, so naming secrets
-    in a tool needs the scope "secrets" as well.
-    FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+    """Stores a secret that tools can name. No call returns it; but the code of a tool that gets it
+    can return it in a form that is not recognised, so naming secrets in a tool needs the scope
+    "secrets" as well. FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
     """
 
 class ToolServiceServicer:
@@ -80,16 +76,14 @@ class ToolServiceServicer:
         request: _tool_service_pb2.UpsertToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.UpsertToolRequest, _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]:
-        """Creates a tool or a new version of it; with the same content nothing is
-        changed. Nothing of the source is run: what is wrong with it is named by line
-        and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
-        or allowed_hosts where the server has them switched off.
-        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be
-        changed does, and the key lacks the scope "secrets".
-        Packages are fetched before the tool is stored, which can take minutes once;
-        those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
-        does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+        """Creates a tool or a new version of it; with the same content nothing is changed. The source is
+        not run: errors in it are reported by line and parameter. ALREADY_EXISTS (NAME_TAKEN by a
+        built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata
+        "what"): packages or allowed_hosts if the server has them turned off. PERMISSION_DENIED
+        (SCOPE_MISSING): the tool names secrets, or the tool that would be changed does, and the key
+        lacks the scope "secrets". Packages are fetched before the tool is stored, which can take
+        minutes once; packages that are not available are INVALID_ARGUMENT (INVALID_FIELD), an index
+        that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
         """
 
     def GetTool(
@@ -111,10 +105,9 @@ class ToolServiceServicer:
         request: _tool_service_pb2.DeleteToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.DeleteToolRequest, _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]:
-        """Deletes a tool of the project, also if agents have it: they go on without,
-        until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
-        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and the key lacks the
-        scope "secrets".
+        """Deletes a tool of the project, even if agents have it: they continue without it, until there is
+        a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the
+        tool names secrets, and the key lacks the scope "secrets".
         """
 
     def SearchTools(
@@ -122,8 +115,8 @@ class ToolServiceServicer:
         request: _tool_service_pb2.SearchToolsRequest,
         context: _aio.ServicerContext[_tool_service_pb2.SearchToolsRequest, _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]:
-        """Finds tools, built-in ones too, by text and meaning, best first. Tools that
-        have nothing to do with the query are left out.
+        """Finds tools, built-in ones too, by text and meaning, best first. Tools that are not related to
+        the query are left out.
         """
 
     def RunTool(
@@ -132,13 +125,13 @@ class ToolServiceServicer:
         context: _aio.ServicerContext[_tool_service_pb2.RunToolRequest, _abc.Awaitable[_tool_service_pb2.RunToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
         """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
-        an agent. A tool that fails or meets a limit is data, not a status: see
-        RunToolResponse.end. A custom tool is stopped before the deadline of the call; of an
-        MCP tool that did not answer by then the outcome is unknown. The call does not
-        wait for the approval of a person: who makes it has decided. A changed MCP tool that
-        waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED
-        (OVERLOADED): the project has as many calls in the sandbox as it may.
+        an agent. A tool that fails or reaches a limit is reported as data, not as a status: see
+        RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome of
+        an MCP tool that has not answered by then is unknown. The call does not wait for the approval
+        of a person: the caller has decided. A changed MCP tool that waits for approval is not run. For
+        an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
+        (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum number of calls
+        in the sandbox.
         """
 
     def GetToolRunner(
@@ -146,8 +139,8 @@ class ToolServiceServicer:
         request: _tool_service_pb2.GetToolRunnerRequest,
         context: _aio.ServicerContext[_tool_service_pb2.GetToolRunnerRequest, _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]:
-        """Reads the state of the tool runner, the service in which the code of tools runs. UNAVAILABLE:
-        it does not answer.
+        """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: it
+        does not answer.
         """
 
     def PutSecret(
@@ -155,10 +148,9 @@ class ToolServiceServicer:
         request: _tool_service_pb2.PutSecretRequest,
         context: _aio.ServicerContext[_tool_service_pb2.PutSecretRequest, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.PutSecretResponse]:
-        """Stores a secret that tools may ask for by name. No call returns it; but the code of a
-        tool that is given it can return it in a form that is not recognised, so naming secrets
-        in a tool needs the scope "secrets" as well.
-        FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+        """Stores a secret that tools can name. No call returns it; but the code of a tool that gets it
+        can return it in a form that is not recognised, so naming secrets in a tool needs the scope
+        "secrets" as well. FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _aio.Server) -> None: ...

@@ -30,21 +30,21 @@ class _SandboxIsolationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sand
     SANDBOX_ISOLATION_LANDLOCK: _SandboxIsolation.ValueType  # 1
     """Landlock, system call filter, limits."""
     SANDBOX_ISOLATION_NAMESPACES: _SandboxIsolation.ValueType  # 2
-    """Namespaces besides."""
+    """The same with namespaces."""
     SANDBOX_ISOLATION_GVISOR: _SandboxIsolation.ValueType  # 3
     """A kernel of its own in user space."""
     SANDBOX_ISOLATION_MICROVM: _SandboxIsolation.ValueType  # 4
     """A virtual machine."""
 
 class SandboxIsolation(_SandboxIsolation, metaclass=_SandboxIsolationEnumTypeWrapper):
-    """What keeps code from the rest of the machine; a higher one keeps more."""
+    """The isolation of code from the rest of the machine; a higher value isolates more."""
 
 SANDBOX_ISOLATION_UNSPECIFIED: SandboxIsolation.ValueType  # 0
 """Nothing: every call is refused."""
 SANDBOX_ISOLATION_LANDLOCK: SandboxIsolation.ValueType  # 1
 """Landlock, system call filter, limits."""
 SANDBOX_ISOLATION_NAMESPACES: SandboxIsolation.ValueType  # 2
-"""Namespaces besides."""
+"""The same with namespaces."""
 SANDBOX_ISOLATION_GVISOR: SandboxIsolation.ValueType  # 3
 """A kernel of its own in user space."""
 SANDBOX_ISOLATION_MICROVM: SandboxIsolation.ValueType  # 4
@@ -53,7 +53,7 @@ Global___SandboxIsolation: _TypeAlias = SandboxIsolation  # noqa: Y015
 
 @_typing.final
 class GetIsolationRequest(_message.Message):
-    """Asks what is in force."""
+    """Asks for the isolation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -75,13 +75,13 @@ Global___GetIsolationRequest: _TypeAlias = GetIsolationRequest  # noqa: Y015
 
 @_typing.final
 class GetIsolationResponse(_message.Message):
-    """What is in force."""
+    """The isolation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ISOLATION_FIELD_NUMBER: _builtins.int
     isolation: Global___SandboxIsolation.ValueType
-    """What keeps code from the machine."""
+    """The isolation."""
     def __init__(
         self,
         *,
@@ -97,7 +97,7 @@ Global___GetIsolationResponse: _TypeAlias = GetIsolationResponse  # noqa: Y015
 
 @_typing.final
 class SandboxLimits(_message.Message):
-    """Most that one call may take."""
+    """Maximum resources of one call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -184,15 +184,15 @@ class RunCodeRequest(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     MINIMUM_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """Python source, run as a module of its own."""
+    """Python source, run as a separate module."""
     function: _builtins.str
-    """What of it is called; empty runs it as a script."""
+    """The function to call; empty runs the source as a script."""
     arguments_json: _builtins.str
     """The keyword arguments, a JSON object."""
     packages: _builtins.str
     """Folder with its packages; the runner sees it under the same path."""
     minimum: Global___SandboxIsolation.ValueType
-    """The least isolation that will do."""
+    """The minimum isolation."""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Environment variables of this call only, secrets among them."""
@@ -203,7 +203,7 @@ class RunCodeRequest(_message.Message):
 
     @_builtins.property
     def limits(self) -> Global___SandboxLimits:
-        """Most that it may take; all of them above zero."""
+        """Maximum that it may use; all of them above zero."""
 
     def __init__(
         self,
@@ -229,14 +229,14 @@ Global___RunCodeRequest: _TypeAlias = RunCodeRequest  # noqa: Y015
 
 @_typing.final
 class RunAskingCodeRequest(_message.Message):
-    """A call whose code asks, or an answer to it."""
+    """A call whose code asks questions, or an answer to a question."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
     ANSWER_JSON_FIELD_NUMBER: _builtins.int
     answer_json: _builtins.str
-    """The answer to the question before, JSON; all other messages."""
+    """The answer to the previous question, JSON; all other messages."""
     @_builtins.property
     def run(self) -> Global___RunCodeRequest:
         """The call; the first message."""
@@ -266,7 +266,7 @@ class RunAskingCodeResponse(_message.Message):
     QUESTION_JSON_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     question_json: _builtins.str
-    """What the code asks, JSON."""
+    """The question of the code, JSON."""
     @_builtins.property
     def result(self) -> Global___RunCodeResponse:
         """How the call ended; the last message."""
@@ -310,22 +310,22 @@ class RunCodeResponse(_message.Message):
     value_json: _builtins.str
     """The returned value as JSON."""
     detail: _builtins.str
-    """Words about every other end."""
+    """A description of every other end."""
     stdout: _builtins.str
-    """Standard output, cut at the limit."""
+    """Standard output, truncated at the limit."""
     stderr: _builtins.str
-    """Standard error, cut at the limit."""
+    """Standard error, truncated at the limit."""
     isolation: Global___SandboxIsolation.ValueType
-    """What was in force."""
+    """The isolation of the call."""
     wall_seconds: _builtins.float
     """Seconds that it took."""
     cpu_seconds: _builtins.float
     """Processor time of all its processes, seconds."""
     peak_bytes: _builtins.int
-    """Most memory of its processes together, bytes."""
+    """Maximum memory of its processes together, bytes."""
     @_builtins.property
     def failure(self) -> Global___SandboxFailure:
-        """What was raised, in the tool's own words."""
+        """The exception that the tool raised."""
 
     def __init__(
         self,

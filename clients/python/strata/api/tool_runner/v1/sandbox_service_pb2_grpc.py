@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class SandboxServiceStub:
-    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
-    socket that only the two of them can open, not proxied by the gateway.
+    """Runs untrusted code for the tool execution service. Internal: served on a socket that only these
+    two services can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -57,32 +57,32 @@ class SandboxServiceStub:
 
 
 class SandboxServiceServicer:
-    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
-    socket that only the two of them can open, not proxied by the gateway.
+    """Runs untrusted code for the tool execution service. Internal: served on a socket that only these
+    two services can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
     def GetIsolation(self, request, context):
-        """Says what keeps code from the machine here.
+        """Returns the isolation of code on this machine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunCode(self, request, context):
-        """Runs one call to its end and answers once. Code that fails, and a call that is refused,
-        are data, not a status. Cancelling the stream kills every process of the call.
-        INVALID_ARGUMENT (INVALID_FIELD).
+        """Runs one call to its end and returns its result. Failed code and refused calls are reported as
+        data, not as a status. Cancelling the stream kills every process of the call. INVALID_ARGUMENT
+        (INVALID_FIELD).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunAskingCode(self, request_iterator, context):
-        """The same for code that asks while it runs. The first message is the call; each
-        question is answered by one message before the next comes; the result ends the
+        """The same for code that asks questions while it runs. The first message is the call; each
+        question must be answered by one message before the next one is sent; the result ends the
         stream. INVALID_ARGUMENT (INVALID_FIELD).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,8 +116,8 @@ def add_SandboxServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SandboxService:
-    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
-    socket that only the two of them can open, not proxied by the gateway.
+    """Runs untrusted code for the tool execution service. Internal: served on a socket that only these
+    two services can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.

@@ -12,8 +12,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SandboxServiceStub:
-    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
-    socket that only the two of them can open, not proxied by the gateway.
+    """Runs untrusted code for the tool execution service. Internal: served on a socket that only these
+    two services can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -21,21 +21,21 @@ class SandboxServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetIsolation: _aio.UnaryUnaryMultiCallable[_sandbox_service_pb2.GetIsolationRequest, _sandbox_service_pb2.GetIsolationResponse]
-    """Says what keeps code from the machine here."""
+    """Returns the isolation of code on this machine."""
     RunCode: _aio.UnaryStreamMultiCallable[_sandbox_service_pb2.RunCodeRequest, _sandbox_service_pb2.RunCodeResponse]
-    """Runs one call to its end and answers once. Code that fails, and a call that is refused,
-    are data, not a status. Cancelling the stream kills every process of the call.
-    INVALID_ARGUMENT (INVALID_FIELD).
+    """Runs one call to its end and returns its result. Failed code and refused calls are reported as
+    data, not as a status. Cancelling the stream kills every process of the call. INVALID_ARGUMENT
+    (INVALID_FIELD).
     """
     RunAskingCode: _aio.StreamStreamMultiCallable[_sandbox_service_pb2.RunAskingCodeRequest, _sandbox_service_pb2.RunAskingCodeResponse]
-    """The same for code that asks while it runs. The first message is the call; each
-    question is answered by one message before the next comes; the result ends the
+    """The same for code that asks questions while it runs. The first message is the call; each
+    question must be answered by one message before the next one is sent; the result ends the
     stream. INVALID_ARGUMENT (INVALID_FIELD).
     """
 
 class SandboxServiceServicer:
-    """Runs code that nobody trusts, for the service of the tools beside it. Internal: served on a
-    socket that only the two of them can open, not proxied by the gateway.
+    """Runs untrusted code for the tool execution service. Internal: served on a socket that only these
+    two services can open, not proxied by the gateway.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -46,16 +46,16 @@ class SandboxServiceServicer:
         request: _sandbox_service_pb2.GetIsolationRequest,
         context: _aio.ServicerContext[_sandbox_service_pb2.GetIsolationRequest, _abc.Awaitable[_sandbox_service_pb2.GetIsolationResponse]],
     ) -> _abc.Awaitable[_sandbox_service_pb2.GetIsolationResponse]:
-        """Says what keeps code from the machine here."""
+        """Returns the isolation of code on this machine."""
 
     def RunCode(
         self,
         request: _sandbox_service_pb2.RunCodeRequest,
         context: _aio.ServicerContext[_sandbox_service_pb2.RunCodeRequest, _abc.AsyncIterator[_sandbox_service_pb2.RunCodeResponse]],
     ) -> _abc.AsyncIterator[_sandbox_service_pb2.RunCodeResponse]:
-        """Runs one call to its end and answers once. Code that fails, and a call that is refused,
-        are data, not a status. Cancelling the stream kills every process of the call.
-        INVALID_ARGUMENT (INVALID_FIELD).
+        """Runs one call to its end and returns its result. Failed code and refused calls are reported as
+        data, not as a status. Cancelling the stream kills every process of the call. INVALID_ARGUMENT
+        (INVALID_FIELD).
         """
 
     def RunAskingCode(
@@ -63,8 +63,8 @@ class SandboxServiceServicer:
         request_iterator: _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest], _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]],
     ) -> _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]:
-        """The same for code that asks while it runs. The first message is the call; each
-        question is answered by one message before the next comes; the result ends the
+        """The same for code that asks questions while it runs. The first message is the call; each
+        question must be answered by one message before the next one is sent; the result ends the
         stream. INVALID_ARGUMENT (INVALID_FIELD).
         """
 
