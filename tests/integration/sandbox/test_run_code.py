@@ -68,7 +68,7 @@ async def run(
             {"value": "P(x=3)"},
         ),
         ("open('f', 'w').write('x')\nopen('f').read()", {"value": "'x'"}),
-        ("1\nx = 2", {"message": "The code ran, and neither printed nor gave anything."}),
+        ("1\nx = 2", {"message": "The code ran, and printed and returned nothing."}),
         ("import sys\nprint(1)\nsys.exit()", {"stdout": "1\n"}),
         ("print('no line end', end='')", {"stdout": "no line end"}),
     ],

@@ -46,7 +46,7 @@ _ONLY_IN_GROUPS = "This tool can only be called while its group answers a messag
 
 _UNANSWERED = {
     events.STOP_REASON_REQUIRES_APPROVAL: "It wants to do something that a person has to approve,"
-    " and goes on when that is done.",
+    " and continues after that.",
     events.STOP_REASON_CANCELLED: "It was stopped before it answered.",
     events.STOP_REASON_NO_PROGRESS: "It was stopped because it repeated the same step without"
     " progress.",
@@ -78,8 +78,8 @@ SEND_AND_WAIT = builtin(
     name="send_message_to_agent_and_wait_for_reply",
     description=(
         "Ask another agent of this server a question, or to do a task, and wait until it answers."
-        " It is told who you are. Returns its reply, or says why there is none yet; a message that"
-        " the agent still works on need not be sent again."
+        " It learns who you are. Returns its reply, or the reason why there is none yet; do not "
+        "send a message again while the agent still works on it."
     ),
     kind=ToolType.MULTI_AGENT,
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
@@ -88,8 +88,8 @@ SEND_AND_WAIT = builtin(
 SEND_TO_TAGGED = builtin(
     name="send_message_to_agents_matching_tags",
     description=(
-        "Ask every other agent that has certain tags the same, and wait for their answers. They"
-        " are told who you are. Returns one reply per agent."
+        "Ask all other agents that have certain tags the same question, and wait for their "
+        "answers. They learn who you are. Returns one reply per agent."
     ),
     kind=ToolType.MULTI_AGENT,
     parameters=parameters(
@@ -103,8 +103,8 @@ SEND_TO_TAGGED = builtin(
 SEND_ASYNC = builtin(
     name="send_message_to_agent_async",
     description=(
-        "Tell another agent something without waiting for an answer. It is told who you are and"
-        " works on it by itself; should it answer, its answer reaches you as a message later."
+        "Tell another agent something without waiting for an answer. It learns who you are and "
+        "works on its own; if it answers, you get the answer later as a message."
     ),
     kind=ToolType.MULTI_AGENT,
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
@@ -115,8 +115,8 @@ SEND_ASYNC = builtin(
 SEND_TO_GROUP = builtin(
     name=ASK_MEMBERS,
     description=(
-        "Ask all other agents of this group the same and wait for their answers. They are told who"
-        " you are, and see nothing of your conversation but this message. Returns one reply per"
+        "Ask all other agents of this group the same question and wait for their answers. They "
+        "learn who you are, and see only this message of your conversation. Returns one reply per"
         " agent. Only you talk to the user: use the answers in your own reply."
     ),
     kind=ToolType.MULTI_AGENT,
@@ -182,7 +182,7 @@ class _Answer:
             why = "It is still at work; what you said has reached it and need not be sent again."
         elif self.end.stop_reason in _ANSWERED:
             status = "answered"
-            why = "" if self.replies else "It ended its turn without a word."
+            why = "" if self.replies else "It ended its turn without a reply."
         else:
             status = "failed" if self.failed else "waiting"
             why = _UNANSWERED.get(self.end.stop_reason) or (
@@ -235,7 +235,7 @@ class AgentTools:
         if call.name == HAND_CONVERSATION_OVER.name:
             return _handed_over(arguments["agent"], caller.group)
         if is_blank(arguments["message"]):
-            raise ToolError("message must hold text that is not blank. Nothing was sent.")
+            raise ToolError("message must contain text that is not blank. Nothing was sent.")
         if call.name == SEND_TO_GROUP.name:
             return await self._to_group(call, arguments["message"], caller)
         if call.name == SEND_TO_TAGGED.name:
@@ -260,7 +260,7 @@ class AgentTools:
             {
                 "agent_id": other,
                 "run_id": started.run.id,
-                "message": "Sent. Should the agent answer, you will be told in a later message.",
+                "message": "Sent. If the agent answers, you will get a later message.",
             }
         )
 
@@ -450,7 +450,7 @@ def _handed_over(agent: str, group: CallingGroup) -> Output:
 def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
     shown = {"agent_id": agent_id, "agent_name": name}
     if isinstance(error, LostAnswerError):
-        note = f"{error.message} Whether your message has reached it is unknown."
+        note = f"{error.message} It is unknown whether your message has reached it."
         return {**shown, "status": "unknown", "note": note}
     return {**shown, "status": "failed", "note": error.message}
 

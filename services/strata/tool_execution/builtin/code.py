@@ -31,21 +31,23 @@ RUN_CODE = builtin(
     name="run_code",
     description=(
         "Run Python or JavaScript. Use it for arithmetic, dates, counting, sorting, parsing and"
-        " whatever else is better computed than guessed. Returns what the code printed and the"
-        " value of its last expression. Every call starts afresh: variables and files of earlier"
-        " calls are gone, so put all that is needed into the code. There is the standard library"
-        " of the language, a scratch folder (the working directory), no network and no other"
-        " packages; a call may take 30 seconds."
+        " anything else that is better computed than guessed. Returns the output of the code and "
+        "the value of its last expression. Every call starts from scratch: variables and files "
+        "of earlier calls are gone, so the code must be complete. It has the standard library of "
+        "the language, a scratch folder (the working directory), no network and no other "
+        "packages; a call may take 30 seconds."
     ),
     kind=ToolType.BUILTIN,
     parameters=parameters(
         ["code"],
-        code=text("A whole script. In Python `await` may stand outside of functions."),
+        code=text("A whole script. In Python `await` is allowed outside of functions."),
         language={
             "type": "string",
             "enum": ["python", "javascript"],
-            "description": "The language of the code (default python). JavaScript needs Node on"
-            " the server, and says so where there is none.",
+            "description": (
+                "The language of the code (default python). JavaScript needs Node on the server, "
+                "and fails with a message without it."
+            ),
         },
     ),
 )
@@ -53,23 +55,23 @@ RUN_CODE = builtin(
 RUN_CODE_WITH_TOOLS = builtin(
     name="run_code_with_tools",
     description=(
-        "Run Python code that calls your other tools: use it where many calls, or calls that"
-        " depend on each other, are better written as a loop than made one by one. Every other"
-        " tool of yours is a function of its name, with the tool's parameters as arguments, by"
-        " name or in order: `archival_memory_search(query='tea')`. It returns what the tool"
+        "Run Python code that calls your other tools: use it if many calls, or calls that depend "
+        "on each other, are easier to write as a loop. Each of your other tools is a function "
+        "with the tool's name, with the tool's parameters as arguments, by name or in order: "
+        "`archival_memory_search(query='tea')`. It returns what the tool"
         " returns (dicts, lists and text, not awaitable) and raises ToolError, with the message,"
         " if the tool fails or may not be called. `call_tool('a-name', **arguments)` calls a tool"
-        " whose name is not a Python name. The rules for your tools hold for these calls too. Tools"
+        " whose name is not a Python name. The rules for your tools apply to these calls too. Tools"
         " that need a person's approval, that end the turn, or whose result decides what may be"
-        " called next, cannot be called from code; nor can this one. At most 50 calls. You are"
-        " shown only what the code prints and the value of its last expression, so print what you"
-        " need. What the calls have done stays done if the code fails later. Otherwise it is as in"
-        " run_code: the standard library, no network, nothing left of it afterwards."
+        " called next, cannot be called from code; nor can this one. At most 50 calls. You see "
+        "only what the code prints and the value of its last expression, so print what you need. "
+        "Effects of the calls stay if the code fails later. Otherwise it works like run_code: "
+        "the standard library, no network, nothing is kept afterwards."
     ),
     kind=ToolType.BUILTIN,
     parameters=parameters(
         ["code"],
-        code=text("A whole Python script. `await` may stand outside of functions."),
+        code=text("A whole Python script. `await` is allowed outside of functions."),
     ),
 )
 
@@ -176,15 +178,15 @@ def output_of(result: RunResult, name: str, extra: Mapping[str, Any] | None = No
     if result.detail:
         printed["message"] = result.detail
     elif printed.keys() == (extra or {}).keys():
-        printed["message"] = "The code ran, and neither printed nor gave anything."
+        printed["message"] = "The code ran, and printed and returned nothing."
     return Output(printed)
 
 
 def _refused(result: RunResult, name: str) -> str:
     if result.isolation is Isolation.NONE:
         return (
-            f"{name} cannot be used on this server: code runs only where it can be kept from the"
-            f" rest of the machine. Nothing was run. {result.detail}"
+            f"{name} cannot be used on this server: code runs only where it can be isolated from "
+            f"the rest of the machine. Nothing was run. {result.detail}"
         )
     return f"The code was not run. {result.detail}"
 
@@ -193,7 +195,7 @@ def _stopped(result: RunResult) -> dict[str, str]:
     failure = result.failure
     if result.status is RunStatus.TOOL_ERROR and failure is not None:
         return {"type": failure.type, "message": failure.message}
-    message = result.detail or "The code did not end well."
+    message = result.detail or "The code did not end normally."
     return {"type": f"stopped: {result.status.value}", "message": message}
 
 

@@ -1,6 +1,6 @@
-"""Shows found messages with what was said before and after them, within a budget.
+"""Shows found messages with the messages before and after them, within a budget.
 
-Hits that stand beside each other become one excerpt. The best hit of an excerpt is shown with all
+Adjacent hits become one excerpt. The best hit of an excerpt is shown with all
 its fields, the messages around it with time, role and content.
 """
 
@@ -19,12 +19,12 @@ from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 DEFAULT_BYTES = 20_000
 """UTF-8 bytes that found messages may take if the caller gives no limit."""
 MOST_BYTES = FUNCTION_RETURN_CHAR_LIMIT - 1_000
-"""UTF-8 bytes that they may take in any case: a longer return would be cut as text."""
+"""UTF-8 bytes that they may take in any case: a longer return would be truncated as text."""
 
 SHORT_CHARS = 300
 """Characters of a neighbour: it gives the context of a hit, for which the beginning is enough."""
 
-# Less than this of a message tells nothing.
+# A shorter part of a message is not useful.
 _LEAST_BYTES = 80
 # Spaces before each line of a message in a packed return, and the lines around the messages of one
 # side, which may be a single one.
@@ -96,7 +96,7 @@ def show(
     """Returns the excerpts as the model sees them, and the messages that are in them.
 
     All matches come before the messages around them. Long matches are cut so that further matches
-    fit; those with the lowest ranks are left out if all are too many. What is left goes to
+    fit; those with the lowest ranks are left out if all are too many. The remaining space goes to
     neighbours, those next to a match first. A message that is cut says so.
 
     Args:
@@ -193,7 +193,7 @@ def _fit(item: dict[str, Any], most_bytes: int) -> bool:
 
 
 def _size(item: dict[str, Any]) -> int:
-    """Returns the bytes of a description as it stands in an indented return."""
+    """Returns the bytes of a description in an indented return."""
     text = json.dumps(item, ensure_ascii=False, indent=2)
     return len(text.encode()) + _INDENT * (text.count("\n") + 1) + _AROUND_LIST
 

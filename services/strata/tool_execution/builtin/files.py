@@ -16,9 +16,9 @@ OPEN_FILES = builtin(
     name="open_files",
     description=(
         "Open files of your folders, whole or a range of lines, so that you see their text in"
-        " your instructions from now on. Files that you open anew are shown in the new range. Only"
-        " so many files can be open at once: beyond that the ones you used least recently are"
-        " closed. Open what the task needs, and as little of a long file as will do."
+        " your instructions from now on. Files that you open anew are shown in the new range. "
+        "The number of open files is limited: beyond it the least recently used ones are closed. "
+        "Open what the task needs, and only the needed part of a long file."
     ),
     kind=ToolType.FILES,
     parameters=parameters(
@@ -47,7 +47,7 @@ GREP_FILES = builtin(
     name="grep_files",
     description=(
         "Search the text of all files of your folders by a regular expression, line by line,"
-        " upper and lower case alike. Returns 20 matches at a time with their lines. Use it for"
+        " ignoring case. Returns 20 matches at a time with their lines. Use it for"
         " exact words, names and numbers; for questions use semantic_search_files."
     ),
     kind=ToolType.FILES,
@@ -56,7 +56,7 @@ GREP_FILES = builtin(
         pattern=text("Regular expression (RE2: no backreferences, no lookaround)."),
         include=text('Only files whose name matches: a glob such as "*.py", or an expression.'),
         context_lines=integer("Lines to show before and after a match (default 1)."),
-        offset=integer("Matches to pass over, to see the next page (default 0)."),
+        offset=integer("Matches to skip, to see the next page (default 0)."),
     ),
 )
 

@@ -47,7 +47,7 @@ _TOOLS: dict[str, Tool] = {}
 
 
 def _tool(description: str, schema: Mapping[str, Any]) -> Callable[[Function], Function]:
-    """Makes a function the built-in tool of its name.
+    """Registers a function as the built-in tool of its name.
 
     Args:
         description: The description that the model reads.

@@ -36,27 +36,27 @@ CORE_MEMORY_APPEND = builtin(
 CORE_MEMORY_REPLACE = builtin(
     name="core_memory_replace",
     description=(
-        "Replace a text in a memory block, wherever it stands there. To delete it, put an empty"
-        " string in its place."
+        "Replace a text in a memory block at all its occurrences. To delete it, replace it by an "
+        "empty string."
     ),
     kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "old_content", "new_content"],
         label=_LABEL,
-        old_content=text("The text to replace, exactly as it stands in the block."),
-        new_content=text("The text to put in its place."),
+        old_content=text("The text to replace, exactly as in the block."),
+        new_content=text("The replacement."),
     ),
 )
 
 MEMORY = builtin(
     name="memory",
     description=(
-        "Look after your memory blocks. The command says what is done:\n"
-        "create: make a block named by path, with file_text in it and a description of what"
-        " belongs there.\n"
-        "str_replace: replace old_str, which must stand in the block exactly once, by new_str.\n"
+        "Edit your memory blocks. The command says what to do:\n"
+        "create: create a block named by path, with file_text as its text and a description of "
+        "its purpose.\n"
+        "str_replace: replace old_str, which must occur exactly once in the block, by new_str.\n"
         "insert: put insert_text after line insert_line, or at the end.\n"
-        "delete: take the block at path out of your memory.\n"
+        "delete: remove the block at path from your memory.\n"
         "rename: give the block at old_path the name new_path, or the block at path another"
         " description.\n"
         "Never write line numbers into a text."
@@ -72,12 +72,12 @@ MEMORY = builtin(
         path=text('Label of the block, such as "human", or a path such as "/memories/human".'),
         file_text=text("create: the text of the new block."),
         description=text("create, rename: what belongs in the block and how to use it."),
-        old_str=text("str_replace: the text to replace, exactly as it stands."),
-        new_str=text("str_replace: the text to put in its place; an empty string deletes."),
+        old_str=text("str_replace: the text to replace, exactly as in the block."),
+        new_str=text("str_replace: the replacement; an empty string deletes the text."),
         insert_line=integer(f"insert: {_LINE[0].lower()}{_LINE[1:]}"),
         insert_text=text("insert: the text to insert."),
-        old_path=text("rename: label of the block as it is."),
-        new_path=text("rename: label that it is to have."),
+        old_path=text("rename: present label of the block."),
+        new_path=text("rename: new label of the block."),
     ),
     explain=problem_of,
 )
@@ -105,8 +105,8 @@ MEMORY_APPLY_PATCH = builtin(
 MEMORY_FINISH_EDITS = builtin(
     name="memory_finish_edits",
     description=(
-        "Say that you are done with memory for now. Call it last, when every block reads as it"
-        " should: it ends your turn."
+        "Say that you have finished editing memory. Call it last, when every block is as it "
+        "should be: it ends your turn."
     ),
     kind=ToolType.SLEEPTIME,
     parameters=parameters([]),
@@ -130,29 +130,31 @@ MEMORY_INSERT = builtin(
 MEMORY_REPLACE = builtin(
     name="memory_replace",
     description=(
-        "Replace one passage of a memory block. The old text must stand in the block exactly"
-        " once; take in more of its surroundings if it does not. Never write line numbers."
+        "Replace one passage of a memory block. The old text must occur exactly once in the "
+        "block; include more of the text around it if it does not. Never write line numbers."
     ),
     kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "old_str", "new_str"],
         label=_LABEL,
-        old_str=text("The text to replace, exactly as it stands, with its whitespace."),
-        new_str=text("The text to put in its place; an empty string deletes."),
+        old_str=text("The text to replace, exactly as in the block, with its whitespace."),
+        new_str=text("The replacement; an empty string deletes the text."),
     ),
 )
 
 MEMORY_RETHINK = builtin(
     name="memory_rethink",
     description=(
-        "Rewrite a whole memory block, to bring together, reorganise or shorten what it holds."
+        "Rewrite a whole memory block, to merge, reorganise or shorten its content."
         " For small changes use memory_replace or memory_insert."
     ),
     kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "new_memory"],
         label=_LABEL,
-        new_memory=text("The new text of the block, with all that shall be kept of the old."),
+        new_memory=text(
+            "The new text of the block, including everything to keep from the old text."
+        ),
     ),
 )
 

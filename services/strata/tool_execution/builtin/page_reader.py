@@ -137,7 +137,7 @@ class PageReader:
             answer = parse_json(output)
         except JsonTextError:
             _log.warning("a page-reading child process gave no answer", code=process.returncode)
-            raise ToolError("The page is made in a way that cannot be read.") from None
+            raise ToolError("The page uses features that cannot be read.") from None
         return {key: str(value) for key, value in answer.items()}
 
 

@@ -47,13 +47,13 @@ CONVERSATION_SEARCH = builtin(
     description=(
         "Search the messages of this and earlier conversations with this user, including those"
         " that are no longer in view. Use it when the user refers to something you cannot see."
-        " Returns the best matching messages with their time and speaker, and what was said"
-        " directly before and after them."
+        " Returns the best matching messages with their time and speaker, and the messages "
+        "directly before and after them."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
         ["query"],
-        query=text('What to look for. Words in "quotes" must stand together.'),
+        query=text('What to look for. Words in "quotes" must be adjacent.'),
         roles={
             "type": "array",
             "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
@@ -61,17 +61,17 @@ CONVERSATION_SEARCH = builtin(
         },
         limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
         start_date=date("Only from this date on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
-        end_date=date("Only up to this date, a whole day included: the same forms."),
+        end_date=date("Only up to this date, including the whole day; same format."),
     ),
 )
 
 ARCHIVAL_MEMORY_INSERT = builtin(
     name="archival_memory_insert",
     description=(
-        "Put a fact away in archival memory, which has no size limit and is searched by meaning."
+        "Store a fact in archival memory, which has no size limit and is searched by meaning."
         " Write one self-contained statement, with names and dates spelled out. Use it for"
-        " details that need not be in view all the time. Says so if the same, or nearly the same,"
-        " is there already."
+        " details that need not be in view all the time. Says so if the same fact, or nearly the "
+        "same, is stored already."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
@@ -84,8 +84,8 @@ ARCHIVAL_MEMORY_INSERT = builtin(
 ARCHIVAL_MEMORY_SEARCH = builtin(
     name="archival_memory_search",
     description=(
-        "Search archival memory by meaning and by words. Use it when memory blocks and the"
-        " messages in view do not hold what you need."
+        "Search archival memory by meaning and by words. Use it when memory blocks and the "
+        "messages in view do not contain what you need."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
@@ -99,7 +99,7 @@ ARCHIVAL_MEMORY_SEARCH = builtin(
         },
         top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
         start_datetime=date("Only facts stored from this time on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
-        end_datetime=date("Only facts stored up to this time, a whole day included."),
+        end_datetime=date("Only facts stored up to this time; a date includes its whole day."),
     ),
 )
 

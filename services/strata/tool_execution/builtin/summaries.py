@@ -27,16 +27,16 @@ _MESSAGE_CHARS = 1_000
 EXPAND_SUMMARY = builtin(
     name="expand_summary",
     description=(
-        "Read the messages that the summary at the top of this conversation stands for, word for"
-        " word and in order. Use it when the summary mentions something but leaves out the details"
+        "Read the messages that the summary at the top of this conversation replaces, word for "
+        "word and in order. Use it when the summary mentions something but leaves out the details"
         " you need; to find one thing among many, use conversation_search. Messages are numbered;"
-        " the return names the number to go on from."
+        " the return names the number to continue with."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
         [],
         first_number=integer("Start with the message of this number.", minimum=0),
-        start_date=date("Start with what was said from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        start_date=date("Start with the messages from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
         limit=integer("How many messages to return at most (default 20).", minimum=1, maximum=100),
     ),
 )
@@ -90,11 +90,11 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
         shown.append(result)
     [part] = [part.summary for part in response.summary.parts if part.HasField("summary")]
     numbers = f"numbers {part.first_sequence} to {part.last_sequence}"
-    note = f"Showing {len(shown)} of the messages that the summary stands for ({numbers})."
+    note = f"Showing {len(shown)} of the messages that the summary replaces ({numbers})."
     if not shown:
-        note = f"The summary stands for no messages from there on ({numbers})."
+        note = f"The summary replaces no messages from there on ({numbers})."
     elif following:
-        note += f" Go on with first_number {following}."
+        note += f" Continue with first_number {following}."
     return {"message": note, "messages": shown, "next_number": following or None}
 
 

@@ -73,13 +73,15 @@ STORE = builtin(
 RETHINK = builtin(
     name=RETHINK_USER_MEMORY,
     description=(
-        'Rewrite the memory block "human", which holds what is known about the user. It can be'
+        'Rewrite the memory block "human", which contains what is known about the user. It can be'
         " called several times; each call replaces the whole block."
     ),
     kind=ToolType.SLEEPTIME,
     parameters=parameters(
         ["new_memory"],
-        new_memory=text("The complete new text of the block, with all that is kept of the old."),
+        new_memory=text(
+            "The complete new text of the block, including everything to keep from the old text."
+        ),
     ),
 )
 

@@ -40,18 +40,22 @@ SEARCH_MEMORY = builtin(
     name="search_memory",
     description=(
         "Search earlier conversation and archival memory, only when the user refers to something"
-        " that is neither in view nor in your memory blocks. What the user said last is the query"
-        " by itself. Leave the arguments out unless they make the search clearly better."
+        " that is neither in view nor in your memory blocks. The last message of the user is the "
+        "query automatically. Leave the arguments out unless they make the search clearly better."
     ),
     kind=ToolType.CORE,
     parameters=parameters(
         [],
         convo_keyword_queries={
-            **texts("Names, ids or phrases to look for as well in earlier conversation."),
+            **texts("Names, ids or phrases to search for too in earlier conversation."),
             "maxItems": 5,
         },
-        start_minutes_ago=integer("Only what is at most so many minutes old.", **_MINUTES),
-        end_minutes_ago=integer("Only what is at least so many minutes old.", **_MINUTES),
+        start_minutes_ago=integer(
+            "Only messages and facts that are at most this many minutes old.", **_MINUTES
+        ),
+        end_minutes_ago=integer(
+            "Only messages and facts that are at least this many minutes old.", **_MINUTES
+        ),
     ),
 )
 

@@ -54,5 +54,5 @@ def _answer(read: Read, charset: str) -> dict[str, str]:
     except (MemoryError, RecursionError):
         return {"refusal": "The page needs too much memory to be read."}
     except Exception:  # noqa: BLE001 - converters raise anything on damaged pages
-        return {"refusal": "The page is damaged, or made in a way that cannot be read."}
+        return {"refusal": "The page is damaged, or uses features that cannot be read."}
     return {"title": tidy(title)[:_MAX_TITLE_CHARS], "text": tidy(text)[:MAX_TEXT_CHARS]}

@@ -14,7 +14,7 @@ from strata.tool_execution.builtin import web_child
 _MAX_ELEMENTS = 50_000
 # A shorter main text is probably a cookie notice.
 _MAIN_CHARS = 200
-_EMPTY = "The page holds no text. It may be one that a browser has to run programs for."
+_EMPTY = "The page contains no text. It may need a browser that runs its scripts."
 
 
 def read_html(body: bytes, charset: str) -> tuple[str, str]:

@@ -30,7 +30,7 @@ def read_pdf(body: bytes, _charset: str) -> tuple[str, str]:
     text = "\n".join(_pages_of(document))
     if not text.strip():
         raise web_child.UnreadableError(
-            "The PDF holds no text. Pages that are pictures, such as scans, cannot be read."
+            "The PDF contains no text. Pages that are images, such as scans, cannot be read."
         )
     return str(document.get_metadata_dict().get("Title", "")), text
 

@@ -142,7 +142,7 @@ def _results_of(fetched: Fetched) -> Any:
     except JsonTextError:
         answer = None
     if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-        raise FetchError("The search engine answered something that is not understood.")
+        raise FetchError("The search engine sent a response that cannot be parsed.")
     return answer["results"]
 
 

@@ -100,7 +100,7 @@ class SandboxClient:
         except UnavailableError as error:
             if error in failed:
                 raise
-        detail = "The call was lost: the process that runs tools is gone."
+        detail = "The call was lost: the process that runs tools has ended."
         return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
 
     def _asking(

@@ -1,1 +1,1 @@
-"""Conversion and validation between messages of the wire and the domain."""
+"""Converts between protos and the domain, and validates requests."""

@@ -356,7 +356,7 @@ def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
         # The tool wrote this text; it is redacted here and shortened below.
         words = redactor.text(f"{failure.type}: {failure.message}")
     else:
-        words = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
+        words = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end normally.")
     text = f"{failed} {words[:_MAX_MESSAGE]}"
     if result.status not in _STOPPED:
         raise ToolError(text, end=result.status, printed=printed)

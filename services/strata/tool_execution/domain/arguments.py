@@ -15,7 +15,8 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
     """Returns the arguments of a call; see `fit_arguments`.
 
     Raises:
-        ToolError: The text is not a JSON object or violates the schema; says what to change.
+        ToolError: The text is not a JSON object or violates the schema; the message says what to
+          change.
     """
     integers = _INT32 if tool.own is None else None
     try:

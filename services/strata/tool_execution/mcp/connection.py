@@ -1,4 +1,4 @@
-"""One MCP session with one server, in a task of its own.
+"""One MCP session with one server, in a separate task.
 
 All code of the SDK runs in that task and its children. So streams and programs are closed in the
 task that opened them, even if a caller is cancelled. A caller waits for its response outside of the

@@ -24,7 +24,7 @@ _MAPS = ("properties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
 # Keywords that are removed. They only restrict values or name the schema. The server validates its
-# arguments itself, and a malicious pattern could keep our validator busy for years.
+# arguments itself, and a malicious pattern could block the validator of Strata for years.
 _REMOVED_KEYWORDS = frozenset(
     {
         *("$id", "$schema", "$comment", "pattern", "patternProperties", "propertyNames"),

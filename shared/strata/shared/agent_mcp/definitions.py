@@ -82,7 +82,7 @@ READING = (
         " their time and speaker.",
         ["query"],
         _READS,
-        query=text('What to look for. Words in "quotes" must stand together.'),
+        query=text('What to look for. Words in "quotes" must be adjacent.'),
         roles={
             "type": "array",
             "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
@@ -90,7 +90,7 @@ READING = (
         },
         limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
         start_date=date(f"Only from this date on: {_DATES}."),
-        end_date=date("Only up to this date, a whole day included: the same forms."),
+        end_date=date("Only up to this date, including the whole day; same format."),
     ),
     _tool(
         "archival_memory_search",
@@ -108,19 +108,19 @@ READING = (
         },
         top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
         start_datetime=date(f"Only facts stored from this time on: {_DATES}."),
-        end_datetime=date("Only facts stored up to this time, a whole day included."),
+        end_datetime=date("Only facts stored up to this time; a date includes its whole day."),
     ),
     _tool(
         "grep_files",
         "Search files for a pattern",
         "Search the text of all files of the agent's folders by a regular expression, line by"
-        " line, upper and lower case alike. Returns 20 matches at a time with their lines.",
+        " line, ignoring case. Returns 20 matches at a time with their lines.",
         ["pattern"],
         _READS,
         pattern=text("Regular expression (RE2: no backreferences, no lookaround)."),
         include=text('Only files whose name matches: a glob such as "*.py", or an expression.'),
         context_lines=integer("Lines to show before and after a match (default 1)."),
-        offset=integer("Matches to pass over, to see the next page (default 0)."),
+        offset=integer("Matches to skip, to see the next page (default 0)."),
     ),
     _tool(
         "semantic_search_files",
@@ -159,13 +159,13 @@ CHANGING = (
     _tool(
         "memory_replace",
         "Replace a text in a memory block",
-        "Replace one passage of a memory block. The old text must stand in the block exactly"
-        " once; take in more of its surroundings if it does not.",
+        "Replace one passage of a memory block. The old text must occur exactly once in the "
+        "block; include more of the text around it if it does not.",
         ["label", "old_str", "new_str"],
         _writes(destructive=True, idempotent=False),
         label=_LABEL,
-        old_str=text("The text to replace, exactly as it stands, with its whitespace."),
-        new_str=text("The text to put in its place; an empty string deletes."),
+        old_str=text("The text to replace, exactly as in the block, with its whitespace."),
+        new_str=text("The replacement; an empty string deletes the text."),
         revision=integer(_REVISION, minimum=1),
     ),
     _tool(
@@ -177,7 +177,9 @@ CHANGING = (
         ["label", "new_memory", "revision"],
         _writes(destructive=True, idempotent=True),
         label=_LABEL,
-        new_memory=text("The new text of the block, with all that shall be kept of the old."),
+        new_memory=text(
+            "The new text of the block, including everything to keep from the old text."
+        ),
         revision=integer("The revision of the block that you read.", minimum=1),
     ),
     _tool(
@@ -195,8 +197,8 @@ CHANGING = (
         "archival_memory_insert",
         "Store in archival memory",
         "Put a fact away in the agent's archival memory, which has no size limit and is searched"
-        " by meaning. Write one self-contained statement, with names and dates spelled out. Says"
-        " so if the same, or nearly the same, is there already.",
+        " by meaning. Write one self-contained statement, with names and dates spelled out. Says "
+        "so if the same fact, or nearly the same, is stored already.",
         ["content"],
         _writes(destructive=False, idempotent=True),
         content=text("The fact to keep."),

@@ -108,7 +108,7 @@ async def test_a_web_page() -> None:
     ("data", "file_format", "words"),
     [
         (samples.pdf(["secret"], encrypted=True), Format.PDF, "protected by a password"),
-        (samples.scanned_pdf(), Format.PDF, "holds no text"),
+        (samples.scanned_pdf(), Format.PDF, "contains no text"),
         (b"%PDF-1.7\n" + NOISE, Format.PDF, "PDF is damaged"),
         (b"PK\x03\x04" + NOISE, Format.DOCX, "Word document is damaged"),
         (samples.archive({"other.txt": b"x"}), Format.DOCX, "not a Word document"),

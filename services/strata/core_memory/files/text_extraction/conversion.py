@@ -74,7 +74,7 @@ def _from_pdf(file: BinaryIO) -> Iterator[str]:
         yield _clean(piece)
     if not has_text:
         raise UnreadableFileError(
-            "The PDF holds no text. Pages that are pictures, such as scans, cannot be read."
+            "The PDF contains no text. Pages that are images, such as scans, cannot be read."
         )
 
 
