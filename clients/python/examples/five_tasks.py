@@ -51,7 +51,7 @@ async def resume(client: Client, agent_id: str) -> None:
     async for event in client.send(agent_id, "Plan a week in Porto."):
         run_id, sequence = event.run_id, max(sequence, event.sequence)
         if event.HasField("text_delta"):
-            break  # The run goes on.
+            break  # The run continues.
     print("left", flush=True)
     async for event in client.resume(run_id, after_sequence=sequence):
         if event.HasField("message_stored"):

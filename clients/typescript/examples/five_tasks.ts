@@ -36,7 +36,7 @@ let afterSequence = 0n;
 for await (const event of client.send(agentId, "Plan a week in Porto.")) {
   runId = event.runId;
   if (event.sequence) afterSequence = event.sequence;
-  if (event.event.case === "textDelta") break; // the run goes on
+  if (event.event.case === "textDelta") break; // the run continues
 }
 console.log("left");
 

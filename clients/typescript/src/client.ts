@@ -51,7 +51,7 @@ export class StrataClient extends Services {
    * A broken connection is resumed after the last event; the message takes effect once. Leaving
    * the iteration does not stop the run.
    *
-   * @throws UnreachableError There was no contact for too long.
+   * @throws UnreachableError The gateway could not be reached for too long.
    * @throws ConnectError The gateway refused; see `failureOf`.
    */
   async *send(
@@ -90,7 +90,7 @@ export class StrataClient extends Services {
    * Sends a message, and returns the reply: the texts of the agent, joined by empty lines.
    *
    * @throws RunFailedError The run failed, was cancelled, or waits for an approval.
-   * @throws UnreachableError There was no contact for too long.
+   * @throws UnreachableError The gateway could not be reached for too long.
    * @throws ConnectError The gateway refused; see `failureOf`.
    */
   async ask(agentId: string, text: string, options: SendOptions = {}): Promise<string> {
@@ -112,7 +112,7 @@ export class StrataClient extends Services {
    * Yields the events of a run after a sequence, up to its end, across lost connections: for a
    * program that kept the `runId` and the last `sequence` that it saw.
    *
-   * @throws UnreachableError There was no contact for too long.
+   * @throws UnreachableError The gateway could not be reached for too long.
    * @throws ConnectError The gateway refused; see `failureOf`.
    */
   async *resume(

@@ -62,7 +62,7 @@ export class RunFollower {
   /**
    * Yields each event of the run once, up to its end.
    *
-   * @throws UnreachableError There was no contact for too long.
+   * @throws UnreachableError The gateway could not be reached for too long.
    * @throws ConnectError The gateway refused.
    */
   async *events(): AsyncGenerator<RunEvent, void, undefined> {

@@ -138,7 +138,7 @@ def _background(
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in a separate process."""
     run_service(NAME, build, AgentLoopSettings())
 
 

@@ -37,8 +37,10 @@ class EndpointSettings(BaseModel):
     name: str = Field(description="First part of the handles of its models.")
     preset: str = Field(
         default="",
-        description="Known service that it is, by name: its address, wire protocol and particular"
-        " needs are taken from there, unless set here.",
+        description=(
+            "Known service that it is, by name: its address, wire protocol and quirks are taken "
+            "from there, unless set here."
+        ),
     )
     type: EndpointType = Field(
         default="", description='The wire protocol; by default that of the preset, or "openai".'
@@ -51,8 +53,10 @@ class EndpointSettings(BaseModel):
     context_window: int | None = Field(
         default=None,
         gt=0,
-        description="Tokens of the context window of its models, where the server does not say;"
-        " empty if unknown, which is taken as 32000.",
+        description=(
+            "Tokens of the context window of its models, where the server does not report it; "
+            "empty if unknown, which counts as 32000."
+        ),
     )
     temperature: float | None = Field(default=0.7, description="Default of its models.")
     structured_tools: bool = Field(
@@ -155,8 +159,8 @@ class AgentLoopSettings(MasterKeySettings, _PresetSettings):
     prompts_path: Path | None = Field(
         default=None,
         description="Folder of further system prompts, one UTF-8 file `<key>.txt` each, that agents"
-        " of all projects can be created with by key. It is read when a prompt is asked for, so a"
-        " new file needs no restart.",
+        " of all projects can be created with by key. It is read at each request for a prompt, "
+        "so a new file needs no restart.",
     )
 
     @field_validator("image_private_networks")

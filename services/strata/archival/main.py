@@ -43,7 +43,7 @@ NAME = "archival"
 _WORKER_POOL = 5
 # Passages destroyed in one transaction: its locks are short.
 _EXPIRY_BATCH = 500
-# Pause between two searches for expired passages; searches do not return them any more.
+# Pause between two searches for expired passages; searches no longer return them.
 _EXPIRY_POLL_S = 30.0
 _FILE_INDEX = file_pb.DESCRIPTOR.services_by_name["FileIndexService"]
 # SearchFileChunks is not among them: core memory searches with its caller's token.
@@ -156,7 +156,7 @@ def _workers(settings: ArchivalSettings, wiring: Wiring) -> Sequence[BoundKeys]:
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in a separate process."""
     run_service(NAME, build, ArchivalSettings())
 
 

@@ -141,7 +141,7 @@ def _file_parts(
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in a separate process."""
     run_service(NAME, build, CoreMemorySettings())
 
 

@@ -107,7 +107,7 @@ async def _build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack
 
 
 def main() -> None:
-    """Runs the service in a process of its own."""
+    """Runs the service in a separate process."""
     run_service(NAME, build, RecallSettings())
 
 

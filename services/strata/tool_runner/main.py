@@ -51,7 +51,7 @@ async def build_started(
 ) -> Service:
     """Builds the runner as `build` does, and starts its sandbox.
 
-    In a process of its own the runner is ready only when it can run code.
+    In a separate process the runner is ready only when it can run code.
 
     Raises:
         UnavailableError: The sandbox cannot be started.

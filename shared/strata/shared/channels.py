@@ -25,12 +25,12 @@ class ChannelOptions(ConnectionOptions):
     """How connections are kept and calls repeated; times in seconds.
 
     Attributes:
-        attempt_s: Time in which a peer has to answer a call that may be repeated, before it is
-            left for another one; where the method declares no ``attempt_seconds`` of its own.
-        away_s: How long a stream, or a call without a deadline, waits for a peer that is away;
-            other calls wait until their deadline.
+        attempt_s: Time in which a peer has to answer a repeatable call before the next attempt;
+          used where the method does not declare its own ``attempt_seconds``.
+        away_s: How long a stream, or a call without a deadline, waits for a peer that cannot be
+            reached; other calls wait until their deadline.
         renew_s: Mean time between two replacements of the channel to a peer with a host name,
-            each of which looks the name up: how soon a new replica gets calls.
+            each of which resolves the name again: how soon a new replica gets calls.
         max_attempts: Attempts in all at a call that may be repeated.
         first_pause_s: Mean pause before the second attempt; later pauses double, up to 2 s.
     """
@@ -143,7 +143,7 @@ class ChannelFactory:
 
 
 class ServiceChannels:
-    """One channel per service, made when it is first asked for.
+    """One channel per service, made at its first use.
 
     Args:
         targets: Service name to gRPC target.

@@ -15,7 +15,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Returns seconds that never go back; only differences mean something."""
+        """Returns monotonic seconds; only differences are meaningful."""
         ...
 
 
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests that stands still until it is moved."""
+    """A clock for tests that changes only when it is set or advanced."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         if start.tzinfo is None:

@@ -1,7 +1,7 @@
 """The context of the call being served: caller, ids and deadline.
 
 The server interceptors set it for the duration of one call; any code below can read it. It is not
-passed to another service by itself: the client side sends it as metadata (token, request id,
+passed to another service automatically: the client side sends it as metadata (token, request id,
 traceparent), and the server side rebuilds it.
 """
 
@@ -25,7 +25,7 @@ class Caller:
     Attributes:
         organization_id: The organization that owns the project.
         project_id: The tenant; every row that is read or written belongs to it. Empty for an
-            organization key, which reaches no rows of tenants.
+          organization key, which has no access to rows of tenants.
         principal: Id of the API key or user.
         scopes: What the caller may do.
         run_id: The run on whose behalf the call is made, if any.

@@ -176,7 +176,7 @@ class FairSlots:
         waiters = self._waiting.setdefault(project, deque())
         if len(waiters) >= self._queue:
             raise ResourceExhaustedError(
-                f"The project has as many {self._name} as it may: {self._most} at once and"
+                f"The project has reached the limit of {self._name}: {self._most} at once and"
                 f" {self._queue} more that wait. Try again when some have ended.",
                 reason=Reason.OVERLOADED,
                 metadata={"limit": self._most, "queue": self._queue, "of": self._name},

@@ -1,9 +1,9 @@
-"""Keeps gRPC out of the forks of a process that serves. Import it before `grpc`.
+"""Disables gRPC's fork support in a serving process. Import it before `grpc`.
 
-uvloop starts programs by a true fork, in which gRPC would start its threads again before the
-program begins: now and then the child crashes, or hangs and the event loop with it
-(grpc/grpc#43055). Whether it does so gRPC reads from the environment, once, when it is imported;
-so each package that has an entry point imports this one first. Nothing of ours goes on in a fork.
+uvloop starts programs by a true fork, in which gRPC would restart its threads before the program
+begins: sometimes the child crashes, or hangs and blocks the event loop (grpc/grpc#43055). gRPC
+reads the setting from the environment once, when it is imported; so each package that has an entry
+point imports this module first. No code of Strata continues in a fork.
 """
 
 from __future__ import annotations

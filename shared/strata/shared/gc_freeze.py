@@ -1,6 +1,6 @@
-"""Keeps the collector of garbage away from what stays until the process ends.
+"""Freezes long-lived objects so that full garbage collections stay short (`gc.freeze`).
 
-Modules, descriptors and compiled statements are never garbage; to walk them all holds the event
+Modules, descriptors and compiled statements are never garbage; traversing them all blocks the event
 loop for 150 ms each time.
 """
 
@@ -11,18 +11,18 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-# Pauses after the start; the SDKs of model providers are there after the first.
+# Pauses after the start; the SDKs of model providers are loaded after the first.
 _AGAIN_S = (5.0, 25.0, 90.0)
 _YOUNG = 1
 
 
 def freeze_long_lived() -> None:
-    """Takes all objects that there are out of every later collection.
+    """Excludes all present objects from later collections.
 
-    The collector starts a full collection when what came since the last one is a quarter of what
-    that one has left (CPython's `long_lived_total`), and `gc.freeze` does not change that count: a
-    large start would put off the first collection until it is a long one. So one collects at once,
-    with nothing to walk.
+    CPython starts a full collection when the objects added since the last one are a quarter of
+    those that survived it (`long_lived_total`). `gc.freeze` does not change that count: after a
+    large start the first collection would come late and take long. Therefore a collection runs at
+    once, with nothing to traverse.
     """
     gc.freeze()
     gc.collect()
@@ -30,10 +30,10 @@ def freeze_long_lived() -> None:
 
 @asynccontextmanager
 async def start_freezing() -> AsyncIterator[None]:
-    """Sets aside what the start has made, and what comes soon after.
+    """Freezes the objects of the start, and again those that are loaded soon after.
 
-    Some is loaded in the background or by the first calls. Then nothing is walked before: the few
-    objects in use at these moments may stay, too.
+    Some objects are loaded in the background or by the first calls. No full collection runs before
+    the later freezes: the few temporary objects of those moments may be frozen, too.
     """
 
     async def again() -> None:
@@ -44,7 +44,7 @@ async def start_freezing() -> AsyncIterator[None]:
 
     gc.collect()
     freeze_long_lived()
-    later = asyncio.create_task(again(), name="set the start aside")
+    later = asyncio.create_task(again(), name="freeze long-lived objects")
     try:
         yield
     finally:

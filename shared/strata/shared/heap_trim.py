@@ -1,4 +1,4 @@
-"""What this process keeps of the memory that it has freed."""
+"""Returns freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import ctypes
 
 
 def trim_heap() -> None:
-    """Has glibc give back what it keeps, in up to 10 ms; does nothing with another C library.
+    """Makes glibc return freed memory, in up to 10 ms; does nothing with another C library.
 
-    What a model takes for a long text comes from the heap and is freed soon, but stays there
-    below whatever was allocated after it: 60 MB after a model was loaded, 80 MB after some long
-    texts, which would count as memory of an idle server for good. Threads that allocate
-    meanwhile wait, so call it after heavy work, not amid a search. Other settings of the heap
-    (to map large blocks by themselves) make models slower by a third.
+    The memory of a model for a long text comes from the heap and is freed soon, but glibc keeps it
+    while later allocations lie above it: 60 MB after a model was loaded, 80 MB after some long
+    texts, which an idle server would never return. Threads that allocate meanwhile wait, so call it
+    after heavy work, not during a search. Other settings of the heap (mapping large blocks
+    separately) make models slower by a third.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -22,7 +22,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 EXTENSIONS = "extensions"
 ENDING = "strata.ending"
 """Extension in the scope of each request: the `asyncio.Event` that is set when the listener is
-stopped. Responses that would never end by themselves then end."""
+stopped. Endless responses then end."""
 
 # Clients keep connections for about a minute and send on one that was just closed if the server is
 # quicker.

@@ -168,7 +168,7 @@ def unstorable(value: Any) -> str:
     while waiting:
         match waiting.pop():
             case str() as text if "\0" in text:
-                return "holds the character NUL"
+                return "contains the character NUL"
             case list() as items:
                 waiting.extend(items)
             case dict() as members:

@@ -103,7 +103,7 @@ CLOCK_SKEW_SECONDS: Final = _gauge(
 
 TRACE_SPANS: Final = _counter(
     "strata_trace_spans_total",
-    "Spans of traces, by what became of them: exported, failed (the collector did not take them) or"
+    "Spans of traces by outcome: exported, failed (the collector did not take them) or"
     " dropped (too many waited).",
     "outcome",
 )

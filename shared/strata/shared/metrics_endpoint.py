@@ -1,6 +1,6 @@
-"""Serves the metrics of a process in the formats of Prometheus, on a port of their own.
+"""Serves the metrics of a process in the formats of Prometheus, on a separate port.
 
-A request reads the metrics in memory. Nothing is done between requests.
+A request reads the metrics in memory. No work is done between requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rule for names of agents, conversations, folders, files, archives, keys and projects.
 
 It also applies to organizations. Such names appear in tables, prompts, paths (``FOLDER/FILE``) and
-command lines. Blocks, tools and MCP servers have stricter rules of their own, because their names
+command lines. Blocks, tools and MCP servers have stricter rules, because their names
 are identifiers.
 """
 

@@ -1,6 +1,6 @@
 """A service with several partitions: it is built once for each, and calls go to the caller's.
 
-To its clients it is one service. Inside, the parts of one partition know nothing of the others:
+To its clients it is one service. Inside, the partitions are independent:
 each has its own database connections, workers and collections of the vector index, as if it were a
 replica for some of the projects. What has no rows (models, engines, channels) is shared.
 """

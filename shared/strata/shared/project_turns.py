@@ -127,7 +127,7 @@ class PendingInTurn:
         return row.waiting, max(0.0, float(row.seconds))
 
     async def find(self, limit: int) -> PendingBatch:
-        """Returns the ids of at most so many rows, and passes the turn on."""
+        """Returns the ids of at most that many rows, and passes the turn on."""
         # Each of them has a row in the batch.
         projects = min(_PROJECTS, max(1, limit // 2))
 

@@ -76,7 +76,7 @@ class RenewingChannel(UniformChannel):
         return self._current
 
     def open_method(self, method: ClientMethod) -> Any:
-        """Returns a callable that makes its calls through the channel of the moment."""
+        """Returns a callable that makes its calls through the current channel."""
         return _Callable(self, method)
 
     async def close(self, grace: float | None = None) -> None:

@@ -43,7 +43,7 @@ def sent_text(name: str, arguments: str) -> str | None:
     except JsonTextError:
         return None
     text = values.get(CATALOGUE[name].text_argument) if isinstance(values, dict) else None
-    # An escape can stand for an unpaired surrogate, which a proto string cannot hold.
+    # An escape can encode an unpaired surrogate, which a proto string cannot hold.
     return encodable_text(text) if isinstance(text, str) else None
 
 

@@ -1,6 +1,6 @@
 """Secrets at rest: envelope encryption with AES-256-GCM.
 
-Each secret is encrypted with a data key of its own; the master key encrypts only data keys. A
+Each secret is encrypted with its own data key; the master key encrypts only data keys. A
 stored secret names its master key, so that keys can be rotated: the new key seals, the old key
 still opens the secrets that it sealed. The context (project, kind, name) is authenticated but not
 stored: a sealed secret cannot be opened for another project, kind or name.
@@ -91,7 +91,7 @@ class Envelope:
         self._newest = next(iter(self._keys))
 
     def seal(self, plaintext: bytes, context: bytes) -> bytes:
-        """Returns the secret, encrypted with a key of its own.
+        """Returns the secret, encrypted with its own key.
 
         Args:
             plaintext: The secret.

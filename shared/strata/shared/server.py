@@ -86,7 +86,7 @@ class GrpcServer:
             service=service.name,
             access_log=settings.access_log,
             clock=clock or SystemClock(),
-            # A service with an authenticator of its own is called from outside. Host names are
+            # A service with its own authenticator is called from outside. Host names are
             # not shown there.
             host=socket.gethostname() if service.authenticator is None else "",
         )

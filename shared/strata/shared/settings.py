@@ -100,7 +100,7 @@ def _violations(
 def _unreadable(
     settings: type[EnvironmentSettings], error: UnreadableSettingError
 ) -> FieldViolation:
-    # The field has no attribute of its own in this error.
+    # This error has no attribute for the field.
     match = re.search(r'field "(\w+)"', str(error))
     name = _variable(settings, [match[1]] if match else [])
     return FieldViolation(name, "must be JSON")
@@ -247,8 +247,9 @@ class ServiceSettings(EnvironmentSettings):
     stream_timeout_s: float = Field(
         default=900.0,
         gt=0,
-        description="Longest stream, such as a run, in seconds: own cap on an outgoing one. Calls"
-        " on a connection that is replaced get a minute more to end.",
+        description="Maximum duration of a stream, such as a run, in seconds; also the limit of "
+        "outgoing ones. Calls on a connection that is replaced get a minute more to "
+        "end.",
     )
     drain_s: float = Field(
         default=5.0, ge=0, description="Pause from NOT_SERVING to the refusal of calls, seconds."

@@ -21,7 +21,7 @@ def bucket_start(moment: datetime, length: timedelta) -> datetime:
 
 
 def bucket_count(start: datetime, end: datetime, length: timedelta) -> int:
-    """Returns the number of buckets that a range touches; it does not hold its end."""
+    """Returns the number of buckets that a range touches; its end is exclusive."""
     if start >= end:
         return 0
     return -((_ORIGIN - end) // length) - _number(start, length)
@@ -32,7 +32,7 @@ def bucket_starts(start: datetime, end: datetime, length: timedelta) -> list[dat
 
     Args:
         start: Start of the range.
-        end: End of the range, which it does not hold.
+        end: End of the range, exclusive.
         length: Length of a bucket.
     """
     count, first = bucket_count(start, end, length), _number(start, length)

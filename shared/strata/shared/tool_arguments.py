@@ -169,9 +169,9 @@ def _inside(place: str, name: str) -> str:
 
 def _bad_text(text: str) -> str:
     if "\0" in text:
-        return "holds the character NUL"
+        return "contains the character NUL"
     # JSON can express an unpaired surrogate; UTF-8 cannot.
-    return "holds an incomplete character" if text != encodable_text(text) else ""
+    return "contains an incomplete character" if text != encodable_text(text) else ""
 
 
 def describe_violation(error: ValidationError) -> str:

@@ -280,7 +280,7 @@ _ENTRIES = (
     ),
     # Not parallel: each call starts one run per member of the group.
     BuiltinTool(ASK_MEMBERS, _ONCE, only_in_groups=True),
-    # It has no effect of its own: the gateway reads the next speaker from the stored call.
+    # It has no effect by itself: the gateway reads the next speaker from the stored call.
     BuiltinTool(HAND_OVER, _READS, exits_without_rule=True, only_in_groups=True),
 )
 

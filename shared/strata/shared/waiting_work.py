@@ -1,7 +1,7 @@
 """One statement that finds which kinds of work wait in PostgreSQL.
 
-An idle process looks for work that other processes have left, or that is due at a time. With one
-statement for all kinds it makes few of them.
+An idle process polls for work that other processes have left, or that is due at a time. One
+statement for all kinds keeps the number of statements low.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ KindT = TypeVar("KindT", bound=str)
 def any_row_sql(table: str, condition: str, *, order: str = "project_id") -> str:
     """Returns an SQL expression that says whether a row meets a condition.
 
-    The order has a partial index read for it. With EXISTS, PostgreSQL would read the whole table
-    where its statistics are from a moment in which many rows met the condition.
+    The order makes PostgreSQL read a partial index. With EXISTS, it would read the whole table if
+    its statistics are from a time when many rows met the condition.
 
     Args:
         table: The table.

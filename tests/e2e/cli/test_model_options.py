@@ -60,12 +60,12 @@ async def test_probe_shows_results_and_failed_requests(
 ) -> None:
     gateway.models.findings = pb.ProbeModelResponse(
         findings=[pb.ModelFinding(name="images", value="yes\x1b[31m", source="GET /props")],
-        problems=["The model does not answer: no."],
+        problems=["The model did not answer: no."],
     )
     done = await strata("models", "probe", "a/one", "--no-requests")
     assert done.code == 0, done
     assert done.out.splitlines()[1].split("\t") == ["images", "yes[31m", "GET /props"]
-    assert "The model does not answer: no." in done.err
+    assert "The model did not answer: no." in done.err
     assert "Its context window is unknown" in " ".join(done.err.split())
     [request] = gateway.models.probed
     assert (request.handle, request.skip_requests) == ("a/one", True)

@@ -204,8 +204,7 @@ ENDS = {
         RunStatus.TOOL_ERROR,
     ),
     "a class without a name": (
-        "raise type('M', (type,), {'__name__': property(lambda c: 1 / 0)})('X', (Exception,), "
-        "{})()",
+        "raise type('M', (type,), {'__name__': property(lambda c: 1 / 0)})('X', (Exception,), {})()",
         RunStatus.TOOL_ERROR,
     ),
     "a class that is another": (
@@ -213,8 +212,7 @@ ENDS = {
         RunStatus.TOOL_ERROR,
     ),
     "a message of its own kind": (
-        "S = type('S', (str,), {'__getitem__': lambda s, k: object()})\nraise type('X', "
-        "(Exception,), {'__str__': lambda s: S('x')})()",
+        "S = type('S', (str,), {'__getitem__': lambda s, k: object()})\nraise type('X', (Exception,), {'__str__': lambda s: S('x')})()",
         RunStatus.TOOL_ERROR,
     ),
     "half a surrogate as message": ("raise ValueError('\\ud800' * 10)", RunStatus.TOOL_ERROR),
@@ -223,8 +221,7 @@ ENDS = {
         RunStatus.TOOL_ERROR,
     ),
     "a chain of causes": (
-        "e = None\nfor n in range(20_000):\n    x = ValueError(n); x.__context__ = e; e = "
-        "x\nraise e",
+        "e = None\nfor n in range(20_000):\n    x = ValueError(n); x.__context__ = e; e = x\nraise e",
         RunStatus.TOOL_ERROR,
     ),
     "exit handlers": ("import atexit\natexit.register(os.write, 1, b'late')", RunStatus.OK),
@@ -261,22 +258,16 @@ def test_no_end_is_without_a_clear_status(jail: Worker, name: str) -> None:
 
 
 VALUES = {
-    "a dict that lies": (
-        "type('D', (dict,), {'items': lambda s: 1 / 0, '__len__': lambda s: -1})(a=1)"
-    ),
+    "a dict that lies": "type('D', (dict,), {'items': lambda s: 1 / 0, '__len__': lambda s: -1})(a=1)",
     "a list for ever": "type('L', (list,), {'__iter__': lambda s: iter(int, 1)})([1])",
-    "a text that is another": (
-        "type('S', (str,), {'encode': lambda s, *a: b'}', '__str__': lambda s: '}'})('x')"
-    ),
+    "a text that is another": "type('S', (str,), {'encode': lambda s, *a: b'}', '__str__': lambda s: '}'})('x')",
     "a number that is code": "type('I', (int,), {'__repr__': lambda s: '1,\"bad\":2'})(3)",
     "a float that is code": "type('F', (float,), {'__repr__': lambda s: '{'})(3.5)",
     "a model for ever": "(lambda c: c())(type('M', (), {'model_dump': lambda s, mode: s}))",
     "a model that exits": "type('M', (), {'model_dump': lambda s, mode: sys.exit(0)})()",
-    "an enum of itself": (
-        "(lambda e: (setattr(e.A, '_value_', e.A), e.A)[1])(__import__('enum').Enum('E', 'A'))"
-    ),
+    "an enum of itself": "(lambda e: (setattr(e.A, '_value_', e.A), e.A)[1])(__import__('enum').Enum('E', 'A'))",
     "keys that are the same": "{1: 'a', '1': 'b', True: 'c', None: 'd', 'null': 'e'}",
-    "a key that is not text": "{'\\ud800': 1}",
+    "a key that is no text": "{'\\ud800': 1}",
     "empty lists": "[[]] * 1_200_000",
     "long numbers": "[10 ** 4299] * 50",
     "a number beyond floats": "10 ** 400",

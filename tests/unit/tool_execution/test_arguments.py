@@ -109,8 +109,8 @@ def test_text_that_looks_like_a_number_stays_text() -> None:
             '{"file_requests": [{"file_name": "a/b", "offset": 5000000000}]}',
             "'file_requests\\[0\\].offset' is too large a number",
         ),
-        ('{"file_requests": [{"file_name": "\\ud800"}]}', "holds an incomplete character"),
-        ('{"file_requests": [{"file_name": "a\\u0000"}]}', "holds the character NUL"),
+        ('{"file_requests": [{"file_name": "\\ud800"}]}', "contains an incomplete character"),
+        ('{"file_requests": [{"file_name": "a\\u0000"}]}', "contains the character NUL"),
     ],
 )
 def test_errors_inside_of_lists_have_their_place(text: str, says: str) -> None:

@@ -85,7 +85,7 @@ func resume(ctx context.Context, client *strata.Client, agentID string) {
 		must(event, err)
 		runID, sequence = event.RunId, max(sequence, event.Sequence)
 		if event.GetTextDelta() != nil {
-			break // The run goes on.
+			break // The run continues.
 		}
 	}
 	fmt.Println("left")

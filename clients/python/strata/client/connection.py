@@ -81,7 +81,7 @@ class Client(ServiceCalls):
         Raises:
             InvalidArgumentError: Two functions have the same name, a function cannot be called, or
                 an image is not accepted.
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         message = user_message(text, images)
@@ -130,7 +130,7 @@ class Client(ServiceCalls):
             RunFailedError: The run failed, was cancelled, or waits for an approval.
             InvalidArgumentError: Two functions have the same name, a function cannot be called, or
                 an image is not accepted.
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         collector = ReplyCollector()
@@ -162,7 +162,7 @@ class Client(ServiceCalls):
     ) -> AsyncGenerator[RunEvent, None]:
         """Yields the events of a run after a sequence, up to its end, across lost connections.
 
-        Use it in a program that was stopped, with what it has kept of the events that it saw.
+        Use it in a program that was stopped, to continue after the last event that it stored.
 
         Args:
             run_id: The run.
@@ -172,7 +172,7 @@ class Client(ServiceCalls):
             back_off: Waits between attempts to reconnect.
 
         Raises:
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         request = run_pb.StreamRunRequest(
@@ -206,7 +206,7 @@ class Client(ServiceCalls):
 
         Raises:
             InvalidArgumentError: The request contains a call of another tool.
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         client_tools = ClientTools(tools)
@@ -257,7 +257,7 @@ class Client(ServiceCalls):
             back_off: Waits between attempts to reconnect.
 
         Raises:
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         request.request_id = request.request_id or new_request_id()

@@ -1,4 +1,4 @@
-"""What clients read in the data folder of a local Strata: its address, its holder and its keys."""
+"""Reads the data folder of a local Strata: its address, its holder and its keys."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class RunFollower:
         """Yields each event of the run once, and the changes of the connection.
 
         Raises:
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         now = asyncio.get_running_loop().time
@@ -198,7 +198,7 @@ class RunFollower:
     def _unreachable(self) -> UnreachableError:
         if self.run_id:
             return UnreachableError(
-                "The gateway does not answer any more. The run continues when it is back; see: "
+                "The gateway no longer answers. The run continues when it is back; see: "
                 f"strata runs show {self.run_id}"
             )
         return UnreachableError("The gateway does not answer; the message was not accepted.")

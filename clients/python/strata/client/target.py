@@ -264,7 +264,7 @@ def _tls(choice: Choice, settings: ClientSettings, address: str) -> ClientTls | 
     asked = choice.tls or choice.ca_file is not None
     if asked and scheme == _HTTP:
         raise InvalidArgumentError(
-            f"{address!r} asks for a connection without TLS, and the options ask for TLS. Give"
+            f"{address!r} means a connection without TLS, but the options require TLS. Give"
             f" {_HTTPS} in its place."
         )
     if not asked and scheme != _HTTPS and (scheme == _HTTP or not _settings_ask(settings)):

@@ -1,5 +1,5 @@
-"""What clients and services share beside the generated stubs.
+"""Code that clients and services share, besides the generated stubs.
 
-Errors and the statuses that carry them, repeated calls, images of messages, arguments of tools.
-Nothing here needs more than gRPC and protobuf.
+Errors and the statuses that carry them, repeated calls, images of messages, arguments of tools. It
+depends only on gRPC and protobuf.
 """

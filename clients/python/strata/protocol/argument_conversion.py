@@ -2,7 +2,7 @@
 
 Examples are dataclasses, enums, dates and sets. Values whose annotation is unknown stay unchanged.
 
-The client uses this module for functions of its own. The sandbox loads it once, before the first
+The client uses this module for its client tools. The sandbox loads it once, before the first
 call, and each call of a custom tool imports it there. So it imports nothing of Strata, imports
 inside its functions, uses names that begin with ``_strata_``, and runs on every Python version that
 tools run on.

@@ -1,4 +1,4 @@
-"""Calls that are attempted again after a failure that passes.
+"""Repeats calls after transient failures.
 
 gRPC can repeat calls as well, but its retry timer has a race that leaves a call hanging until its
 deadline (grpc/grpc#41036).
@@ -107,7 +107,7 @@ class Repeated:
         self._attempt.add_done_callback(ended)
 
     def _attempt_ended(self, attempt: Any) -> None:
-        # Whoever reads the call decides whether another attempt follows.
+        # The reader of the call decides whether another attempt follows.
         if attempt is self._attempt and not self._readers:
             self._over()
 
@@ -181,7 +181,7 @@ class Repeated:
 class RepeatedCall(Repeated, grpc.aio.UnaryUnaryCall[Any, Any]):
     """A few attempts at one call of a repeatable method.
 
-    Another attempt follows UNAVAILABLE and CANCELLED from the server, for whatever cause.
+    Another attempt follows UNAVAILABLE and CANCELLED from the server, for any cause.
     """
 
     def __await__(self) -> Generator[Any, None, Any]:

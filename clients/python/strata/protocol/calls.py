@@ -28,17 +28,17 @@ class Peer:
         return False
 
     def clock_seen(self, trailing: Any, elapsed_s: float) -> None:
-        """Takes the time that came with an answer, so many seconds after the request."""
+        """Called with the time in an answer and the seconds since the request."""
 
     def not_connected(self) -> StrataError:
         """Returns the error of a call that this side ended because it got no connection."""
         raised = UnavailableError("A service that the call needs cannot be reached now.")
-        # It may have got one in the moment of its end.
+        # It may have got one just before it ended.
         raised.lost = True
         return raised
 
     def error(self, error: grpc.aio.AioRpcError, elapsed_s: float, *, vouched: bool) -> StrataError:
-        """Returns the error that a failed call stands for.
+        """Returns the error to raise for a failed call.
 
         Args:
             error: How the call ended.
@@ -49,11 +49,11 @@ class Peer:
 
 
 class _Waiting:
-    """While a call is waited for: its errors become ours, and who stops waiting cancels it.
+    """Converts the errors of an awaited call, and cancels it when the waiter is cancelled.
 
-    grpc.aio (1.85) cancels a call whose waiter is cancelled, but not at every point: between the
-    sending of the request and the first look for a response it forgets to, and the servicer
-    would go on until the deadline.
+    grpc.aio (1.85) cancels a call whose waiter is cancelled, but not at every point: between
+    sending the request and first reading the response it does not, and the servicer would continue
+    until the deadline.
     """
 
     __slots__ = ("_call", "_peer", "_sent", "_vouched", "unconnected")
@@ -83,7 +83,7 @@ class _Waiting:
                 raise self._peer.not_connected() from error
 
     def error_of(self, error: grpc.aio.AioRpcError) -> StrataError:
-        """Returns our error for that of the transport."""
+        """Returns the error of Strata for that of the transport."""
         elapsed = asyncio.get_running_loop().time() - self._sent
         return self._peer.error(error, elapsed, vouched=self._vouched)
 
@@ -98,7 +98,7 @@ async def _end_unconnected(call: Any, waiting: _Waiting, seconds: float) -> None
     if not done:
         waiting.unconnected = True
         call.cancel()
-    # How it ends is the business of the reader of the call.
+    # The reader of the call handles its end.
     await asyncio.gather(connected, return_exceptions=True)
 
 
@@ -248,7 +248,8 @@ class RequestStreamCall(Call):
     async def _final_error(self, error: StrataError) -> StrataError:
         """Returns the error that the peer sent, for one that was raised by this call.
 
-        If the peer sent none, or it is not known a while after a failed write, that is `error`.
+        Returns `error` if the peer sent none, or if it is still unknown a while after a failed
+        write.
         """
         if not is_failed_write(error):
             return error

@@ -1,4 +1,4 @@
-"""How channels keep their connections, and which methods of the contracts may be repeated."""
+"""Options of the connections of channels, and the repeatable methods of the contracts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ConnectionOptions:
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.dns_min_time_between_resolutions_ms", _ms(self.dns_refresh_s)),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            # By its name a pause; gRPC takes it for the time that a connection may take.
+            # Despite its name, gRPC uses this pause as the time that a connection may take.
             ("grpc.min_reconnect_backoff_ms", _ms(self.connect_s)),
             # Short beside the time for which calls wait for a service that restarts.
             ("grpc.max_reconnect_backoff_ms", 2000),

@@ -9,7 +9,7 @@ _SHOWN_METADATA = ("incident_id",)
 
 
 def error_lines(error: StrataError, *, with_reason: bool = True) -> list[str]:
-    """Returns the message, and a line for each invalid field and for what else may help.
+    """Returns the message, and a line for each invalid field and for each further hint.
 
     Args:
         error: The error.

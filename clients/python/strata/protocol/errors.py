@@ -11,7 +11,7 @@ Services raise these; one server interceptor turns them into a gRPC status with
     ├── AbortedError             ├── DeadlineExceededError
     └── OutOfRangeError          └── CancelledError
 
-Each class stands for one gRPC status (``status`` is its name). Most have a default reason.
+Each class represents one gRPC status (``status`` is its name). Most have a default reason.
 `NotFoundError` and `FailedPreconditionError` have none: the code that raises one must name it.
 """
 
@@ -291,7 +291,7 @@ class DeadlineExceededError(StrataError):
 
 
 class CancelledError(StrataError):
-    """The other side cancelled. Not `asyncio.CancelledError`, which is our own cancellation."""
+    """The other side cancelled. `asyncio.CancelledError` is a cancellation on this side."""
 
     status = "CANCELLED"
     default_reason = Reason.CANCELLED

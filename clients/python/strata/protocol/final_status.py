@@ -19,7 +19,7 @@ class FinalStatus:
 
     A write that fails because the call is over makes grpc.aio (1.85) replace the status of the
     call by an internal error, or be replaced by it a moment later. So the status has to be noted
-    each time it is set: `note` belongs into a done callback of the call.
+    each time it is set: call `note` in a done callback of the call.
 
     It does not refer to the call: grpc.aio keeps done callbacks for as long as the call exists.
     """
@@ -29,7 +29,7 @@ class FinalStatus:
         """The status; None until the peer has sent one."""
 
     def note(self, call: Any) -> None:
-        """Takes the status of a call that has ended, unless it stands for a failed write."""
+        """Takes the status of a call that has ended, unless it reports a failed write."""
         if self.status is not None:
             return
         code, details = known_result(call.code()), known_result(call.details())
@@ -48,7 +48,7 @@ class FinalStatus:
 
 
 def is_failed_write(error: BaseException) -> bool:
-    """Whether an error stands for a failed write and not for the status that the peer sent."""
+    """Whether an error reports a failed write instead of the status that the peer sent."""
     cause = error.__cause__
     return isinstance(cause, grpc.aio.AioRpcError) and cause.details() == FAILED_WRITE
 

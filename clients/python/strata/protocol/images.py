@@ -56,7 +56,7 @@ def image_id(data: bytes) -> str:
 
 
 def image_text(alt_text: str) -> str:
-    """Returns the text that stands for an image in searches, listings and summaries."""
+    """Returns the text that replaces an image in searches, listings and summaries."""
     return f"[image: {alt_text}]" if alt_text else "[image]"
 
 

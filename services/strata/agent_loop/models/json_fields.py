@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 JsonFields: TypeAlias = Mapping[str, Any]
 
-# What parsers make is a dict, which is known at once; an abstract class asks in Python.
+# The dict of a parser is recognised at once; a check against an abstract class runs Python code.
 _OBJECT = (dict, Mapping)
 
 

@@ -38,8 +38,8 @@ class Keyring:
         """
         if self._envelope is None:
             raise FailedPreconditionError(
-                "This server cannot keep keys: it has no master key."
-                " Set STRATA_AGENT_LOOP_MASTER_KEYS or STRATA_AGENT_LOOP_MASTER_KEYS_FILE.",
+                "This server cannot store keys: it has no master key. Set "
+                "STRATA_AGENT_LOOP_MASTER_KEYS or STRATA_AGENT_LOOP_MASTER_KEYS_FILE.",
                 reason=Reason.MODEL_NOT_CONFIGURED,
                 metadata={"provider": provider},
             )

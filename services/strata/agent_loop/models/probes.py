@@ -119,7 +119,7 @@ async def ask_model(chat: ChatModel) -> list[ModelFinding]:
         async with asyncio.timeout(MODEL_SECONDS):
             return await _ask(chat)
     except TimeoutError as error:
-        message = f"It sent no whole reply within {MODEL_SECONDS:g} s."
+        message = f"It did not complete its reply within {MODEL_SECONDS:g} s."
         raise ModelError(ModelErrorKind.TIMEOUT, message) from error
 
 
@@ -140,7 +140,7 @@ async def _ask(chat: ChatModel) -> list[ModelFinding]:
     )
     try:
         called = (await _reply(chat, calling)).tool_calls
-        tools = "yes" if called else "no: it answered without the call that was asked for"
+        tools = "yes" if called else "no: it answered without the requested call"
     except ModelError as error:
         tools = f"no: {error.message}"
     return [*findings, ModelFinding("tool calls", tools, "a request")]

@@ -226,7 +226,7 @@ class ModelProvider:
                 findings += await ask_model(bound.chat)
             except ModelError as error:
                 explained = naming_key(error, endpoint.key_described)
-                problems.append(f"The model does not answer: {explained.message}")
+                problems.append(f"The model did not answer: {explained.message}")
         return findings, problems
 
     def _endpoints(self, keys: Sequence[SealedKey]) -> tuple[ModelEndpoint, ...]:

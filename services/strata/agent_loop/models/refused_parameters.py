@@ -47,7 +47,8 @@ class Refusals:
         """Says whether a parameter with this value is left out."""
         if name in self.names:
             return True
-        # Seldom is a value refused, and the messages are a value, too: they are not written out.
+        # Few models refuse a value. Without a refused value, long ones (messages) are not
+        # formatted.
         return bool(self.values) and (name, repr(value)) in self.values
 
     def add(self, name: str, value: Any, *, only_value: bool) -> bool:

@@ -132,7 +132,7 @@ class PromptLibrary:
         prompt = self._read(key)
         if prompt is None:
             raise NotFoundError(
-                f'There is no prompt "{key}". ListPrompts shows those that there are.',
+                f'There is no prompt "{key}". ListPrompts shows all prompts.',
                 reason=Reason.PROMPT_NOT_FOUND,
                 metadata={"key": key},
             )
@@ -172,9 +172,7 @@ class PromptLibrary:
             shown = key.encode("utf-8", "replace").decode()
             return LibraryPrompt(shown, False, "", "The name of the file is not a key of a prompt.")
         if key in BUILTIN_DESCRIPTIONS:
-            return LibraryPrompt(
-                key, False, "", "A prompt of Strata has this key: rename the file."
-            )
+            return LibraryPrompt(key, False, "", "A built-in prompt has this key: rename the file.")
         return self._read(key)
 
     def _read(self, key: str) -> LibraryPrompt | None:
@@ -192,7 +190,7 @@ class PromptLibrary:
             return LibraryPrompt(key, False, "", f"{path.name} cannot be read.")
         if not inside:
             return LibraryPrompt(
-                key, False, "", f"{path.name} is a link that leads out of the folder."
+                key, False, "", f"{path.name} is a link to a file outside the folder."
             )
         if data is None:
             return LibraryPrompt(key, False, "", f"{path.name} is not a regular file.")

@@ -222,7 +222,7 @@ def read_system(text: str, base: str) -> SystemParts:
     section = head[len(start) :].removesuffix(_SEPARATOR)
     moment = None
     if changed is not None:
-        # The abbreviation of the time zone, which can be any text, stands between the two.
+        # The abbreviation of the time zone, which can be any text, is between the two.
         moment = datetime.strptime(f"{changed[1]} {changed[2]}", "%Y-%m-%d %I:%M:%S %p %z")
     return SystemParts(base, section, moment, _read_archival(metadata))
 

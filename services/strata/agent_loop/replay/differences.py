@@ -134,7 +134,7 @@ def _compare_json(path: str, recorded: str | None, replayed: str | None) -> Diff
     if recorded is None or replayed is None or recorded == replayed:
         return None
     difference = compare_values(path, json.loads(recorded), json.loads(replayed))
-    # The values are equal, but members stand in another order.
+    # The values are equal, but members are in another order.
     return difference or _of_texts(path, "The order of the members differs.", recorded, replayed)
 
 

@@ -218,7 +218,7 @@ class Recorder:
     async def _models(self, agent: Agent) -> tuple[ModelSettings, ...]:
         handles = [agent.model.handle, *agent.model.fallback_models, agent.compaction.model]
         models = []
-        # An empty handle stands for the server's default model, which gets its own handle.
+        # An empty handle means the server's default model, which gets its own handle.
         others = dict.fromkeys(handle for handle in handles[1:] if handle)
         for number, handle in enumerate(dict.fromkeys((handles[0], *others))):
             config = replace(agent.model, handle=handle, fallback_models=())
@@ -292,7 +292,7 @@ def _steps_of(evidence: Evidence, own: Sequence[Message]) -> list[RecordedStep]:
         call = _answered(evidence, reply.id)
         if reply.usage is not None and (call is None or call.digest is None):
             raise not_recordable(
-                evidence.turn.run_id, "it is of a release that did not note what it sent to models"
+                evidence.turn.run_id, "its release did not record the requests to models"
             )
         made = tuple(summaries.pop(number, ()))
         steps.append(

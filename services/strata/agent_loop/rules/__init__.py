@@ -1,1 +1,1 @@
-"""Which tools may be called when: pure, and nothing of it is remembered between two questions."""
+"""Decides which tools may be called. Pure and stateless."""

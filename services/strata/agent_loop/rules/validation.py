@@ -126,7 +126,7 @@ def _argument_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
     for name, text in rule.prefilled.items():
         part = f"prefilled_arguments_json[{name[:64]!r}]"
         if name not in mine:
-            yield part, "is for a tool that the rule does not let be called"
+            yield part, "is for a tool that the rule does not allow"
         elif len(text) > _MAX_TEXT or "\0" in text or "\\u0000" in text:
             yield part, f"has NUL or more than {_MAX_TEXT} characters"
 

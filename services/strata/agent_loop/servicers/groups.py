@@ -1,4 +1,4 @@
-"""GroupService: convert, ask the lifecycle, convert back."""
+"""GroupService: converts requests, calls the lifecycle, converts the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PAGE_SIZE = 500
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
-    """Groups of agents; their runs are the gateway's."""
+    """Groups of agents; the gateway starts their runs."""
 
     def __init__(self, lifecycle: GroupLifecycle, store: GroupStore) -> None:
         self._lifecycle = lifecycle

@@ -1,4 +1,4 @@
-"""ModelService: which chat models there are, and the keys for them."""
+"""ModelService: lists the chat models and stores their keys."""
 
 from __future__ import annotations
 

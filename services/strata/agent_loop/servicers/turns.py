@@ -151,7 +151,7 @@ class DetachedTurns:
             async with asyncio.timeout(self._terms.mark_s / 2):
                 await self._journal.mark_finishing(key, seconds)
         except AbortedError:
-            # The next attempt did not wait: this one can store nothing any more.
+            # The next attempt did not wait, so this one can no longer store anything.
             turn.cancel()
         except (StrataError, TimeoutError) as error:
             _log.warning("turn without a caller not marked", run_id=key.run_id, error=repr(error))

@@ -125,8 +125,8 @@ _ABANDON = text(
     f"UPDATE agent_loop.agents SET state = 'deleting'"
     f" WHERE {_THIS} AND state = 'creating' AND revision = :revision RETURNING id"
 )
-# A memory agent ends with the agent that it tends, and first: a deletion that stops in between
-# is repeated by the id of the agent.
+# A memory agent is deleted with its agent, and before it: an interrupted deletion is repeated by
+# the id of the agent.
 _HIDE = text(
     """
     UPDATE agent_loop.agents SET state = 'deleting'
@@ -378,7 +378,7 @@ class PostgresAgentStore:
                 payload_hash=request.digest,
                 conversation=agent.default_conversation_id,
             )
-        # Without a row, the original of this repetition was committed a moment ago.
+        # Without a row, the first request with this id was committed a moment ago.
         if row is None:
             raise LostRaceError
         stored = to_stored(row)
@@ -451,7 +451,7 @@ async def _settle_memory_agent(connection: AsyncConnection, before: Agent, chang
 
 @lru_cache(maxsize=64)
 def _parameters_of(statement: TextClause | TextualSelect) -> tuple[str, ...]:
-    # The statements are constants of this module; to compile one takes longer than to bind it.
+    # The statements are constants of this module; compiling one takes longer than binding it.
     return tuple(statement.compile().params)
 
 
@@ -482,7 +482,7 @@ async def _all(
         match getattr(driver_error(error), "constraint_name", None):
             case "agents_name":
                 raise AlreadyExistsError(
-                    f"There is an agent of the name {taken!r}.", metadata={"name": taken}
+                    f"There is already an agent named {taken!r}.", metadata={"name": taken}
                 ) from error
             case "agents_request":
                 raise LostRaceError from error

@@ -128,7 +128,7 @@ _DELETE = text(
 )
 
 
-# The holder at the beginning of the run is kept: a run that is taken over plays its turns again.
+# The holder at the beginning of the run is kept: a run that is taken over repeats its turns.
 _BEGIN_RUN = text(
     """
     INSERT INTO agent_loop.group_holders AS h (project_id, group_id, run_id, first_agent_id,
@@ -357,7 +357,7 @@ async def _write(connection: AsyncConnection, statement: TextClause, **parameter
             case "groups_request":
                 raise LostRaceError from error
             case "groups_manager":
-                # The agent was removed in the same moment.
+                # The agent was removed concurrently.
                 raise agent_not_found(parameters["manager_agent"]) from error
             case "group_members_agent":
                 raise agent_not_found(", ".join(parameters["agents"])) from error

@@ -95,7 +95,7 @@ _IS_FINISHING = text(
     WHERE project_id = :project AND run_id = :run AND attempt < :attempt
     """
 )
-# A statement of its own, after the fence is taken: it sees everything that was written before.
+# A separate statement after the fence is taken, so that it sees all earlier writes.
 _CALLS = text(
     """
     SELECT tool_call_id, name, effect, result, parent_id, arguments FROM agent_loop.tool_calls

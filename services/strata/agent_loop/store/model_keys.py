@@ -14,7 +14,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
 
-# One row if the key has somebody to be for.
+# One row if the key is for the project, or its agent exists.
 _OWNER = """
     SELECT 1 AS one WHERE CAST(:agent AS text) = '' OR EXISTS (
         SELECT FROM agent_loop.agents
@@ -58,7 +58,7 @@ class PostgresModelKeys:
         except IntegrityError as error:
             if getattr(driver_error(error), "constraint_name", None) != "model_keys_agent":
                 raise
-            # The agent was removed in the same moment.
+            # The agent was removed concurrently.
             raise agent_not_found(key.agent_id) from error
         if row is None:
             raise agent_not_found(key.agent_id)

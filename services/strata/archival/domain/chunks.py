@@ -31,7 +31,7 @@ class FileChunk:
 
     @property
     def indexed_text(self) -> str:
-        """The text that is searched: with the heading, which the text need not repeat."""
+        """The text that is searched: the heading and the text, which need not repeat it."""
         return f"{self.heading}\n{self.text}" if self.heading else self.text
 
 

@@ -40,10 +40,10 @@ PASSAGES = Collection(
     # not find more in measurements, with few questions: decision 0065.
     depth=40,
 )
-# Passages of archives with a model of their own, one generation for each model. A change of the
+# Passages of archives with their own model, one generation for each model. A change of the
 # default does not affect them.
 ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields, depth=PASSAGES.depth)
-# A collection of its own, since word frequencies of files differ from those of passages.
+# A separate collection, since word frequencies of files differ from those of passages.
 FILE_CHUNKS = Collection(
     name="file-chunks",
     fields={
@@ -83,7 +83,7 @@ class PassageIndex:
         models: The embedding models, or a single one.
         sparse: Makes the sparse vectors for the search by words.
         routes: The generations of archives that follow the default.
-        own: The generations of archives with a model of their own.
+        own: The generations of archives with their own model.
         assignments: The models of archives; without it all follow the default.
     """
 
@@ -123,7 +123,7 @@ class PassageIndex:
             await self.own_texts.make(generation)
 
     def generation_of(self, model: str) -> Serving:
-        """Returns the generation of archives with this model of their own."""
+        """Returns the generation of archives with this own model."""
         return first_generation(ARCHIVE_PASSAGES, self.models, model)
 
     async def open_own(self, model: str) -> Serving:
@@ -240,7 +240,7 @@ class PassageIndex:
     async def _by_model(
         self, project_id: str, archive_ids: Sequence[str]
     ) -> Mapping[str, Sequence[str]]:
-        # Saves a query if no archive has a model of its own.
+        # Saves a query if no archive has its own model.
         if not await self._own_generations():
             return {"": archive_ids}
         assignments = await self._assignments.of(project_id, archive_ids)

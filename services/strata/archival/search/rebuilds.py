@@ -203,7 +203,7 @@ class ArchiveModels:
     """Changes of archives' embedding models, for users.
 
     Args:
-        assignments: Which archive has which.
+        assignments: The models of archives.
         rebuild: Rebuilds archives.
         index: The index of passages.
         wake: Wakes the reindexer.

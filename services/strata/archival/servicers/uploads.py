@@ -28,7 +28,7 @@ class PassageUpload:
     Args:
         store: Stores the passages.
         read: Validates passages and counts their tokens.
-        template: Makes the archive for an agent that has none of its own.
+        template: Makes the archive of an agent that has no own archive.
         wake: Wakes the indexer after a commit.
     """
 

@@ -343,7 +343,7 @@ def is_unknown_agent(error: IntegrityError) -> bool:
 
 def _name_taken(name: str) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"There is an archive called {name!r} already.",
+        f"There is already an archive named {name!r}.",
         reason=Reason.NAME_TAKEN,
         metadata={"name": name},
     )

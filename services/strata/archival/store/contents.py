@@ -165,7 +165,7 @@ class ChunkContents:
         return ChunkBatch(set_id, rows[0].folder_id, rows[0].file_id, chunks)
 
     async def text(self, key: Key, ordinal: int) -> str | None:
-        """Returns the indexed text of a chunk; None if its set does not serve any more."""
+        """Returns the indexed text of a chunk; None if its set no longer serves."""
         values = {"project": key[0], "set": key[1], "ordinal": ordinal}
         async with self._database.transaction(project_id=key[0], read_only=True) as connection:
             row = (await connection.execute(_ONE_CHUNK, values)).one_or_none()

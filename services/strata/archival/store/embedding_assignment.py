@@ -1,7 +1,7 @@
 """Stores the embedding model of each archive, and moves archives from one model to another.
 
-An archive either follows the default of the server, stored as the empty name, or has a model
-of its own. From the start of a move until it is finished, passages are written under both models.
+An archive either follows the default of the server, stored as the empty name, or has its own model.
+From the start of a move until it is finished, passages are written under both models.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SETTLE = text(
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingAssignment:
-    """The embedding models of an archive; an empty name stands for the default.
+    """The embedding models of an archive; an empty name means the default.
 
     Attributes:
         searched: The model that searches use.
@@ -102,7 +102,7 @@ class EmbeddingAssignments:
             archive_id: The archive.
             model: Its new model; empty keeps its model and makes new vectors.
             request_id: A repeated id returns the first response.
-            generation_of: Returns the generation of archives with a model of their own.
+            generation_of: Returns the generation of archives with their own model.
             default: The generation of archives that follow the default.
 
         Raises:
@@ -156,7 +156,7 @@ class EmbeddingAssignments:
         """Moves a rebuild to another phase, and its archive to the model of that phase.
 
         Raises:
-            FailedPreconditionError: The rebuild is in another phase by now.
+            FailedPreconditionError: The rebuild has moved to another phase.
         """
         archive = {"project": job.project_id, "id": job.archive_id}
         async with self._database.transaction(project_id=job.project_id) as connection:

@@ -126,7 +126,8 @@ _STATE = ("revision", "indexed_revision", "deleted", "create_time", "update_time
 PASSAGE_COLUMNS = f"""
     {columns_of("p", ("id", "archive_id", *_CONTENT, "origin", *_STATE))},
     ARRAY(SELECT n.id FROM unnest(p.near_ids) WITH ORDINALITY AS near (id, place)
-          -- OFFSET: by id, whatever the planner thinks of a table that has just grown.
+          -- OFFSET: look up by id, even if the planner's statistics of a growing table are
+          -- outdated.
           CROSS JOIN LATERAL (
               SELECT * FROM archival.passages
               WHERE project_id = p.project_id AND id = near.id OFFSET 0

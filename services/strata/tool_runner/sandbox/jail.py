@@ -194,7 +194,7 @@ class JailSandbox:
 
     def _too_little(self, run: Run) -> RunResult:
         reason = (
-            f"The call needs the isolation {run.minimum.label} at least;"
+            f"The call needs at least the isolation {run.minimum.label};"
             f" this machine gives {self._probe.description()}."
         )
         return replace(outcome.refused(reason), isolation=self.isolation)

@@ -34,7 +34,7 @@ class CallVerdict:
 
 
 def size(count: int) -> str:
-    """Returns a number of bytes as text."""
+    """Returns a number of bytes as text with a unit."""
     return f"{count // MIB} MiB" if count >= MIB and count % MIB == 0 else f"{count:,} bytes"
 
 

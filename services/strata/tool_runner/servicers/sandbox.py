@@ -30,7 +30,7 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
     async def GetIsolation(
         self, request: pb.GetIsolationRequest, context: Context
     ) -> pb.GetIsolationResponse:
-        """Returns the isolation of this runner, after starting its sandbox if asked for."""
+        """Returns the isolation of this runner, after starting its sandbox if requested."""
         sandbox = self._sandbox if request.running_only else await self._sandbox.start()
         level = pb.SandboxIsolation.ValueType(sandbox.isolation)
         return pb.GetIsolationResponse(isolation=level)

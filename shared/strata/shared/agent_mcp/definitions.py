@@ -1,7 +1,7 @@
 """Definitions of the tools that the MCP server offers.
 
-What an agent has as a tool, too, has the same name and arguments here; a test compares them
-with the registry. Only the words are another reader's: it is not the client's own memory.
+A tool that agents have, too, has the same name and arguments here; a test compares them with the
+registry. Only the descriptions differ: for an MCP client it is the memory of another agent.
 """
 
 from __future__ import annotations

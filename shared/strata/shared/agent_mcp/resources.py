@@ -33,7 +33,7 @@ class Resources:
         """Lists the blocks that the agent has now.
 
         Raises:
-            MCPError: Strata refuses or is not there.
+            MCPError: Strata refuses the call or cannot be reached.
         """
         try:
             async with self._memory.connected() as client:
@@ -61,7 +61,8 @@ class Resources:
         """Returns the text of a block.
 
         Raises:
-            MCPError: There is none at this address, or Strata refuses or is not there.
+            MCPError: There is no block at this address, or Strata refuses the call or cannot be
+              reached.
         """
         label = label_of(params.uri, self._memory.agent_id)
         if not label:

@@ -28,10 +28,10 @@ def build_server(
 
     Args:
         memory: The agent.
-        read_only: Leave out what changes the memory.
+        read_only: Leave out the tools that change the memory.
         one_connection: Whether the server serves one connection only. Then clients of protocol
-            versions before 2026-07-28 can subscribe to resources, too; for the others a
-            subscription is a request of its own.
+            versions before 2026-07-28 can subscribe to resources, too; later versions subscribe by
+            a separate request.
     """
     name = clipped(one_line(memory.agent_name), _NAME_CHARS)
     tools = Tools(memory, read_only=read_only)

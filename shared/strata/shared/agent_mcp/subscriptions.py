@@ -1,6 +1,6 @@
 """Subscriptions to the blocks of an agent.
 
-Core memory sends no events, so a server looks for changes while somebody listens.
+Core memory sends no events, so the server polls for changes while there are listeners.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from strata.shared.agent_mcp.memory import AgentMemory
 from strata.shared.agent_mcp.resources import failure_of_resource, uri_of
 
 FIRST_PAUSE_S = 1.0
-"""Pause between two looks while blocks change; it doubles while they do not."""
+"""Pause between two polls while blocks change; it doubles while they do not."""
 LONGEST_PAUSE_S = 8.0
 
 _MAX_STREAMS = 64
-# After these errors the next look would fail, too.
+# After these errors the next poll would fail, too.
 _LASTING = (NotFoundError, PermissionDeniedError, UnauthenticatedError)
 
 Revisions = Mapping[str, tuple[str, int]]
@@ -43,7 +43,7 @@ Revisions = Mapping[str, tuple[str, int]]
 
 
 class BlockChanges:
-    """Looks for changes of an agent's blocks while there are listeners (a `SubscriptionBus`).
+    """Polls for changes of an agent's blocks while there are listeners (a `SubscriptionBus`).
 
     Args:
         memory: The agent.
@@ -58,13 +58,13 @@ class BlockChanges:
         self._revisions: Revisions = {}
         self._looking: asyncio.Task[None] | None = None
         self.on_refusal: Callable[[], None] = lambda: None
-        """Called when the gateway refuses for good, such as after the key was revoked."""
+        """Called when the gateway refuses permanently, such as after the key was revoked."""
 
     async def begin(self) -> None:
-        """Notes the blocks as they are; changes after that reach those who then subscribe.
+        """Records the present blocks; later changes are reported to later subscribers.
 
         Raises:
-            MCPError: Strata refuses or is not there.
+            MCPError: Strata refuses the call or cannot be reached.
         """
         if self._looking is None:
             try:
@@ -107,7 +107,7 @@ class BlockChanges:
                 self.on_refusal()
                 return
             except StrataError:
-                # Strata is away; what changed meanwhile is found later.
+                # Strata cannot be reached; a later poll finds the changes.
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             events = _events(self._revisions, revisions)
@@ -148,17 +148,17 @@ class ListenStreams:
     async def listen(
         self, context: ServerRequestContext, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Sends the events that the client asks for until it leaves.
+        """Sends the events that the client asks for until it disconnects.
 
         Raises:
-            MCPError: Strata refuses or is not there.
+            MCPError: Strata refuses the call or cannot be reached.
         """
         await self._changes.begin()
         return await self._streams(context, params)
 
 
 class ConnectionSubscriptions:
-    """Serves ``resources/subscribe`` of earlier protocol versions, for the one connection there is.
+    """Serves ``resources/subscribe`` of earlier protocol versions, for a single connection.
 
     Args:
         changes: The changes.
@@ -175,7 +175,8 @@ class ConnectionSubscriptions:
         """Reports changes of a resource from now on.
 
         Raises:
-            MCPError: There are too many subscriptions, or Strata refuses or is not there.
+            MCPError: There are too many subscriptions, or Strata refuses the call or cannot be
+              reached.
         """
         if params.uri not in self._leave:
             if len(self._leave) >= _MAX_STREAMS:

@@ -240,7 +240,7 @@ class Database:
         project_id: str | None = None,
         read_only: bool = False,
     ) -> CursorResult[Any]:
-        """Runs one statement of one project as a transaction of its own.
+        """Runs one statement of one project as a separate transaction.
 
         It takes effect as a whole or not at all, without BEGIN and COMMIT. A caller that is
         cancelled, or whose connection breaks, does not know whether it took effect.
@@ -282,7 +282,7 @@ class Database:
     async def system_execute(
         self, statement: TextClause, values: Mapping[str, object] | None = None
     ) -> CursorResult[Any]:
-        """Runs one statement without a tenant as a transaction of its own; see `execute`.
+        """Runs one statement without a tenant as a separate transaction; see `execute`.
 
         It sees what `system_transaction` sees. Raises as `transaction` does.
         """

@@ -20,7 +20,7 @@ from strata.protocol.errors import (
 _RETRY_AFTER_SECONDS = 0.5
 
 _LOST = (
-    # asyncpg usually reports a dying server as an error of its own protocol state.
+    # asyncpg usually reports a dying server as an error of the driver's protocol state.
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -46,7 +46,7 @@ _UNSTORABLE = (
 
 
 class MissingTenantError(InternalError):
-    """A transaction was asked for without a project: a defect of the caller."""
+    """A transaction was requested without a project: a defect of the caller."""
 
     default_reason = Reason.TENANT_MISSING
 
@@ -124,5 +124,5 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
         return DeadlineExceededError("a database statement took too long")
     if isinstance(cause, _UNSTORABLE):
         # For fields that a service does not check itself; its own check would name the field.
-        return InvalidArgumentError("a text of the request holds the character NUL")
+        return InvalidArgumentError("a text of the request contains the character NUL")
     return None

@@ -32,11 +32,11 @@ def with_tenant(statement: TextClause | TextualSelect, name: str) -> TextClause 
 
 
 def text_with_columns(sql: str, columns: str) -> TextualSelect:
-    """Returns a statement that need not find out the columns of each result.
+    """Returns a statement whose result columns are given, so they are not determined per result.
 
     SQLAlchemy looks at every column of every result of a bare `text`: about 6 calls of Python
-    functions each, where it otherwise does so once for a statement. Worth it for what each turn
-    executes and what has many columns.
+    functions each, where it otherwise does so once for a statement. Use it for statements that run
+    in every turn, and for those with many columns.
 
     Args:
         sql: The statement, with parameters as in `text`.

@@ -14,7 +14,7 @@ class Statistics:
     Attributes:
         transactions: Transactions begun; each sets its tenant in the same message.
         statements: Statements executed, inside them and alone; an `executemany` counts once.
-        alone: Statements executed as a transaction of their own.
+        alone: Statements executed as separate transactions.
         commits: Transactions that ended with COMMIT.
         rollbacks: Transactions that ended with ROLLBACK or with the loss of their connection.
         connections: Connections opened.

@@ -96,7 +96,7 @@ def request_id_reused(request_id: str) -> AlreadyExistsError:
     """Returns the error for a request id that was used before for another request."""
     return AlreadyExistsError(
         f"The request_id {request_id!r} was used before for another request. Send each request with"
-        " an id of its own.",
+        " its own id.",
         reason=Reason.REQUEST_ID_REUSED,
         metadata={"request_id": request_id},
     )

@@ -1,7 +1,7 @@
 """Repeats calls between services if the other one does not answer, is down, or refuses the token.
 
 gRPC's own retries are off: they can hang, and they end too early. A process that hangs keeps its
-connections, and a service that restarts is away for longer than a second.
+connections, and a service that restarts cannot be reached for longer than a second.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 
 GROWTH = 2.0
-"""Each attempt waits so many times as long as the one before: a peer that is slow rather than
-hung answers in time in the end."""
+"""The factor between the waits of two attempts; a peer that is slow, but not hung, then answers."""
 
 _log = get_logger(__name__)
 
@@ -32,9 +31,9 @@ class RepeatPolicy(RepeatLimits):
 
     Attributes:
         patience_s: Path of a repeatable unary method (free of side effects or idempotent) to
-            the seconds after which its first attempt is left for another one.
-        away_s: How long a stream, or a call without a deadline, waits for a peer that is away;
-            other calls wait until their deadline.
+            the seconds after which its first attempt is given up and the next one starts.
+        away_s: How long a stream, or a call without a deadline, waits for a peer that cannot be
+            reached; other calls wait until their deadline.
         max_attempts: Attempts in all that get no answer, the answer UNAVAILABLE, or whose
             token is refused.
     """
@@ -73,11 +72,11 @@ class ServiceRepeated(Repeated):
 class ServiceCall(ServiceRepeated, RepeatedCall):
     """Attempts at one call, one after another, until the deadline of the call.
 
-    An attempt that was never sent, because no connection could be made, is followed by another
-    one whatever the method does, and so are a few attempts whose token is refused. A repeatable
-    method is attempted again after the connection broke, or while its server stops, as often as
-    the time allows; a few times after the answer UNAVAILABLE, or after no answer at all, for which
-    an attempt is cancelled.
+    An attempt that was never sent, because no connection could be made, is followed by another one
+    for every method, and so are a few attempts whose token is refused. A repeatable method is
+    attempted again after the connection broke, or while its server stops, as often as the time
+    allows; a few times after the answer UNAVAILABLE, or after no answer at all, for which an
+    attempt is cancelled.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
@@ -148,8 +147,8 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
     """Attempts at one call with streamed responses, until one was sent.
 
     An attempt that was never sent, because no connection could be made, is followed by another,
-    and so are a few attempts whose token is refused. A stream that breaks off later is left to its
-    reader.
+    and so are a few attempts whose token is refused. A stream that breaks off later raises the
+    error to its reader.
 
     Where requests stream, they are a `RequestStream`, and each attempt sends all of them. The peer
     checks the token before the method begins, so the requests of an attempt whose token was refused

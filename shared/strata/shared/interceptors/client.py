@@ -2,7 +2,7 @@
 
 `ClientChannel` wraps any `grpc.aio.Channel`. Each call through it carries the
 identity, request id and trace of the call being served, gets a deadline no later
-than the caller's, and fails with an error of our tree instead of `AioRpcError`,
+than the caller's, and fails with a `StrataError` instead of `AioRpcError`,
 also while a stream is read.
 """
 
@@ -36,7 +36,7 @@ from strata.shared.tracing.spans import Span, SpanKind
 from strata.shared.tracing.trace_context import make_traceparent
 
 MARGIN_S = 0.05
-"""What a hop keeps of the remaining time for itself, to answer before its caller gives up."""
+"""The part of the remaining time that each hop reserves, to answer before its caller gives up."""
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -73,7 +73,7 @@ def outgoing_metadata(
 ) -> Metadata:
     """Returns the metadata of a call, with the keys that it lacks taken from the context.
 
-    The run id travels in the signed token, where it cannot be made up.
+    The run id travels in the signed token, where it cannot be forged.
 
     Args:
         context: The context.
@@ -116,7 +116,7 @@ def _legal_key(key: str) -> bool:
 
 
 class _Callable:
-    """Starts calls of one method with the context of the moment.
+    """Starts calls of one method with the current context.
 
     Args:
         method: The method.
@@ -214,7 +214,7 @@ class _RepeatedCallable(_Callable):
                 return begin(request, left, metadata, **options)
 
         path, policy = self._method.path, self._policy
-        # When to give up a peer that is away.
+        # When to give up on a peer that cannot be reached.
         latest = loop.time() + policy.away_s
         if not shape.response_streaming:
             until = latest if deadline is None else deadline

@@ -1,4 +1,4 @@
-"""The other side of a channel: its clock, and what its errors mean to us."""
+"""The other side of a channel: its clock, and how its errors are converted."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class ServicePeer(Peer):
         return self._skew is not None and self._skew.due(self._name)
 
     def clock_seen(self, trailing: Any, elapsed_s: float) -> None:
-        """Takes the time that came with an answer, so many seconds after the request."""
+        """Measures the peer's clock by the time that an answer contains."""
         if self._skew is not None:
             self._skew.note(self._name, trailing, elapsed_s)
 
     def error(self, error: grpc.aio.AioRpcError, elapsed_s: float, *, vouched: bool) -> StrataError:
-        """Returns the error that a failed call stands for.
+        """Returns the error to raise for a failed call.
 
         A service that refuses an internal token refuses this process, not the client that
         it acts for: the error must not say to a client with a valid key that the key is wrong.
@@ -62,7 +62,7 @@ class ServicePeer(Peer):
             _log.warning("internal token refused", service=self._name, error=raised.message)
         refused = UnavailableError(
             f"The service {self._name} did not accept the identity that another service vouches "
-            "for. The credentials of this call are not the cause; the log of the server tells it.",
+            "for. The credentials of this call are not the cause; the server's log contains it.",
             reason=Reason.INTERNAL_TOKEN_REFUSED,
             metadata={"service": self._name},
             retry_after=1.0,

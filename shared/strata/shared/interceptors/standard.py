@@ -23,7 +23,7 @@ STREAM_DEADLINE_S = 900.0
 DEADLINE_FLOOR_S = 0.005
 """A call with less time left is refused: a query of the database alone takes about as long."""
 RETRY_AFTER_S = 0.5
-"""Mean of the retry hint of a refused call: about the time in which a burst is worked off."""
+"""Mean of the retry hint of a refused call: about the time in which a burst is processed."""
 
 
 def method_table(

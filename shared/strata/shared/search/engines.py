@@ -72,7 +72,7 @@ async def open_vectors(
 ) -> VectorIndex:
     """Returns the vector index, which connects at the first call.
 
-    Partitions other than the default one have collections of their own in the same engine.
+    Partitions other than the default one have their own collections in the same engine.
 
     Args:
         settings: The service's settings.

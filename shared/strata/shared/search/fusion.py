@@ -1,7 +1,7 @@
 """Fuses two rankings into one: search by meaning (dense) and search by words (sparse).
 
 The relevance of a document is ``dense + weight x words``, both on a scale from 0 to 1. Its score
-also has shares of the relevance of what stands around it (`surroundings`), a bonus for
+also has shares of the relevance of its surroundings (`surroundings`), a bonus for
 preferences, and one for new documents if the query asks for the present. The best are put into the
 order that was learned for texts of their length (`learned_order`). A weighted sum of scores
 beats rank fusion on short facts and on long chats; the numbers are in
@@ -61,7 +61,8 @@ class Candidate(NamedTuple):
         document_id: The document of the chunk.
         score: Cosine or BM25 score.
         bonus: The score for preferences.
-        place: Where the document stands; None if it stands alone, or its place is not known.
+        place: The place of the document among its neighbours; None if it has none, or its place is
+          not known.
         time: When it was stored, in seconds since 1970; 0 if that does not matter.
     """
 
@@ -87,7 +88,7 @@ class FusionConfig:
         floor: Minimum relevance for a query that is not short; documents below it count as
             unrelated. Three quarters are enough for a document whose direct neighbour reaches it,
             and half if the best document has one and a half times the floor.
-        surroundings: Weights of what stands around a document.
+        surroundings: Weights of the surroundings of a document.
         newest: Bonus of the newest good match if the query asks for the present; older ones get
             less, the oldest none.
         order: Orders the best documents; None leaves them in the order of their scores.
@@ -122,7 +123,7 @@ class Hit:
         meaning: The part for the meaning, from 0 (unrelated) to 1 (equal). Unlike cosines it is
             comparable between models.
         words: The part for the words, before weighting, from 0 to 1.
-        surroundings: The parts for what stands around it.
+        surroundings: The parts for its surroundings.
         newest: The part for being new, if the query asks for the present.
         earlier_rank: Its rank before the learned order, from 1; 0 if that did not move it.
         learned: What each feature adds to the value for the learned order; None if it was not put
@@ -214,7 +215,7 @@ def fuse(
         dense: Candidates by meaning, in any order; empty if that arm was not used.
         sparse: Candidates by words, in any order; empty if that arm was not used.
         limit: Maximum number of hits to return.
-        depth: Number of candidates that each arm was asked for.
+        depth: Number of candidates requested from each arm.
         config: Weights and floor.
         corpus: Number of chunks over which the rarity of words was counted.
         dense_weight: Weight of the meaning: the share of the query's words that the model knows.
@@ -274,7 +275,7 @@ def fuse(
 
 
 def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
-    """Merges the hits of several models, each with documents of its own, into one ranking.
+    """Merges the hits of several models, each with its own documents, into one ranking.
 
     Ranks are assigned again over the hits of all models, so that they are unique.
 
@@ -339,7 +340,7 @@ def _recency(documents: Iterable[_ScoredDocument]) -> dict[float, float]:
 
 
 def _put_in_order(related: list[_ScoredDocument], order: MatchOrder, newest_share: float) -> None:
-    """Puts the best documents into the learned order; deals out their scores again."""
+    """Puts the best documents into the learned order and reassigns their scores."""
     best = [document for document in related if not document.weak][:DEPTH]
     places = [place for document in best if (place := document.source.place) is not None]
     # Documents that were indexed by an earlier release have no length.

@@ -106,7 +106,7 @@ def probable_languages(text: str) -> frozenset[str]:
 def document_language(text: str) -> str:
     """Returns the language in which a document is stemmed: English unless another fits better.
 
-    Code and names have no language. If each of their chunks got the stems of a language of its own,
+    Code and names have no language. If each of their chunks were stemmed in another language,
     common words would be rare terms there, and such chunks would be found first.
     """
     counts = _stop_word_counts(text)

@@ -1,9 +1,9 @@
 """Reorders the best matches with weights that were learned from questions with known answers.
 
-In chats of short messages the meaning of a single message says little, and what stands before it
-says much. How much is learned: `benchmarks/retrieval/train_order.py` fits the weights of a linear
-model (decision 0135). The order changes, the scores do not: they are dealt out again in the new
-order, since other sources are compared with them.
+In chats of short messages the meaning of a single message says little, and the messages before it
+say much. How much is learned: `benchmarks/retrieval/train_order.py` fits the weights of a linear
+model (decision 0135). The order changes, the scores do not: they are reassigned in the new order,
+because other sources are compared with them.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class LearnedOrder:
     Attributes:
         weights: The weights of the features but the score, whose weight is 1, by name.
         half_chars: Median length of the matches at which the weights count half; at twice the
-            length they count a seventeenth. Long texts say themselves what they are about, and
-            their order needs no help.
+            length they count a seventeenth. A long text contains its own context, so its order
+            needs no correction.
     """
 
     weights: Mapping[str, float]
@@ -87,7 +87,9 @@ class LearnedOrder:
 
     def __post_init__(self) -> None:
         if set(self.weights) != {*MatchFeatures._fields[1:]} or self.half_chars <= 0:
-            raise ValueError("the weights are those of the features, and half_chars is positive")
+            raise ValueError(
+                "each weight must be that of a feature, and half_chars must be positive"
+            )
 
     def weighted(
         self, matches: Sequence[MatchFeatures], chars: Sequence[int]

@@ -22,7 +22,7 @@ class QueryTense(Enum):
     PRESENT = "present"
     """The question says that it is about the present: "now", "still", "current"."""
     PRESENT_TENSE = "present_tense"
-    """The question is in the present tense and says no more: "Where do I live?"."""
+    """The question is in the present tense and has no other hint: "Where do I live?"."""
     PAST = "past"
     """The question says that it is about the past: "used to", "originally", "my old address"."""
     NONE = "none"

@@ -65,7 +65,7 @@ class DatabaseSnapshot(Protocol[_Item_co]):
 
 @dataclass(frozen=True, slots=True)
 class ResultRank:
-    """The score of a result and how it came about.
+    """The score of a result and its parts.
 
     Attributes:
         mode: ``hybrid``, ``vector`` or ``fts``: the arms that found it.
@@ -273,8 +273,8 @@ def explain_result(place: ResultRank, reasons: Sequence[str]) -> str:
         parts.append(_explain_order(place.learned))
     if place.waiting:
         parts.append(
-            "Only its words were searched: the index does not have it, cannot read the query, or"
-            " is away."
+            "Only its words were searched: the index does not have it, cannot read the query, or "
+            "cannot be reached."
         )
     return " ".join(parts)
 

@@ -1,4 +1,4 @@
-"""Scores for what stands around a text: its neighbours and its session.
+"""Scores a text by its surroundings: its neighbours and its session.
 
 In a chat the answer often does not repeat the words of the question ("And which one did you
 take?" / "The blue one."), so a message also counts if those beside it match. Measurements:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SurroundingWeights:
-    """Weights of what stands around a text.
+    """Weights of the surroundings of a text.
 
     Attributes:
         neighbour: Share of a neighbour's relevance that a short text gets; divided by their
@@ -75,7 +75,7 @@ class Scored(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """The scores for what stands around a text.
+    """The scores of the surroundings of a text.
 
     Attributes:
         neighbours: The score for its neighbours.
@@ -96,13 +96,13 @@ class Surroundings(NamedTuple):
 
 
 NOTHING_AROUND = Surroundings()
-"""The surroundings of a text that stands alone."""
+"""The surroundings of a text without neighbours and session."""
 
 
 def surroundings_of(
     texts: Mapping[str, Scored], weights: SurroundingWeights
 ) -> dict[str, Surroundings]:
-    """Returns the scores for what stands around each text that has something around it.
+    """Returns the scores of the surroundings of each text that has any.
 
     Only the given texts count, which are the candidates of a search. Texts that are not among them
     are not relevant, so that they would add little.

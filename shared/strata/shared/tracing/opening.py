@@ -1,4 +1,4 @@
-"""Turns the traces of a process on, where they are set."""
+"""Enables traces for a process if they are configured."""
 
 from __future__ import annotations
 

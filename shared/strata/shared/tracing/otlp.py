@@ -1,4 +1,4 @@
-"""Sends spans to a collector by OTLP over HTTP, from a thread of its own.
+"""Sends spans to a collector by OTLP over HTTP, from a separate thread.
 
 The batches are our own: the processor of the SDK starts its thread again in each fork of the
 process, and uvloop starts programs by a fork (see `strata.shared.fork_safety`).
@@ -53,13 +53,12 @@ _log = get_logger(__name__)
 class OtlpSink:
     """Takes spans and sends them in batches. Implements `SpanSink`.
 
-    Whatever the collector does, `add` returns at once: spans that find no place are dropped and
-    counted.
+    `add` always returns at once: spans are dropped and counted when the queue is full.
 
     Args:
         url: Where the batches are posted.
         headers: Headers of the requests.
-        telemetry: Counts the spans, by what became of them.
+        telemetry: Counts the spans by outcome.
         interval_s: How often a batch that is not full is sent, in seconds.
     """
 
@@ -103,7 +102,7 @@ class OtlpSink:
             self._wake.set()
 
     async def close(self) -> None:
-        """Sends what waits, for `CLOSING_S` at most; at once if the collector did not answer."""
+        """Sends the waiting spans for `CLOSING_S` at most; stops at once if exports fail."""
         self._closing = True
         self._wake.set()
         latest = time.monotonic() + (0.0 if self._failing else CLOSING_S)
@@ -127,7 +126,7 @@ class OtlpSink:
         batch = [waiting.popleft() for _ in range(min(len(waiting), BATCH))]
         try:
             result = self._exporter.export([self._converted(span) for span in batch])
-        except Exception as error:  # noqa: BLE001 - the thread must go on
+        except Exception as error:  # noqa: BLE001 - the thread must continue
             result = SpanExportResult.FAILURE
             _log.warning("spans not converted", error=type(error).__name__)
         self._failing = result is not SpanExportResult.SUCCESS

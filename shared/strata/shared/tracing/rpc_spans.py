@@ -1,4 +1,4 @@
-"""What spans of RPCs hold, by the semantic conventions of OpenTelemetry for gRPC."""
+"""The attributes of spans of RPCs, by the semantic conventions of OpenTelemetry for gRPC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from strata.protocol.final_status import known_result
 from strata.shared.context import Caller
 from strata.shared.tracing.spans import Attributes, Span
 
-# Of the others the caller is the cause, or nobody: a cancelled call is not a failure of the server.
+# The other codes are caused by the caller, or are not failures of the server, such as a cancelled
+# call.
 _SERVER_FAILED = frozenset(
     {
         grpc.StatusCode.UNKNOWN,

@@ -132,8 +132,8 @@ class Tracer:
 
     Args:
         sink: Takes the spans that have ended.
-        sample_ratio: Share of the traces begun here that are exported, from 0 to 1. In a trace
-            that was begun elsewhere, what was decided there holds.
+        sample_ratio: Share of the traces begun here that are exported, from 0 to 1. For a trace
+          that was begun elsewhere, the decision made there applies.
     """
 
     def __init__(self, sink: SpanSink, sample_ratio: float = 1.0) -> None:

@@ -15,7 +15,7 @@ _SAMPLED = 0x01
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span of another process, under which spans of this one are.
+    """A span of another process that is the parent of spans of this process.
 
     Attributes:
         trace_id: 32 hex digits.

@@ -229,7 +229,7 @@ class Fetcher:
                 failure = error
         assert failure is not None
         if isinstance(failure, httpx2.ConnectTimeout):
-            raise FetchError("The server cannot be connected to: it does not answer.")
+            raise FetchError("The server cannot be reached: it does not answer.")
         raise failure
 
     def _timeouts(self) -> dict[str, float]:
@@ -249,7 +249,7 @@ class Fetcher:
             raise FetchError("The headers of the server's answer are too long.")
         content_type, charset = _content_type(response.headers.get("content-type", ""))
         if takes is not None and response.is_success and not takes(content_type):
-            raise FetchError(f"What is there is {_kind(content_type)}, which cannot be read.")
+            raise FetchError(f"The URL leads to {_kind(content_type)}, which cannot be read.")
         _check_encoding(response.headers.get("content-encoding", ""))
         limit = self._limits.body_bytes_of.get(content_type, self._limits.body_bytes)
         body = bytearray()
@@ -295,5 +295,5 @@ def _words(error: Exception) -> str:
             return f"The server's certificate is not valid: {cause.verify_message}."
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx2.ConnectError):
-        return "The server cannot be connected to."
+        return "The server cannot be reached."
     return "The server's answer ended early or is not valid HTTP."

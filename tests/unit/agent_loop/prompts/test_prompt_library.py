@@ -289,7 +289,7 @@ def test_builtin_prompt_comes_before_a_file_of_its_key(tmp_path: Path) -> None:
     assert (first.builtin, first.problem) == (True, "")
     assert (second.builtin, second.problem) == (
         False,
-        "A prompt of Strata has this key: rename the file.",
+        "A built-in prompt has this key: rename the file.",
     )
 
 

@@ -84,7 +84,7 @@ class ChatSession:
         The first Ctrl-C cancels the run, the second stops following it.
 
         Raises:
-            UnreachableError: There was no contact for too long.
+            UnreachableError: The gateway could not be reached for too long.
             StrataError: The gateway refused.
         """
         try:

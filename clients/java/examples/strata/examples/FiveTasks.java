@@ -84,7 +84,7 @@ public final class FiveTasks {
         runId = event.getRunId();
         sequence = Math.max(sequence, event.getSequence());
         if (event.hasTextDelta()) {
-          break; // The run goes on.
+          break; // The run continues.
         }
       }
     }

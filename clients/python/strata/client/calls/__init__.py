@@ -1,1 +1,1 @@
-"""What the generated methods of `strata.client.generated` stand on: short forms, pages, threads."""
+"""Base of the generated methods of `strata.client.generated`: short forms, pages, threads."""

@@ -39,7 +39,7 @@ class AgentLookup(AgentServiceStub):
 
 
 async def agent_id_of(channel: grpc.aio.Channel, agent: AgentReference) -> str:
-    """Returns the id of an agent; only a name is looked up, by a call of its own.
+    """Returns the id of an agent; only a name is looked up, by a separate call.
 
     Args:
         channel: Channel to the gateway.

@@ -1,7 +1,7 @@
 """Converts arguments of calls to fields of requests: short forms of ids, enumerations and messages.
 
-Each short form can mean one thing only. What is not unique, such as the label of a block in a
-project, has none.
+Each short form has exactly one meaning. Values that are not unique, such as the label of a block in
+a project, have none.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def blocks_of(blocks: Blocks) -> list[NewBlock]:
 
 
 def messages_of(messages: Messages) -> list[MessageInput]:
-    """Returns messages; no text is not a message."""
+    """Returns messages; an empty text gives no message."""
     if isinstance(messages, str):
         return [user_message(messages)] if messages else []
     return list(messages)
@@ -140,7 +140,7 @@ def enum_names(enum: Any) -> dict[str, int]:
 def message_of(
     kind: type[MessageT], field: str, value: MessageT | str | Iterable[str] | None
 ) -> MessageT | None:
-    """Returns a message that stands for the value of its only field.
+    """Returns a message made from the value of its only field.
 
     Args:
         kind: The message.
@@ -158,11 +158,11 @@ def message_of(
 
 
 def refuse_text(values: Any, field: str) -> None:
-    """Refuses one text in the place of a list.
+    """Refuses a single text where a list is expected.
 
     Raises:
         InvalidArgumentError: It is one.
     """
-    # A text is a list of characters, which nobody means.
+    # A text is also a sequence of characters, which is never meant.
     if isinstance(values, str | bytes):
         raise wrong_argument(field, "must be a list, not a text")

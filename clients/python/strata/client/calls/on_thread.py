@@ -16,7 +16,7 @@ AsyncT_co = TypeVar("AsyncT_co", covariant=True)
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own until it is closed."""
+    """An event loop that runs in a separate thread until it is closed."""
 
     def __init__(self) -> None:
         self._started = threading.Event()
@@ -27,7 +27,7 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Runs a coroutine on the loop, and returns its result.
 
-        Whatever interrupts the wait, such as `KeyboardInterrupt`, cancels the coroutine.
+        An exception that interrupts the wait, such as `KeyboardInterrupt`, cancels the coroutine.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -48,7 +48,7 @@ class LoopThread:
             self.run(items.aclose())
 
     def close(self) -> None:
-        """Cancels what runs on the loop, and ends the thread."""
+        """Cancels the tasks of the loop, and ends the thread."""
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 

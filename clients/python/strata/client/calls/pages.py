@@ -18,7 +18,7 @@ PageT = TypeVar("PageT", bound=Page)
 async def pages(
     method: Callable[[Any], Awaitable[PageT]], request: Any
 ) -> AsyncGenerator[PageT, None]:
-    """Yields the pages of a list; each is asked for when the one before has been read.
+    """Yields the pages of a list; each is requested when the one before has been read.
 
     Args:
         method: The method of a stub.

@@ -61,7 +61,7 @@ class FileUploads(FileServiceStub):
             content: The file, or its bytes.
             name: Name in the folder; that of the file if empty.
             media_type: MIME type; empty to guess from the name.
-            replace: Take the place of a file of the same name.
+            replace: Replace a file of the same name.
 
         Raises:
             InvalidArgumentError: Bytes have no name.
@@ -99,8 +99,8 @@ class PassageUploads(PassageServiceStub):
     ) -> UploadPassagesResponse:
         """Stores many passages by one call, and returns the counts.
 
-        An upload that broke goes on where it was if the same passages are uploaded again with the
-        same `request_id`.
+        An interrupted upload continues where it stopped if the same passages are uploaded again
+        with the same `request_id`.
 
         Args:
             passages: Texts or whole passages; read as they are sent.
@@ -140,7 +140,7 @@ class PassageUploads(PassageServiceStub):
                 async for response in self.UploadPassages(requests):
                     answers.put_nowait(response)
         finally:
-            # gRPC leaves the requests of a call that is over where they are.
+            # gRPC does not close the requests of a call that is over.
             answers.put_nowait(None)
         return response
 
@@ -169,7 +169,7 @@ class _Requests(AsyncIterator[RequestT]):
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Raises the error of the requests in the place of that of the call."""
+        """Raises the error of the requests instead of that of the call."""
         try:
             yield
         except (asyncio.CancelledError, StrataError):

@@ -47,7 +47,7 @@ def read_statement(node: ast.stmt) -> Statement:
     """Analyses the names in a statement.
 
     Raises:
-        SyntaxError: It cannot stand at the top level of a module.
+        SyntaxError: It is not valid at the top level of a module.
     """
     # Without the module's __future__ imports, so that the names of annotations count as used.
     table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
@@ -73,7 +73,7 @@ def read_statement(node: ast.stmt) -> Statement:
 def _read_scope(table: symtable.SymbolTable, names: _Names) -> None:
     for symbol in table.get_symbols():
         if not symbol.get_name().isidentifier():
-            # Names that the compiler makes.
+            # Names that the compiler creates.
             continue
         if symbol.is_global():
             names.uses.add(symbol.get_name())

@@ -51,7 +51,7 @@ def plain_or_service_account(key: str) -> str:
         # The parser's error would show a part of the key.
         raise ValueError("must be an access token, or the whole JSON file of a service account")  # noqa: TRY004
     if account.get("type") != "service_account":
-        raise ValueError('must have "type": "service_account"; no other type is taken')
+        raise ValueError('must have "type": "service_account"; no other type is accepted')
     wrong = [
         name
         for name, form in (("client_email", _EMAIL), ("private_key", _PEM))
@@ -60,6 +60,6 @@ def plain_or_service_account(key: str) -> str:
     if wrong:
         raise ValueError(
             f"must be the JSON file of a service account with its {' and its '.join(wrong)};"
-            " create a key for the account in Google Cloud and store the file as it is"
+            " create a key for the account in Google Cloud and store the file unchanged"
         )
     return json.dumps({name: account[name] for name in _KEPT if isinstance(account.get(name), str)})

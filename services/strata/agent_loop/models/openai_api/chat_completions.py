@@ -286,7 +286,7 @@ def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatu
 
 @dataclass(slots=True)
 class _Slot:
-    """A tool call in the making."""
+    """A tool call that is being received."""
 
     wire_index: float | str | None
     wire_id: str

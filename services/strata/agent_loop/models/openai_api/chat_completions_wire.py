@@ -388,7 +388,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
         return {"role": message.role.value, "content": list(_parts(message))}
     wire: dict[str, Any] = {"role": message.role.value, "content": message.text}
     if message.tool_calls:
-        # Some servers take an empty text for an answer and ignore the calls.
+        # Some servers treat an empty text as the answer and ignore the calls.
         wire["content"] = message.text or None
         wire["tool_calls"] = [
             {

@@ -29,7 +29,7 @@ PRESET = Preset(
         ),
     ),
     address=_address,
-    # All models that are still served take it, and the newer ones nothing else. The names of
-    # deployments do not tell which model they are.
+    # All models that are still served accept it; the newer ones accept nothing else. The name of a
+    # deployment does not identify its model.
     quirks=Quirks(limit_name="max_completion_tokens", json_replies=ReplyForm.STRICT),
 )

@@ -26,8 +26,8 @@ _NUMBER = 0
 _ARCHITECTURE = 4
 _ARGUMENTS = 16
 _X32_BIT = 0x40000000
-# The highest number in the tables; the kernel's own answer is given for what is newer, so that a C
-# library that tries a new call falls back.
+# The highest number in the tables; newer calls get the kernel's own answer, so that a C library
+# that tries a new call falls back.
 _NEWER = 451
 
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW*, CLONE_NEWTIME among them
@@ -45,13 +45,13 @@ _IPPROTO_TCP = 6
 # (SO_ATTACH_FILTER and its like) and sizes of buffers (SO_SNDBUF, SO_RCVBUF) are not among them:
 # the watchdog counts a socket as large as it is by default.
 _SOCKET_OPTIONS = (2, 9, 20, 21)
-# TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_QUICKACK, TCP_USER_TIMEOUT; what takes
-# another protocol into the kernel (TCP_ULP) or repairs sockets is not among them.
+# TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_QUICKACK, TCP_USER_TIMEOUT; options
+# that load another protocol (TCP_ULP) or repair sockets are not among them.
 _TCP_OPTIONS = (1, 4, 5, 6, 12, 18)
-# Connects with the first byte that is sent, where Landlock before Linux 6.13 does not look.
+# Connects with the first byte that is sent, which Landlock before Linux 6.13 does not check.
 _MSG_FASTOPEN = 0x20000000
-# Typing for others; and having the kernel send signals to others (asm-generic/sockios.h), which
-# Landlock before ABI 6 does not look at.
+# Input to other terminals; and signals of the kernel to other processes (asm-generic/sockios.h),
+# which Landlock before ABI 6 does not check.
 _IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_GETOWN, F_DUPFD_CLOEXEC, F_GETPIPE_SZ,
 # F_GET_SEALS. Refused are, among others, signals to others (F_SETOWN, F_SETSIG), leases
@@ -131,7 +131,7 @@ def _stream_types() -> list[int]:
 def _network() -> dict[str, list[Instruction]]:
     """Permits what a client of the proxy needs: TCP over IPv4, connecting, a few options.
 
-    No other protocol of the family of streams (SCTP, MPTCP), which Landlock does not look at.
+    No other protocol of the family of streams (SCTP, MPTCP), which Landlock does not check.
     """
     return {
         "socket": [
@@ -145,7 +145,7 @@ def _network() -> dict[str, list[Instruction]]:
             *_only(1, _stream_types()),
         ],
         "connect": [_PERMIT],
-        # One list for both levels: with a number of the other one each means something harmless.
+        # One list for both levels: each number is harmless at the other level.
         "setsockopt": [
             _argument(1),
             (_EQUAL, 2, 0, _SOL_SOCKET),
@@ -171,10 +171,10 @@ def _options_of_pairs() -> list[Instruction]:
 
 
 def _clones(of_process: Instruction) -> list[Instruction]:
-    """Permits threads, which share the table of descriptors: that is where the watchdog looks.
+    """Permits threads, which share the table of descriptors: the watchdog checks that table.
 
     Args:
-        of_process: The answer to what makes a process.
+        of_process: The answer to calls that make a process.
     """
     return [
         _argument(0),
@@ -191,9 +191,9 @@ def _clones(of_process: Instruction) -> list[Instruction]:
 def _file_control() -> list[Instruction]:
     """Permits the harmless commands of ``fcntl``, and grants record locks without taking them.
 
-    A lock on a file of the machine would hold against the machine, and the records of locks are
-    kernel memory without a limit. In one process, record locks never exclude anything, so a
-    database in the scratch folder works as if they were taken.
+    A lock on a file of the machine would block other programs, and the records of locks are
+    unlimited kernel memory. In one process, record locks never exclude anything, so a database in
+    the scratch folder works as if they were taken.
     """
     last = len(_FCNTLS)
     return [
@@ -208,10 +208,10 @@ def _file_control() -> list[Instruction]:
 
 
 def _mappings() -> list[Instruction]:
-    """Permits mappings but of shared memory without a file, and of huge pages.
+    """Permits mappings except those of shared memory without a file, and of huge pages.
 
-    Shared memory stays when it is discarded or unmapped in part, and then counts with no process;
-    huge pages are a supply of the whole machine.
+    Shared memory stays allocated when it is discarded or partly unmapped, and then counts for no
+    process; huge pages are a resource of the whole machine.
     """
     return [
         _argument(3),
@@ -224,11 +224,11 @@ def _mappings() -> list[Instruction]:
 
 
 def _rules(own: int | None) -> dict[str, list[Instruction]]:
-    # Whole pages stay allocated for a byte of them that waits in a pipe or a socket, which counts
-    # the byte. Programs that try these calls copy instead.
+    # A byte that waits in a pipe or a socket keeps its whole page allocated, but only the byte
+    # counts. Programs that try these calls copy instead.
     unsupported = _refuse(errno.EINVAL)
     rules = {
-        # Its flags are in memory, where a filter cannot look: the library falls back to clone.
+        # Its flags are in memory, which a filter cannot read: the library falls back to clone.
         "clone3": [_refuse(errno.ENOSYS)],
         "clone": _clones(_PERMIT),
         "close_range": _without_bits(2, _CLOSE_RANGE_UNSHARE),
@@ -238,7 +238,8 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
         "sendfile": [unsupported],
         # A lock belongs to the open file: refused, as it could not exclude another one in the call.
         "flock": [_refuse(errno.ENOLCK)],
-        # A descriptor on its way is in no table: it keeps a deleted file, or a socket's buffers.
+        # A descriptor in transit is in no table, but keeps a deleted file or the buffers of a
+        # socket.
         "sendmsg": [_DENY],
         "socketpair": _stream_pair(),
         "setsockopt": _options_of_pairs(),
@@ -251,7 +252,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     }
     if own is None:
         return rules
-    # No namespaces: it sees the machine's processes and must reach none but itself.
+    # Without namespaces it sees the machine's processes and must reach only itself.
     again = _refuse(errno.EAGAIN)
     rules["clone"] = _clones(again)
     # Could allocate any amount before the watchdog checks. Libraries write zeros instead.

@@ -31,7 +31,7 @@ _WARM_UP = {
     "source": """
 import typing
 def practice(values: list[int], word: str = "") -> dict:
-    # A little of everything.
+    # Uses common features of tools.
     return {"values": [value + 1 for value in values], "word": f"{word}!"}
 """,
     "function": "practice",

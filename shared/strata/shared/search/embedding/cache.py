@@ -32,7 +32,7 @@ class CachingEmbedder(WrappedEmbedder):
         self.misses = 0
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
-        """See `Embedder.embed`. A text that stands twice in `texts` is embedded once."""
+        """See `Embedder.embed`. A text that occurs twice in `texts` is embedded once."""
         keys = [_key(text, kind) for text in texts]
         cached = {key: self._vectors[key] for key in keys if key in self._vectors}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in cached}

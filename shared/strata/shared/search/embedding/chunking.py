@@ -31,7 +31,7 @@ def chunk_text(
 
     Every character except white space is in at least one chunk, in order. Where a chunk does not
     end with a sentence or a line, the next one starts with up to `overlap` tokens of it, so that
-    what stands at the boundary is whole in one of them.
+    the text at the boundary is complete in one of them.
 
     Args:
         text: The text; if it fits, it is returned unchanged as the only chunk.

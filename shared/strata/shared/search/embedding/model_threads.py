@@ -174,6 +174,6 @@ def _lower_priority() -> None:
     # On Linux, the niceness of a thread is its own.
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        # Relative: the process may have a niceness of its own, which must not become less.
+        # Relative: the process may have its own niceness, which must not be lowered.
         niceness = os.getpriority(os.PRIO_PROCESS, thread) + _MORE_NICENESS
         os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _MOST_NICENESS))

@@ -74,7 +74,7 @@ class OpenAiEmbedder:
 
     @property
     def model_id(self) -> str:
-        """See `Embedder.model_id`. A model with shortened vectors has an id of its own."""
+        """See `Embedder.model_id`. A model with shortened vectors has its own id."""
         if self._model.model_id:
             return self._model.model_id
         if self._model.request_dim:

@@ -14,7 +14,7 @@ from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
 _GIVE_WAY_S = 0.03
 # The longest such pause: under a constant load of queries, indexing slows down but continues.
 _LONGEST_S = 0.2
-# So many documents are embedded concurrently whatever else wants the cores: the messages of a turn
+# Number of documents that are embedded concurrently even while queries wait: the messages of a turn
 # would still be embedded during the next one otherwise. An import has more at a time.
 _FEW = 8
 # Interval at which a document that leaves its core to other work checks whether that has ended.

@@ -55,7 +55,7 @@ _GRAPH = "sentence_encoder.onnx"
 _PREPARED = "sentence_encoder.arrays"
 # Change this when `compute_arrays` gives other arrays: files of earlier versions are then replaced.
 _VERSION = 2
-# Token ids are dealt to as many tables, each with a scale of its own.
+# Number of tables that the token ids are divided among; each has its own scale.
 _TABLES = 17
 _UNKNOWN, _START, _END = 0, 1, 2
 _Floats = npt.NDArray[np.float32]

@@ -47,7 +47,7 @@ class _CharMap(dict[int, str | None], ABC):
 
     @abstractmethod
     def replacement(self, code: int, char: str) -> str | None:
-        """Returns what stands for a character; None to drop it."""
+        """Returns the replacement of a character; None to drop it."""
 
 
 class _Clean(_CharMap):

@@ -236,7 +236,7 @@ class TextIndex:
 
         async def ask(serving: Serving) -> list[Hit]:
             embedder = await self._models.get(serving.model)
-            # Vectors of unknown words are similar to each other, whatever the words.
+            # The vectors of all unknown words are similar to each other.
             known = _known_share(embedder, query)
             vector = (await embedder.embed([query], "query"))[0] if known else None
             if vector is None and not words:

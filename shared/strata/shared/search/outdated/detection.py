@@ -182,7 +182,7 @@ def _same_subject(new: Statement, old: Statement) -> bool:
     if new.predicate is None or old.predicate is None or new.owner != old.owner:
         return False
     if new.is_speaker or old.is_speaker:
-        # "I" has no properties; what stands beside it is another clause.
+        # "I" has no properties; the words beside it are another clause.
         alone = new.predicate.value is not Value.ATTRIBUTE or not (
             new.subject.terms or old.subject.terms
         )
@@ -207,7 +207,7 @@ def _other_property(new: Statement, old: Statement) -> bool:
 
 
 def _other_measure(new: Statement, old: Statement) -> bool:
-    """Returns whether a number, a time or a day is another one in both."""
+    """Returns whether a number, a time or a day differs between both."""
     return any(
         not values & old.measured[kind]
         for kind, values in new.measured.items()

@@ -44,10 +44,10 @@ class Predicate:
 
     Attributes:
         name: What is stated; values of predicates with the same name are compared.
-        pattern: The words of the predicate. The subject is what stands before them, or their group
-            `s`; the value is what stands behind them, or their group `v`.
+        pattern: The words of the predicate. The subject is the text before them, or their group
+            `s`; the value is the text after them, or their group `v`.
         value: Which values are compared.
-        changed: The words say themselves that the value has changed.
+        changed: The words themselves say that the value has changed.
         speaker: Their verb is in the first person, and the speaker need not be named.
     """
 
@@ -64,7 +64,7 @@ class LanguageRules:
 
     Attributes:
         code: ISO 639-1 code.
-        speaker: The speaker as the subject; searched in what stands before a predicate.
+        speaker: The speaker as the subject; searched in the text before a predicate.
         by_speaker: The speaker as a subject anywhere in a clause; that of `speaker` if empty.
         owned: Words with which a thing begins: "I am testing my camera, which has ...".
         others: Words that make a subject that of somebody else ("her").
@@ -81,7 +81,7 @@ class LanguageRules:
         roles: Roles that one person at a time has, as words of a subject.
         no_value: The beginning of what is not a value of a property ("too short").
         value_end: The first word behind a value.
-        trailing: What may stand behind the name of what has ended, such as a time.
+        trailing: Words that may follow the name of what has ended, such as a time.
         vague: Verbs that say too little about what has ended: "I can't go any more."
         passed_over: Words without which statements are compared.
         weekdays: The names of the days of the week, from Monday.

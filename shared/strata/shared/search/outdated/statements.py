@@ -77,7 +77,7 @@ class Statement:
         negated: It has a word of negation.
         predicate: The form of statement; None if none matches.
         change: How it names something that no longer holds, or holds again; None if it does not.
-        gone: What that is.
+        gone: The thing that no longer holds, or holds again.
         subject: Its subject.
         is_speaker: The speaker is the subject.
         owner: The word that makes the subject that of somebody else.
@@ -108,7 +108,7 @@ class Statement:
 
     @property
     def has_form(self) -> bool:
-        """Whether it can replace another statement."""
+        """Whether it has a form that can replace another statement."""
         return self.predicate is not None or self.change is not None or self.current
 
 

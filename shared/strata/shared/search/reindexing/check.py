@@ -74,7 +74,7 @@ async def compare(
             by_old = await _finds(*old, stored, where)
         except FailedPreconditionError as error:
             # Its model may have been removed from the settings, which can be why it is replaced.
-            _log.warning("the old index cannot be asked", reason=error.reason.value)
+            _log.warning("the old index cannot be queried", reason=error.reason.value)
         found_old += by_old
         found_new += by_new
         gained += by_new and not by_old
@@ -84,10 +84,10 @@ async def compare(
 def refusal_reason(comparison: Comparison, least: float) -> str:
     """Returns why the new index may not serve; empty if it may.
 
-    If many texts are alike, it is chance which ten are the best, and each index finds some that
-    the other does not. So a new index that finds less may still serve if its losses are not
-    significant: a one-sided sign test over the texts that only one of both found. This needs
-    texts that only the new index found.
+    If many texts are similar, the best ten are partly random, and each index finds some that the
+    other does not. So a new index that finds less may still serve if its losses are not
+    significant: a one-sided sign test over the texts that only one of both found. This needs texts
+    that only the new index found.
 
     Args:
         comparison: The result of the check.

@@ -175,7 +175,8 @@ class IndexAdmin:
             )
         if self._ledger is None or self._models is None:
             raise FailedPreconditionError(
-                "Nothing is indexed here: the settings say so.", reason=Reason.MODEL_NOT_CONFIGURED
+                "Indexing is switched off in the settings of this service.",
+                reason=Reason.MODEL_NOT_CONFIGURED,
             )
         if name not in self._indexes:
             there = ", ".join(sorted(self._indexes))

@@ -105,7 +105,7 @@ class Rebuildable(Protocol):
 
 
 class Reindexer:
-    """The `Backlog` of rebuilds. Run it with an `Indexer` of its own.
+    """The `Backlog` of rebuilds. Run it with its own `Indexer`.
 
     Args:
         ledger: The stored rebuilds.

@@ -1,4 +1,4 @@
-"""Rebuilds indexes by themselves whose model was the default of an earlier release."""
+"""Automatically rebuilds indexes whose model was the default of an earlier release."""
 
 from __future__ import annotations
 

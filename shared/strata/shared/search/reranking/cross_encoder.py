@@ -18,7 +18,7 @@ from strata.shared.search.reranking.base import TEXT_TOKENS
 from strata.shared.search.reranking.model_folder import ModelFolder, read_folder, refused
 from strata.shared.search.reranking.passage_window import fit_pair
 
-# Pairs scored per job of the thread; at most so many are computed in vain when time runs out.
+# Pairs scored per job of the thread; at most this many are computed in vain when time runs out.
 _BATCH = 4
 _REQUIRED = {"input_ids", "attention_mask"}
 _KNOWN = _REQUIRED | {"token_type_ids"}

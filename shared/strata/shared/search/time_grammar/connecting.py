@@ -28,7 +28,7 @@ from strata.shared.search.time_grammar.readers import (
 )
 from strata.shared.search.time_grammar.rules import Language, Reference, RuleMatch, Side
 
-# Connecting words stand directly beside an expression.
+# Connecting words are directly beside an expression.
 _BESIDE = 40
 _LIST = re.compile(r" *,? *(?:or|and|oder|und|ou|et|o|y|和|或者?|还是|と|や|か) *(?:in |im |en )?")
 # "Desde el 3 al 7 de mayo" has an end.
@@ -79,7 +79,7 @@ def _alone(
         one: The expression.
         folded: The folded text.
         reference: What the expression is read against.
-        listed: The expression stands after another one and "or" or "and": "in May or June".
+        listed: The expression follows another one and "or" or "and": "in May or June".
     """
     opening = _opening_of(one, folded)
     if opening is None:

@@ -50,7 +50,7 @@ _PART = (
 )
 # "May" and "march" are also verbs, so a month needs a word before it, or a year or a day.
 _IN = rf"(?:(?:in|during|around|throughout|back in|over) (?:the )?{_PART}?|{_PART})"
-# "The top 5 may change", "this may help" and "in the fall of Rome" name no time.
+# "The top 5 may change", "this may help" and "in the fall of Rome" do not name a time.
 _NO_VERB = (
     r"(?:(?<!may)|(?! (?:i|we|you|he|she|it|they|be|not|have|need|also|well|only|still|help|change"
     r"|sound|seem|look|take|\w+ (?:be|have))(?!\w)))"

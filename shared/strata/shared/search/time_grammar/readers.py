@@ -172,7 +172,7 @@ def ago(match: RuleMatch, reference: Reference) -> Sequence[Span]:
     """
     fewest, most = _numbers(match)
     if most > _MOST_YEARS and match.value("unit") == YEAR:
-        raise ValueError("nobody talked then")  # "2020年前" is before 2020
+        raise ValueError("the year is before all conversations")  # "2020年前" is before 2020
     return [_ago(reference, fewest, most, UNITS[match.value("unit")])]
 
 
@@ -243,7 +243,7 @@ def _yearly(
 
 
 def around(moment: datetime) -> tuple[datetime, datetime]:
-    """Returns the span that the time of a clock stands for: an hour before and after it."""
+    """Returns the span that the time of a clock means: an hour before and after it."""
     hour = timedelta(hours=1)
     return moment.astimezone(UTC) - hour, moment.astimezone(UTC) + hour
 

@@ -1,9 +1,9 @@
 """The form of a language: its words of time, and the rules over them.
 
-A rule is a regular expression with slots: `{weekday}` stands for any word of the lexicon of that
-name and captures it. A slot that is repeated ends in a digit (`{day2}`). Rules are matched against
-folded text (`folded_text.fold`), so they are in lower case and without accents. A space stands for
-one or more.
+A rule is a regular expression with slots: `{weekday}` matches any word of the lexicon of that name
+and captures it. A slot that is repeated ends in a digit (`{day2}`). Rules are matched against
+folded text (`folded_text.fold`), so they are in lower case and without accents. A space matches one
+or more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_A_COUNT = (
     r"|schritten?|seiten|zeilen|mots|lignes|pas|fois|palabras|paginas|calorias|pasos|lineas"
     r"|veces|pesos)(?!\w)))"
 )
-"""Follows four digits that are a year: "in 2000 words" and "2026-03" name no year."""
+"""Follows four digits that are a year: "in 2000 words" and "2026-03" do not name one."""
 
 UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 """Names of the units of time; the lexicons `unit` and `period` have their positions."""
@@ -266,7 +266,7 @@ class RuleMatch:
     def value(self, slot: str) -> int:
         """Returns the value of a slot: that of the lexicon, or that of the number.
 
-        Words in the plural have a slot of their own: "two Fridays ago" fills `weekdays`.
+        Words in the plural have their own slot: "two Fridays ago" fills `weekdays`.
         """
         slot = slot if self.has(slot) else f"{slot}s"
         text = " ".join(self.match[slot].split())

@@ -85,7 +85,7 @@ def index_requests(
 
 
 def alias_creation(alias: str, generation: str) -> collections.AliasOperations:
-    """Returns the operation that makes an alias stand for a generation."""
+    """Returns the operation that makes an alias point to a generation."""
     create = collections.CreateAlias(collection_name=generation, alias_name=alias)
     return collections.AliasOperations(create_alias=create)
 

@@ -41,7 +41,7 @@ class FieldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NeighbourFields:
-    """The fields that tell which documents stand beside each other; see `surroundings.Place`.
+    """The fields that determine which documents are neighbours; see `surroundings.Place`.
 
     Points that an earlier version of Strata stored may lack the fields that are not indexed.
 
@@ -64,8 +64,8 @@ class Collection:
         name: The alias of the serving generation.
         fields: Fields to filter on, beside project and document id; all are indexed.
         time_field: The field that `Where.since` and `Where.until` apply to.
-        neighbours: The fields that tell which documents stand beside each other; None if a
-            document stands alone.
+        neighbours: The fields that determine which documents are neighbours; None if documents have
+          none.
         is_chat: The documents are messages. Their best matches are put into the order that was
             learned on chats.
         depth: Minimum number of chunks that each arm of a search retrieves. Documents with many

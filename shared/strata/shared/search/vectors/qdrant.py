@@ -61,7 +61,7 @@ from strata.shared.search.vectors.qdrant_errors import (
 _T = TypeVar("_T")
 
 _DEPTH_PER_HIT = 3
-# Building the message of so many points takes about 2 ms, which blocks the event loop.
+# Building a message of this many points takes about 2 ms, which blocks the event loop.
 _UPSERT_POINTS = 64
 _DELETE_DOCUMENTS = 512
 _RETRY_AFTER_SECONDS = 0.05
@@ -348,7 +348,7 @@ class QdrantIndex:
         return await self._call(operation, call, self._config.write_timeout)
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[_T]], seconds: float) -> _T:
-        """Runs an operation with a time limit, one retry after a lost connection, and our errors.
+        """Runs an operation with a time limit and one retry after a lost connection; maps errors.
 
         All operations are idempotent.
         """

@@ -11,7 +11,7 @@ import strata.api.common.v1.RunEvent;
  * The events of runs, each stored one once; they arrive while they are iterated.
  *
  * <p>Closing leaves the run running, and so does leaving the iteration. Iteration throws
- * {@link UnreachableException} if there was no contact for too long, and {@link
+ * {@link UnreachableException} if the gateway could not be reached for too long, and {@link
  * io.grpc.StatusRuntimeException} if the gateway refuses; see {@link Failure#of}.
  */
 public final class RunEvents implements Iterator<RunEvent>, Iterable<RunEvent>, AutoCloseable {

@@ -54,7 +54,7 @@ final class RunFollower implements AutoCloseable {
   /**
    * Returns the next event of the run, each once; null after its end.
    *
-   * @throws UnreachableException There was no contact for too long.
+   * @throws UnreachableException The gateway could not be reached for too long.
    * @throws StatusRuntimeException The gateway refused, or the thread was interrupted.
    */
   RunEvent next() {
@@ -80,7 +80,7 @@ final class RunFollower implements AutoCloseable {
     return null;
   }
 
-  /** Ends the stream; the run goes on. */
+  /** Ends the stream; the run continues. */
   @Override
   public void close() {
     ended = true;

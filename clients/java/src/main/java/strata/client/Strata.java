@@ -199,7 +199,7 @@ public final class Strata implements AutoCloseable {
    * @param text The text of the message.
    * @param options How it is sent.
    * @throws RunFailedException The run failed, was cancelled, or waits for an approval.
-   * @throws UnreachableException There was no contact for too long.
+   * @throws UnreachableException The gateway could not be reached for too long.
    * @throws io.grpc.StatusRuntimeException The gateway refused.
    */
   public String ask(String agentId, String text, SendOptions options) {
