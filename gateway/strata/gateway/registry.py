@@ -1,7 +1,7 @@
 """The public services: those that the gateway implements, and those that it forwards.
 
 This list is the border. A service that is not named here cannot be reached from
-outside, whatever a service serves.
+outside, even if a service serves more.
 """
 
 from __future__ import annotations

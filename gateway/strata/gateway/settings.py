@@ -176,7 +176,7 @@ class GatewaySettings(MasterKeySettings):
         ge=0,
         le=1000,
         description="Maximum number of files of attached folders to read into the memory of one "
-        "agent that has a memory agent, each into a block of its own; 0 turns the "
+        "agent that has a memory agent, each into a separate block; 0 turns the "
         "ingestion of documents off.",
     )
     run_timeout_s: float = Field(

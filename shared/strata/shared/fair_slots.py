@@ -291,7 +291,7 @@ class FairSlots:
         return self.held(project), self._served.get(project, 0)
 
     def _tidy(self, project: str) -> None:
-        """Forgets a project that neither holds nor waits: there may be any number of them."""
+        """Forgets a project that neither holds nor waits: the number of projects is unlimited."""
         if not self.waiting(project):
             self._waiting.pop(project, None)
             self._gave_way.pop(project, None)

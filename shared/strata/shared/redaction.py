@@ -25,7 +25,7 @@ _UNSAFE_IN_HTML = re.compile("[&<>'+]")
 
 
 class Redactor:
-    """Replaces secrets in texts: as they are, in encoded forms, and truncated.
+    """Replaces secrets in texts: in plain text, in encoded forms, and truncated.
 
     A truncated form is recognised if at least half of it, and at least 12 characters, appears in
     the text: its beginning or its end.

@@ -50,7 +50,7 @@ class Usage:
         return Usage(**counts, estimated=self.estimated) if any(counts.values()) else Usage()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the counts and their total by name, as they are stored."""
+        """Returns the counts and their total by name, in their stored form."""
         return {name: getattr(self, name) for name in (*FIELDS, "total_tokens")}
 
     @classmethod

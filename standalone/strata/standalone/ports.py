@@ -18,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 _NEXT_PORTS = 20
 _TRIES = 20
 _LOWEST_PORT = 10_240
-# The first and the last port that Linux takes for outgoing connections.
+# The first and the last port that Linux uses for outgoing connections.
 _PORTS_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_FIRST_PORT = 32_768
 

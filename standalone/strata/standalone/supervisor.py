@@ -251,8 +251,9 @@ class Supervisor:
     def _pause(self) -> float:
         """Counts a crash or failed start; returns the seconds to wait before the next start.
 
-        Restarts never stop, because the cause (a recovering database, a full disk) can go away and
-        no other process would start the child. Callers of `wait_serving` get an error meanwhile.
+        Restarts never stop, because the cause (a recovering database, a full disk) can disappear
+        and no other process would start the child. Callers of `wait_serving` get an error
+        meanwhile.
         """
         now = time.monotonic()
         self._deaths.append(now)

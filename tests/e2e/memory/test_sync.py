@@ -427,7 +427,7 @@ async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
 
     monkeypatch.setattr(f"strata.cli.memory.{command}.blocks_of", while_typing)
     done = await strata("memory", command, ann.name, str(pulled))
-    assert "the file was changed meanwhile and is left as it is: pull again" in done.out
+    assert "the file was changed meanwhile and was not overwritten: pull again" in done.out
     assert done.code == (1 if command == "pull" else 0)
     assert (await system.block(ann, "human")).value == value
     assert "\nD\n" in file.read_text()

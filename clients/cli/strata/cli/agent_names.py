@@ -36,7 +36,7 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def is_typeable(name: str) -> bool:
-    """Whether a shell takes a name as it is, as one word.
+    """Whether a shell reads a name unchanged, as one word.
 
     The scripts of the shells insert names without quotes, and that of zsh evaluates them.
     """

@@ -26,7 +26,7 @@ def print_preview(preview: pb.PreviewCompactionResponse, *, as_json: bool) -> No
             )
             for message in preview.messages
         ],
-        empty="The window holds no messages.",
+        empty="The window contains no messages.",
     )
     listed = len(preview.messages)
     whole = sum(

@@ -118,8 +118,8 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the connection options to a command, and passes a `Connection` as first argument.
 
     The command is declared as ``def show(connection: Connection, agent: AgentArgument)``; typer
-    gets ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` in place of
-    `connection`. A parameter whose type is a dataclass stands for one option per field, so that
+    gets ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` instead of
+    `connection`. A parameter whose type is a dataclass becomes one option per field, so that
     commands can share a group of options.
     """
     hints = get_type_hints(command, include_extras=True)

@@ -19,7 +19,7 @@ _SOURCE = '''def doctor() -> str:
 _WEAKER_ISOLATION = (
     "Tools with hosts are refused. Allow user namespaces to unprivileged processes"
     " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or run the"
-    " tools in a container of their own (strata-tool-runner)."
+    " tools in a separate container (strata-tool-runner)."
 )
 _TOOLS_REFUSED = "Custom tools and run_code are refused; everything else works."
 

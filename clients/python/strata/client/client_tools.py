@@ -104,7 +104,7 @@ class ClientTools:
                 decision.client_taint.append(_LABELS[value.label])
                 value = value.value
             decision.client_return = _sendable(_as_text(value))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
+        except Exception as error:  # noqa: BLE001 - the model gets every error
             decision.client_status = pb.TOOL_STATUS_FAILED
             decision.client_return = _sendable(f"{type(error).__name__}: {error}")
         return decision

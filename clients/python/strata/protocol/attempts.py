@@ -147,7 +147,7 @@ class Repeated:
     def add_done_callback(self, callback: Any) -> None:
         """Calls back when the call ends.
 
-        An attempt that ends while nobody reads the call counts as its end.
+        An attempt that ends while the call is not read counts as its end.
         """
         self._callbacks.append(callback)
         if len(self._callbacks) == 1:

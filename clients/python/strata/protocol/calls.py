@@ -126,7 +126,7 @@ class Call(grpc.aio.Call):
         task.add_done_callback(_connecting.discard)
 
     def __del__(self) -> None:
-        # A call that nobody holds can never be read, but grpc.aio keeps it running until
+        # A call without references can never be read, but grpc.aio keeps it running until
         # its deadline (1.85): a reader that broke out of a stream would leave it open.
         call = getattr(self, "_call", None)
         if call is not None and not self._loop.is_closed() and not call.done():
@@ -295,7 +295,7 @@ async def read_all(call: Any) -> AsyncIterator[Any]:
 
 class _Responses:
     def __init__(self, call: Call, inner: Any, waiting: _Waiting) -> None:
-        # Held because it cancels itself once nobody holds it.
+        # Kept because it cancels itself when it has no references.
         self._call = call
         self._waiting = waiting
         self._inner = inner

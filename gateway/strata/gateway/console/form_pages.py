@@ -95,7 +95,7 @@ class FormPage:
 
 
 def check_unchanged(form_state: str, present_state: str, what: str) -> None:
-    """Checks that nobody has changed what a form shows since it was shown.
+    """Checks that the object of a form has not changed since the form was shown.
 
     Args:
         form_state: Identifies the state that the form shows.

@@ -73,7 +73,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """Returns a text with a visible character in place of control and direction characters."""
+    """Returns a text with a visible character instead of control and direction characters."""
     return text.translate(_REPLACED)
 
 

@@ -99,7 +99,7 @@ class Sessions:
 
 
 class SessionValues:
-    """Texts that a browser keeps for one session, each encrypted in a cookie of its own.
+    """Texts that a browser keeps for one session, each encrypted in a separate cookie.
 
     Args:
         sealer: Encrypts them.

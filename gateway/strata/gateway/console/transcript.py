@@ -29,7 +29,7 @@ class Transcript:
     Attributes:
         returns: Returns of tool calls.
         edits: Changes of memory blocks that a call made.
-        open_approvals: Requests for approval that nobody has answered.
+        open_approvals: Unanswered requests for approval.
         running: Calls that have begun and have not returned.
         in_calls: Returns whose calls are among the shown messages.
     """

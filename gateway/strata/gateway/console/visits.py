@@ -193,7 +193,7 @@ class SignedIn:
             InvalidArgumentError: The form is too large or has too many fields.
         """
         token = request.headers.get(CSRF_HEADER, "")
-        # A view of PUT stores the body, whatever its type is.
+        # A view of PUT stores the body, regardless of its type.
         form = Form()
         if route.method != "PUT":
             form = await read_form(request, self._max_body_bytes)

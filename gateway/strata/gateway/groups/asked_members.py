@@ -191,7 +191,7 @@ class AskedMembers:
 def _may_follow_answers(event: RunEvent) -> bool:
     """Whether events of members may belong before an event of the agent that asked them.
 
-    Code may have asked them: calls from code have no events of their own.
+    Code may have asked them: calls from code have no events.
     """
     if event.HasField("tool_finished"):
         return event.tool_finished.tool_return.name in {ASK_MEMBERS, *CODE_TOOLS}

@@ -1,4 +1,4 @@
-"""Runs of groups: each turn of a member is a run of its own; the group's run relays its events.
+"""Runs of groups: each turn of a member is a separate run; the group's run relays its events.
 
 The request id of a member's run is derived from the group's run and the number of the turn. When a
 group's run is dispatched again, here or by another gateway, it repeats its turns from the first

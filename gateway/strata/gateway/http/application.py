@@ -176,7 +176,7 @@ class _RpcApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         content_type = _content_type(scope)
         if content_type.startswith(_GRPC) and not content_type.startswith(_GRPC_WEB):
-            message = "This port speaks Connect and gRPC-Web; gRPC has a port of its own."
+            message = "This port accepts Connect and gRPC-Web; gRPC has a separate port."
             refusal = JSONResponse({"code": "unknown", "message": message}, status_code=415)
             await refusal(scope, receive, send)
             return

@@ -244,7 +244,7 @@ class Recall(Protocol):
         ...
 
     async def get_window(self, conversation_id: str) -> Window:
-        """Returns a window as it is stored now."""
+        """Returns the stored window."""
         ...
 
     async def evict(self, read: TranscriptRange) -> None:
@@ -294,7 +294,7 @@ class Tools(Protocol):
         """Returns the definitions of tools.
 
         Args:
-            names: The tools; a name such as "files__*" stands for all tools of an MCP server.
+            names: The tools; a name such as "files__*" means all tools of an MCP server.
             skip_missing: Leave out tools that were deleted; the agent continues without them.
             run_id: The run that is offered the tools: all its attempts are offered the same tools
                 of MCP servers. Empty for the current tools.

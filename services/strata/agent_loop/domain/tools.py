@@ -72,7 +72,7 @@ class ToolSet:
         """Returns the tools that a model is offered; folders add the file tools.
 
         Args:
-            own: Names of the agent's tools. A name such as "files__*" stands for all tools of an
+            own: Names of the agent's tools. A name such as "files__*" means all tools of an
                 MCP server.
             folders: Whether a folder is attached to the agent.
         """

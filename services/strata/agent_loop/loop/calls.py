@@ -99,7 +99,7 @@ def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
 
 
 def runnable(call: ToolCall) -> ToolCall:
-    """Returns the call for the executor, with an empty object in place of empty arguments."""
+    """Returns the call for the executor, with an empty object instead of empty arguments."""
     return call if call.arguments.strip() else replace(call, arguments="{}")
 
 

@@ -12,7 +12,7 @@ class CallerLostError(Exception):
 class TurnControl:
     """Holds the reason why a turn must stop.
 
-    A cancelled task is not a reason by itself, since a shutdown of the process cancels tasks too.
+    A cancelled task alone is not a reason, since a shutdown of the process cancels tasks too.
     Only when the run is over are returns stored for interrupted calls. In all other cases the
     journal keeps the known results for the next attempt.
 

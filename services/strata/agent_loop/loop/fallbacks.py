@@ -44,7 +44,7 @@ class ModelChain:
         self._own = first.settings.handle
         self._models = models
         self._agent = agent
-        # An agent without a model of its own uses the default model, which may be a fallback too.
+        # An agent without its own model uses the default model, which may be a fallback too.
         self._left = [h for h in agent.model.fallback_models if h != self._own]
 
     @property

@@ -178,7 +178,7 @@ class NestedCalls:
         return taint_of(*(labels_in(result) for result in self._results))
 
     def _foreseen(self) -> bool:
-        # As for calls of a reply, the tool's declared source counts, whatever it returned.
+        # As for calls of a reply, the tool's declared source counts, regardless of its return.
         toolset = self._context.toolset
         return any(toolset.untrusted_labels(call.name) for call in self._made if not call.refused)
 

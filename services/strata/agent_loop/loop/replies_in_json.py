@@ -160,7 +160,7 @@ def _unfenced(text: str) -> str:
 
 
 def _with_text(reply: ModelReply, text: str) -> ModelReply:
-    """Returns a reply with `text` in place of all its text parts."""
+    """Returns a reply whose text parts are replaced by `text`."""
     content: list[ReplyPart] = []
     placed = False
     for part in reply.content:

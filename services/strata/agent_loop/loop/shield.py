@@ -13,7 +13,7 @@ from strata.shared import context
 async def shielded(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
     """Runs `work` to its end and ignores cancellations meanwhile; the caller re-raises its own.
 
-    `work` gets a deadline of its own, since the deadline of the served call may have passed.
+    `work` gets its own deadline, since the deadline of the served call may have passed.
 
     Args:
         work: The coroutine to finish.

@@ -69,7 +69,7 @@ class TurnRules:
     """The rules of a running turn.
 
     Attributes:
-        rules: The rules in force, as they are journalled with a reply.
+        rules: The rules in force, which are journalled with a reply.
         loop: The strategy of the agent's loop version.
 
     Args:
@@ -161,7 +161,7 @@ class TurnRules:
         return self._solver.timeouts(names, tainted=tainted)
 
     def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
-        """Says whether calls of these tools are approved if nobody decides about them."""
+        """Says whether calls of these tools are approved by default at the deadline."""
         return self._solver.approves_by_default(names, tainted=tainted)
 
     def take(self, messages: Iterable[Message]) -> None:
@@ -296,7 +296,7 @@ class StepRules:
             return CallVerdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)
         if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
-            # An earlier call of the same reply brought untrusted content that nobody expected.
+            # An earlier call of the same reply returned unexpected untrusted content.
             why = _waits_for(call.name, toolset)
             return CallVerdict(call.arguments, f"{why}; it was not run. Call it alone.")
         return verdict

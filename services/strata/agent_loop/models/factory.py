@@ -51,7 +51,7 @@ class ModelFactory:
     """Creates models from settings. Close it at shutdown, after the last stream.
 
     Clients are opened on first use and kept: one per wire protocol and address, so that agents
-    with keys of their own share the connections. An SDK takes a second or more to import and
+    with their own keys share the connections. An SDK takes a second or more to import and
     is imported when it is first needed: by `preload`, or else by `model`, which blocks the loop.
 
     Args:

@@ -30,8 +30,10 @@ from strata.shared.telemetry import Telemetry
 from strata.shared.usage import COUNTS, Usage
 
 MAX_MODEL_LABELS: Final = 100
-"""Models with a label of their own. Clients choose the models of agents, and a provider without a
-list of models takes any name."""
+"""Maximum number of models with their own label.
+
+Clients choose the models of agents, and a provider without a list of models accepts any name.
+"""
 OTHER_MODELS: Final = "other"
 """Label of all further models."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strata.agent_loop.prompts.library import system_prompt
 
 SUMMARY_PROMPT = system_prompt("summary_system_prompt")
-"""The instructions of agents without their own; ``{limit}`` stands for characters."""
+"""The instructions of agents without their own; ``{limit}`` is the number of characters."""
 
 SUMMARY_ACKNOWLEDGEMENT = (
     "Understood. I will read the conversation that follows and answer with its summary, and with"

@@ -139,7 +139,7 @@ def assemble(base: str, section: str, metadata: Metadata) -> str:
 
 
 def is_current(text: str, base: str, section: str) -> bool:
-    """Says whether a system message shows this base prompt and memory, whatever its metadata."""
+    """Says whether a system message shows this base prompt and memory; ignores the metadata."""
     return _metadata_of(text, base, section) is not None
 
 

@@ -61,7 +61,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A labelled piece of core memory as it is stored.
+    """A labelled piece of core memory in its stored form.
 
     Attributes:
         id: ``block-<uuid>``.

@@ -188,7 +188,7 @@ class TextLine:
 
     Attributes:
         number: Line number, from 1.
-        text: The line as it is stored.
+        text: The stored line.
         words: The line without indentation, bullet and final punctuation, with single
             blanks.
         heading: The line is a title: it starts with "#" or ends with ":".

@@ -28,7 +28,7 @@ _Writer = Callable[[Any, list[Image]], Any]
 _Reader = Callable[[Any], Any]
 
 _NEVER_STORED = frozenset({"data", "source_url", "default_decision", "response_format"})
-"""Fields with a form of their own, or that belong to requests alone."""
+"""Fields with their own form, or that belong to requests only."""
 
 _ALWAYS_STORED = {
     common.TextPart: 1,
@@ -155,7 +155,7 @@ _OWN_FORMS: dict[type[Message], type[_MessageForm]] = {
 
 
 def _value_form(field: FieldDescriptor) -> tuple[_Writer | None, _Reader | None]:
-    """Returns the functions that write and read a field; None if the value is stored as it is."""
+    """Returns the functions that write and read a field; None if the value is stored unchanged."""
     write, read = _single_form(field)
     if not field.is_repeated:
         return write, read

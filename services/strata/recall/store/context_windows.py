@@ -3,7 +3,7 @@
 Each write is one statement whose first part is a guarded UPDATE of the window's row.
 That row is the lock and the fence: PostgreSQL checks the guard again after waiting
 for it, so of two writers exactly one passes. When none passes, a second query finds
-the reason: repeated, stale, or missing. The statement is a transaction of its own,
+the reason: repeated, stale, or missing. The statement is a separate transaction,
 unless images are stored with it.
 
 `rewrite_revision` is the revision of the last change that was not an addition at the end

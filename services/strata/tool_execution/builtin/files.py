@@ -28,7 +28,7 @@ OPEN_FILES = builtin(
             "description": "The files to open.",
             "items": parameters(
                 ["file_name"],
-                file_name=text("Name as it is listed: FOLDER/FILE."),
+                file_name=text("Name as in the list: FOLDER/FILE."),
                 offset=integer(
                     "How many lines to leave out before the range; 0, the default, starts with"
                     " the first line."

@@ -116,7 +116,7 @@ MEMORY_INSERT = builtin(
     name="memory_insert",
     description=(
         "Insert text into a memory block after a given line, or at its end. Use it to note"
-        " something new without touching what is there. Never write line numbers."
+        " something new without changing the existing text. Never write line numbers."
     ),
     kind=ToolType.MEMORY,
     parameters=parameters(

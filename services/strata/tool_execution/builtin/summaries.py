@@ -18,7 +18,7 @@ from strata.tool_execution.domain.dates import start_of
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
 
 PAGE_CHARS = 4_000
-"""Characters of a page. The smallest return limit of the agent loop (5,000) shows it whole."""
+"""Characters of a page. The smallest return limit of the agent loop (5,000) shows it completely."""
 
 _MESSAGES = 20
 # Limit of one message among others; a single message may fill the page.

@@ -1,8 +1,8 @@
 """Main function of the child processes that convert one page to text.
 
 Standard input is the page. Standard output is one JSON object: ``title`` and ``text``, or
-``refusal``, a message for the model. The environment holds nothing of the service, and the process
-drops its privileges before it parses the page.
+``refusal``, a message for the model. The environment contains no data of the service, and the
+process drops its privileges before it parses the page.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def read_html(body: bytes, charset: str) -> tuple[str, str]:
     """Returns the title and the main text, with links and tables as Markdown.
 
     Raises:
-        UnreadableError: The page holds no text.
+        UnreadableError: The page contains no text.
     """
     tree = _tree_of(body, charset)
     title = " ".join((tree.findtext(".//title") or "").split())

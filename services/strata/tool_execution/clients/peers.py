@@ -104,7 +104,7 @@ class _RetryingCall:
                     raise self._final(error, lost=lost) from error
 
     def _final(self, error: StrataError, *, lost: bool) -> StrataError:
-        """Returns the error to raise in place of the last one."""
+        """Returns the error to raise instead of the last one."""
         if lost and self._changes:
             _log.warning("answer lost", peer=self._name, reason=error.reason.value)
             return LostAnswerError(f"The {self._name} service gave no answer.")

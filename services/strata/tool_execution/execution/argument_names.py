@@ -89,7 +89,7 @@ def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
 
 
 def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any]) -> str:
-    """Returns the message of an error with argument names in place of request fields.
+    """Returns the message of an error with argument names instead of request fields.
 
     Args:
         tool: Name of the built-in tool.

@@ -87,7 +87,7 @@ class Engine:
         executors: The executors of these tools.
         clock: Timestamps of returns, and durations.
         timeout: Seconds that one call may take.
-        timeouts: Seconds by tool name, for tools with a limit of their own.
+        timeouts: Seconds by tool name, for tools with their own limit.
         max_parallel: Maximum number of concurrent calls.
         telemetry: Gets the number and the time of calls; None for no metrics.
     """

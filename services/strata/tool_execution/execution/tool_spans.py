@@ -28,7 +28,7 @@ def tool_span(tool: Tool | None) -> AbstractContextManager[Span | None]:
     Args:
         tool: The tool; None if there is none of the name that the model wrote.
     """
-    # A name that the model made up could be any text.
+    # A name that the model invented could be any text.
     name = _UNKNOWN if tool is None else tool.name
     return nested_span(
         f"{_OPERATION} {name}",

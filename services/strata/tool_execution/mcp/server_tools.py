@@ -40,7 +40,7 @@ class ServerToolNames:
     ) -> tuple[list[str], list[str], list[pb.ServerTools]]:
         """Returns the names of single tools, the tools of whole servers, and a note per server.
 
-        Reads nothing from the database if no name stands for a server.
+        Does not read the database if no name covers a server.
 
         Args:
             names: The tool names of the agent.

@@ -189,7 +189,7 @@ class Call:
             self._loop.remove_reader(output.descriptor)
         try:
             if answered:
-                # It is about to exit by itself, which is faster than killing it.
+                # It is about to exit, which is faster than killing it.
                 await asyncio.wait({child.exited}, timeout=_LEAVE_S)
         finally:
             child.server.kill(child)

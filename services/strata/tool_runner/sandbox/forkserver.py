@@ -140,7 +140,7 @@ class ForkServer:
             "support": {name: str(path) for name, path in self.config.support.items()},
         }
         # -I -S -B: no environment, no user's site, no site-packages, nothing written.
-        return subprocess.Popen(  # noqa: S603 - an interpreter and a program of our own
+        return subprocess.Popen(  # noqa: S603 - an interpreter and a program of Strata
             [
                 self.config.interpreter, "-I", "-S", "-B", "-c", _BOOT,
                 str(Path(__file__).parent), str(theirs.fileno()), json.dumps(settings),

@@ -196,7 +196,7 @@ CHANGING = (
     _tool(
         "archival_memory_insert",
         "Store in archival memory",
-        "Put a fact away in the agent's archival memory, which has no size limit and is searched"
+        "Store a fact in the agent's archival memory, which has no size limit and is searched"
         " by meaning. Write one self-contained statement, with names and dates spelled out. Says "
         "so if the same fact, or nearly the same, is stored already.",
         ["content"],

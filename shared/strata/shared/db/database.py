@@ -3,7 +3,7 @@
 SQLAlchemy provides statements, types and the pool. Transactions are managed here, because their
 first message does two things: it sends BEGIN and sets the tenant for row-level security. As one
 simple query they take one round trip. The driver is in autocommit mode, so SQLAlchemy sends no
-BEGIN, COMMIT or ROLLBACK of its own.
+separate BEGIN, COMMIT or ROLLBACK.
 
 A statement that is alone in its transaction needs none of the three. `Database.execute` sends it
 as it is, and the type of its parameter sets the tenant (`policies.TENANT_TYPE`): one round trip

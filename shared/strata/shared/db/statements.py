@@ -41,7 +41,7 @@ def text_with_columns(sql: str, columns: str) -> TextualSelect:
     Args:
         sql: The statement, with parameters as in `text`.
         columns: The items of its select list, in their order, as in SQL. Expressions have a name
-            and hold no comma; ``*`` is not known beforehand.
+            and contain no comma; ``*`` is not allowed, since its columns are not known beforehand.
 
     Raises:
         ValueError: An item of `columns` has no name, or two have the same one.

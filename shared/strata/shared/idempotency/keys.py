@@ -34,7 +34,7 @@ class RequestKey:
 def is_request_id(text: str) -> bool:
     """Whether clients may send a text as request id: `MAX_REQUEST_ID` printable ASCII characters.
 
-    The empty text is valid; it stands for no id. Spaces are not printable here.
+    The empty text is valid; it means no id. Spaces are not printable here.
     """
     return _REQUEST_ID.fullmatch(text) is not None
 

@@ -197,5 +197,5 @@ class _Watch:
         self._timer.cancel()
 
     def _end(self) -> None:
-        # An attempt that has answered a moment ago stays as it is.
+        # An attempt that has just answered is not cancelled.
         self._over = bool(self._attempt.cancel())

@@ -45,7 +45,7 @@ _KEY = re.compile(r"[0-9a-z_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Own caps on outgoing calls, in seconds; None for no cap of our own."""
+    """Additional limits of outgoing calls, in seconds; None for no limit."""
 
     unary_timeout_s: float | None = 30.0
     stream_timeout_s: float | None = 900.0

@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 
 
 class MapErrors:
-    """Sends `StrataError`s as they are, and other exceptions as INTERNAL with an incident id.
+    """Sends `StrataError`s unchanged, and other exceptions as INTERNAL with an incident id.
 
     The traceback of a defect is logged under that id and never sent to the caller. Of an
     exception group with `StrataError`s only, the first is sent.

@@ -26,7 +26,7 @@ _STEMMED = {
     "nl": "dutch",
 }
 LANGUAGES = tuple(_STEMMED)
-"""The languages whose words are stemmed; words of others become terms as they are."""
+"""The languages whose words are stemmed; words of others become terms unchanged."""
 DEFAULT_LANGUAGE = "en"
 """The language of documents whose language is not clear."""
 WORD = re.compile(r"(?<!\w)[^\W\d_]+(?!\w)")

@@ -62,7 +62,7 @@ class Scored(NamedTuple):
     """A text and its scores.
 
     Attributes:
-        place: Where it stands.
+        place: Its place among its neighbours.
         time: When it was stored, in seconds since 1970; 0 for texts without sessions.
         relevance: Its relevance to the query.
         words: The part of the relevance for words.

@@ -1,4 +1,4 @@
-"""The model's runtime: llama.cpp's Python bindings, built once in an environment of their own.
+"""The model's runtime: llama.cpp's Python bindings, built once in a separate environment.
 
 They are not a dependency of Strata, because they have no wheels, take minutes to compile, and
 are needed only on a machine without another chat model.

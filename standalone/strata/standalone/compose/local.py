@@ -177,7 +177,7 @@ class Local:
 
 
 async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExitStack) -> Local:
-    """Starts everything but the services, and ensures that there is a project with a key.
+    """Starts everything except the services, and ensures that there is a project with a key.
 
     Args:
         folder: An open data folder.

@@ -48,7 +48,7 @@ class ServiceSpec:
 
     @property
     def module(self) -> str:
-        """What ``python -m`` runs for the service in a process of its own."""
+        """The module that ``python -m`` runs for the service in a separate process."""
         return f"strata.{self.name}.main"
 
 

@@ -26,7 +26,7 @@ _STOP_SECONDS = 20.0
 
 
 class ServiceProcess:
-    """A service in a process of its own, restarted when it dies.
+    """A service in a separate process, restarted when it dies.
 
     Args:
         spec: The service.

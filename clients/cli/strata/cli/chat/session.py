@@ -42,7 +42,7 @@ class ChatOptions:
         usage: Show tokens and time.
         back_off: Waits between attempts to reconnect.
         ask: Asks the person about tool calls, and returns None if they do not decide now; None
-            if there is nobody to ask.
+            if no person can be asked.
         group_id: The group that answers instead of an agent.
     """
 

@@ -24,7 +24,7 @@ _LOG_VERSIONS = 5
 _UNDO_VERSIONS = 100
 
 _HELP = (
-    ("/memory [LABEL]", "the memory blocks as they are now"),
+    ("/memory [LABEL]", "the present memory blocks"),
     ("/log [LABEL]", "who changed them lately, and what"),
     (
         "/undo [COUNT]",

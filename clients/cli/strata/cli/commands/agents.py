@@ -274,7 +274,7 @@ def update_agent(
     compaction: CompactionChoice = _NO_COMPACTION,
     as_json: JsonOption = False,
 ) -> None:
-    """Change an agent. Settings without an option stay as they are."""
+    """Change an agent. Settings without an option do not change."""
     tool_change = ListChange("tool", add_tool, remove_tool, tools)
     tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)

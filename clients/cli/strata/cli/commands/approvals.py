@@ -149,7 +149,7 @@ def approve(
 def deny(
     connection: Connection,
     approval: ApprovalArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; the agent is told.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="The reason, which the agent gets.")] = "",
     as_json: EventsOption = False,
 ) -> None:
     """Deny all calls of a request, and show the run that continues."""

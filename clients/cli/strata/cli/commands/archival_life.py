@@ -92,7 +92,7 @@ def edit(
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", help="Tags in place of the present ones; may be repeated."),
+        typer.Option("--tag", help="Tags that replace the present ones; may be repeated."),
     ] = None,
     no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
     reason: ReasonOption = "",

@@ -186,7 +186,7 @@ def update_group(
     description: DescriptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a group. Settings without an option stay as they are."""
+    """Change a group. Settings without an option do not change."""
 
     async def update(client: Client) -> pb.UpdateGroupResponse:
         before = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group

@@ -47,7 +47,7 @@ def create_key(
     """Create a key of a project and print its secret, which is shown only once.
 
     Scopes: read, write, run, approve, secrets, admin; without --scope read, write and run. A key
-    with admin creates keys of its own project, with scopes that it has itself.
+    with admin creates keys of its own project, only with scopes that it has.
     """
     request = pb.CreateApiKeyRequest(name=name, scopes=scope or [], expire_time=expiry(expires))
 

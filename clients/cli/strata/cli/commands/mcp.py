@@ -211,7 +211,7 @@ def update(
 ) -> None:
     """Change the connection of a server, and read its tools again.
 
-    Settings without an option stay as they are. To change its program, headers or sign-in, delete
+    Settings without an option do not change. To change its program, headers or sign-in, delete
     it and add it again.
     """
     changes = {

@@ -47,7 +47,7 @@ def pull(
 ) -> None:
     """Write the memory blocks of an agent to a folder, one Markdown file each.
 
-    A file that was changed since the last pull is merged with its block, or left as it is.
+    A file that was changed since the last pull is merged with its block, or not changed.
     """
 
     async def work(client: Client) -> list[FileOutcome]:

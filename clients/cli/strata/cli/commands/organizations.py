@@ -94,7 +94,7 @@ def create_key(
     """Create an organization key and print its secret, which is shown only once.
 
     Scopes: organization.read, organization.admin, installation.admin; without --scope
-    organization.read. A key can only create keys with scopes of its own.
+    organization.read. A key can create keys only with its own scopes.
     """
     request = pb.CreateOrganizationKeyRequest(
         name=name, scopes=scope or [], expire_time=expiry(expires)

@@ -63,7 +63,7 @@ def create_project(
         typer.Option(
             "--partition",
             metavar="NAME",
-            help="Where to place its data, for good; by default the partition with the fewest "
+            help="Where to place its data, permanently; by default the partition with the fewest "
             "projects.",
             show_default=False,
         ),

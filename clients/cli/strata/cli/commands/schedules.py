@@ -171,7 +171,7 @@ def update_schedule(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a schedule. Settings without an option stay as they are."""
+    """Change a schedule. Settings without an option do not change."""
 
     async def update(client: Client) -> pb.Schedule:
         request = pb.UpdateScheduleRequest(

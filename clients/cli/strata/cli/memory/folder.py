@@ -25,7 +25,7 @@ SUFFIX = ".md"
 THEIRS_SUFFIX = ".md.theirs"
 """A label may hold dots, so that this must not end as a memory file does."""
 
-CHANGED_MEANWHILE = "the file was changed meanwhile and is left as it is: pull again"
+CHANGED_MEANWHILE = "the file was changed meanwhile and was not overwritten: pull again"
 
 _FORMAT = 1
 

@@ -34,7 +34,7 @@ class ConflictChoice(StrEnum):
 class Pull:
     """One pull.
 
-    A changed file is merged with its block or left as it is; it is overwritten only with
+    A changed file is merged with its block or not changed; it is overwritten only with
     `ConflictChoice.THEIRS`.
 
     Args:

@@ -254,7 +254,7 @@ class Push:
         detail = "nothing was written. Pull, settle it in the file, and push again"
         if plan.base is None:
             detail = (
-                "the agent has a text of its own there, and the file was not pulled from it. "
+                "the agent has another text there, and the file was not pulled from it. "
                 "Nothing was written. Pull, settle it in the file, and push again"
             )
         sides = both_sides(plan.base, plan.theirs, plan.mine)

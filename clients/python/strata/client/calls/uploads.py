@@ -103,7 +103,7 @@ class PassageUploads(PassageServiceStub):
         with the same `request_id`.
 
         Args:
-            passages: Texts or whole passages; read as they are sent.
+            passages: Texts or whole passages; read while they are sent.
             agent_id: The agent whose archive gets them; or
             archive_id: the archive.
             request_id: Idempotency key of the whole upload.

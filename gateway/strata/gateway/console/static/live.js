@@ -41,7 +41,7 @@
       if (follows) toEnd();
     };
     source.onerror = () => {
-      // Otherwise the browser connects again by itself.
+      // Otherwise the browser reconnects automatically.
       if (source.readyState !== EventSource.CLOSED) return;
       run.setAttribute("aria-busy", "false");
       document.getElementById("notices")?.replaceChildren(

@@ -1,4 +1,4 @@
-// Uploads files with their progress: each is the body of a request of its own.
+// Uploads files with their progress: each is the body of a separate request.
 "use strict";
 
 (() => {

@@ -228,7 +228,7 @@ def _choices(tool: pb.Tool | None) -> dict[str, object]:
 
 
 async def delete_tool(visit: Visit) -> Response:
-    """Deletes a tool; agents go on without it."""
+    """Deletes a tool; agents continue without it."""
     request = pb.DeleteToolRequest(tool_id=visit.argument("tool_id"))
     await visit.services.tools.DeleteTool(request)
     return visit.go_to("/tools")

@@ -18,7 +18,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The text from its beginning, in place of what was sent before."""
+    """The whole text, which replaces the text that was sent before."""
 
     text: str
 

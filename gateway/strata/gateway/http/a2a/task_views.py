@@ -112,7 +112,7 @@ class TaskView:
             self._wait(approval.request)
 
     def lapse(self) -> None:
-        """Notes that nobody decided about the tool calls in time."""
+        """Records that no decision about the tool calls came in time."""
         self.state, self.approval = a2a.TASK_STATE_FAILED, None
         self.message = [a2a.Part(text="Nobody decided about the tool calls in time.")]
 

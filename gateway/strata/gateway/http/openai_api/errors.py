@@ -78,7 +78,7 @@ class RunFailedError(ApiError):
         status: HTTP status.
         code: A name for programs.
         usage: Tokens of the run.
-        cancelled: Whether somebody cancelled it.
+        cancelled: Whether it was cancelled.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class ResponseWriter:
         self._completed_at: int | None = None
 
     def body(self) -> dict[str, Any]:
-        """Returns the response as it is so far."""
+        """Returns the response so far."""
         head = self._head
         return {
             "id": response_id(head.run_id),

@@ -129,7 +129,7 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
 def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
     """Returns the end of a run that made no approved call, which reopens the request it answered.
 
-    Denied calls and returns by the client need no run of their own: the next run passes them on.
+    Denied calls and returns by the client need no separate run: the next run passes them on.
 
     Args:
         payload: The payload of the run.

@@ -120,7 +120,7 @@ class Dispatcher:
         self._metrics = RunMetrics(telemetry, self._count_active)
         self._traces = RunTraces(telemetry.tracer)
         self._slots = RunSlots(self._terms.max_runs)
-        # Runs of memory agents have slots of their own.
+        # Runs of memory agents have separate slots.
         self._memory_slots = RunSlots(
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
@@ -165,7 +165,7 @@ class Dispatcher:
         """Starts a run for which this gateway holds a lease and a slot.
 
         The run of a group needs no slot, nor does the turn of an agent that asks its members: the
-        runs of the members have slots of their own, and a group that waited for a member while it
+        runs of the members have separate slots, and a group that waited for a member while it
         holds the last slot would wait for ever.
         """
         run = dispatch.run
@@ -525,7 +525,7 @@ class Dispatcher:
         return convert.build_run_finished(reason, live.usage, live.step_count, failure, live.taint)
 
     def _context(self, dispatch: Dispatch) -> RequestContext:
-        # A context of its own: the deadline and the end of the call that sent the message do not
+        # A separate context: the deadline and the end of the call that sent the message do not
         # apply to the run.
         run, principal = dispatch.run, dispatch.principal
         token = self._signer.mint(

@@ -23,7 +23,7 @@ class RunTraces:
     """Begins and ends the spans of runs.
 
     A run is a part of the trace of the call that starts it. A run that no call starts, or that
-    starts later, has a trace of its own, whose id is made from the run's. The id of the run's own
+    starts later, has a separate trace, whose id is made from the run's. The id of the run's own
     span is made from the run's id as well, so that the spans of all attempts are under one span,
     which the gateway exports that ends the run.
 

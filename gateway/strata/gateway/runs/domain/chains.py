@@ -3,7 +3,7 @@
 An agent sends a message to another by a tool; the run of the message has the agent's run as its
 parent. A chain is a run, its parent, the parent of that and so on. A conversation has one run at a
 time, so an agent that is asked for an answer by an agent that it waits for itself would never
-give it, whoever started their runs (decision 0090).
+give it, regardless of who started their runs (decision 0090).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class OnBusy(StrEnum):
 
 
 NO_STOP_REASON = "UNSPECIFIED"
-"""What is stored, and what webhooks send, in place of a stop reason while a run has none."""
+"""The stored value, also sent by webhooks, while a run has no stop reason."""
 
 _SUCCESSFUL_STOP_REASONS = frozenset(
     {

@@ -16,7 +16,7 @@ HEARTBEAT_S = 3.0
 POLL_S = 1.0
 """Pause between two look-ups of runs, schedules and deliveries that no gateway holds.
 
-A gateway is notified of its own work, so this only delays the work of other gateways.
+A gateway is notified of its own work, so this delays only the work of other gateways.
 """
 FOLLOW_POLL_S = 0.1
 """Pause between two polls of runs that are followed here and held elsewhere.

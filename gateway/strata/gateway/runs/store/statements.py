@@ -56,7 +56,7 @@ _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
 # A group run counts as one run: the runs of its members are limited separately. Runs with a later
-# start have a quota of their own, because they use no resources before. One range scan of the index
+# start have a separate quota, because they use no resources before. One range scan of the index
 # of open runs counts each quota.
 _OPEN_RUNS = f"""gateway.runs
          WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'

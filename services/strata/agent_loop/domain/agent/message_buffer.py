@@ -33,5 +33,5 @@ class BufferLengths:
 
 
 def buffer_lengths(longest: int, shortest: int) -> BufferLengths:
-    """Returns lengths; 0 stands for the default."""
+    """Returns lengths; 0 means the default."""
     return BufferLengths(longest or DEFAULT_MAX_BUFFER, shortest or DEFAULT_MIN_BUFFER)

@@ -132,7 +132,7 @@ _ROWS = (
     ),
     TypeTraits(AgentType.MEMGPT_V2, LoopKind.V2, "memgpt_v2_chat"),
     TypeTraits(AgentType.MEMGPT, LoopKind.V2, "memgpt_chat"),
-    # No login event: nobody logs in to a memory agent (decision 0099).
+    # No login event: users do not log in to a memory agent (decision 0099).
     TypeTraits(AgentType.SLEEPTIME, LoopKind.V3, "sleeptime_v2", boot=Boot.NONE),
     TypeTraits(AgentType.REACT, LoopKind.V2, "react"),
     TypeTraits(AgentType.WORKFLOW, LoopKind.V2, "workflow", autoclears=True),

@@ -101,7 +101,7 @@ class ApprovalResponse:
     Attributes:
         approval_id: The request.
         decisions: One per call.
-        by_default: The default decision, taken because nobody answered in time.
+        by_default: The default decision, because no person answered in time.
         answered_by: Id of the API key that answered; empty for the default decision.
     """
 
@@ -117,5 +117,5 @@ class ApprovalResponse:
 
 
 def arguments_hash(arguments: str) -> str:
-    """Returns the SHA-256 of arguments as they are written, in hexadecimal digits."""
+    """Returns the SHA-256 of the text of arguments, in hexadecimal digits."""
     return hashlib.sha256(arguments.encode("utf-8", "replace")).hexdigest()

@@ -191,7 +191,7 @@ class ToolSchema:
 
     @cached_property
     def size_bytes(self) -> int:
-        """UTF-8 bytes of the tool as it is sent; a turn asks for them several times."""
+        """UTF-8 bytes of the tool as sent; cached, because a turn reads them several times."""
         parameters = json.dumps(dict(self.parameters), ensure_ascii=False, separators=(",", ":"))
         return text_bytes(self.name) + text_bytes(self.description) + text_bytes(parameters)
 

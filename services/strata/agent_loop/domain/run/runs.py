@@ -87,9 +87,9 @@ class RunRequest:
         record_only: Store the inputs without a reply.
         response_format: Format of the reply; None for the agent's format.
         group_tool: The tool that the group offers the agent; None for none.
-        approval: An approval response, in place of inputs.
-        transcript: The range that a memory agent reads, in place of inputs.
-        document: The lines that a document ingestion agent reads, in place of inputs.
+        approval: An approval response, instead of inputs.
+        transcript: The range that a memory agent reads, instead of inputs.
+        document: The lines that a document ingestion agent reads, instead of inputs.
         max_steps: Maximum number of model calls.
         stream_tokens: Emit the pieces of the reply while it is streamed.
         remaining_s: Seconds from the arrival of the request to the deadline of the run; None for

@@ -15,7 +15,7 @@ from strata.agent_loop.models.streaming import RetryPolicy
 class EndpointConnection(Protocol):
     """The open connections to one address, shared by everything that calls a model there.
 
-    Keys come with the calls, so that projects and agents with keys of their own share it.
+    Keys come with the calls, so that projects and agents with their own keys share it.
     """
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:

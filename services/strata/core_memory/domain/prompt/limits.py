@@ -17,7 +17,7 @@ class PromptLimit:
     """How large the memory of an agent may become.
 
     Attributes:
-        bytes: UTF-8 bytes of all its blocks as they are rendered; None for any size.
+        bytes: UTF-8 bytes of all its rendered blocks; None for any size.
         line_numbers: Values are rendered with line numbers, which take space too.
         files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened;
             0 if unknown.

@@ -63,7 +63,7 @@ class OpenWindows:
         return bool(self.max_open and self.view_chars and self.max_bytes)
 
     def within(self, known: PromptLimit) -> OpenWindows:
-        """Returns the command with the agent's stored limits in place of limits that are 0."""
+        """Returns the command with the agent's stored limits instead of limits that are 0."""
         return replace(
             self,
             max_open=self.max_open or known.max_open or DEFAULT_MAX_OPEN,
@@ -93,7 +93,7 @@ class AttachedFile:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An open window as it is stored.
+    """An open window in its stored form.
 
     Attributes:
         file: The file.

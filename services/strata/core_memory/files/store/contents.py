@@ -133,7 +133,7 @@ class ContentStore:
         self._database = database
 
     async def parts(self, project_id: str, content: str) -> AsyncIterator[bytes]:
-        """Yields the bytes part by part, each from a transaction of its own."""
+        """Yields the bytes part by part, each from a separate transaction."""
         part = 0
         while True:
             bound = {"project": project_id, "content": content, "part": part}

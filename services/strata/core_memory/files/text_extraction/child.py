@@ -60,7 +60,7 @@ def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
         refusal = too_greedy(file_format)
     except BrokenPipeError:
         raise
-    except Exception:  # noqa: BLE001 - whatever a converter stumbles over
+    except Exception:  # noqa: BLE001 - any error of a converter
         traceback.print_exc(limit=-3)
         refusal = damaged(file_format)
     # Outside of the handlers, where the memory of the converter has been freed.

@@ -20,7 +20,7 @@ _SAMPLE_BYTES = 16 * 1024
 # Bytes that are not valid UTF-8 (as surrogates), and valid characters beyond ASCII.
 _WRONG = re.compile("[\udc80-\udcff]")
 _FOREIGN = re.compile("[\x80-\ud7ff\ue000-\U0010ffff]")
-# A file with at most one invalid byte in so many non-ASCII characters still counts as UTF-8.
+# A file with at most one invalid byte in this many non-ASCII characters still counts as UTF-8.
 _FOREIGN_PER_WRONG = 10
 
 _BINARY = "The file holds binary data, not text."

@@ -43,7 +43,7 @@ _SOL_SOCKET = 1
 _IPPROTO_TCP = 6
 # SO_REUSEADDR, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO. Filters that are put into the kernel
 # (SO_ATTACH_FILTER and its like) and sizes of buffers (SO_SNDBUF, SO_RCVBUF) are not among them:
-# the watchdog counts a socket as large as it is by default.
+# the watchdog counts each socket with its default size.
 _SOCKET_OPTIONS = (2, 9, 20, 21)
 # TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_QUICKACK, TCP_USER_TIMEOUT; options
 # that load another protocol (TCP_ULP) or repair sockets are not among them.

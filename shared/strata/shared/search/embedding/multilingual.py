@@ -164,7 +164,8 @@ class MultilingualEmbedder:
         vector = _unit(joined @ self._projection)
         if kind == "query" and is_short(text):
             # Vectors of single words have a direction in common, which is that of short texts
-            # ("Noted."), whatever they say; those of Chinese and Japanese have another one.
+            # ("Noted."), regardless of their meaning; those of Chinese and Japanese have another
+            # one.
             vector = _unit(vector - self._short_queries[UNSPACED.search(text) is not None])
         return vector
 

@@ -111,7 +111,7 @@ class Reindexer:
         ledger: The stored rebuilds.
         collections: The collections by slot; for the archives of a slot, by `archive_of` the slot.
         config: Configuration of rebuilds.
-        quiet: Waits until no new text waits for the index, for so many seconds at most, because
+        quiet: Waits until no new text waits for the index, for at most that many seconds, because
             new texts have priority.
     """
 
