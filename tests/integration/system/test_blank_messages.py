@@ -56,5 +56,5 @@ async def test_blank_message_to_another_agent_is_a_tool_error(system: System) ->
     ran = await system.send(agent, "Write to the other agent.")
     tool_return: Any = json.loads(ran.messages[1].parts[0].tool_return.content)
     assert tool_return["status"] == "Failed"
-    assert "message must hold text" in tool_return["message"]
+    assert "message must contain text" in tool_return["message"]
     assert roles(await system.log(other)) == ["system"]

@@ -104,7 +104,7 @@ async def test_a_block_deleted_during_the_call_is_not_recreated(
     ended, value, edits = await ran(tools)
     assert (ended, edits) == ("Failed", [])
     assert "'human'" in value
-    assert "not there under that label any more" in value
+    assert "no longer has that label" in value
     assert ("human" in await tools.labels()) is replaced
     if replaced:
         assert (await tools.block("human")).value == "Somebody else"

@@ -79,7 +79,7 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(server: RawSer
 
 
 async def test_a_refused_connection_is_a_readable_error(server: RawServer) -> None:
-    with pytest.raises(FetchError, match="cannot be connected to"):
+    with pytest.raises(FetchError, match="cannot be reached"):
         await fetch(server, "http://127.0.0.1:1/", ports=(1,))
 
 

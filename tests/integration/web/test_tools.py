@@ -178,7 +178,7 @@ async def test_a_page_that_is_too_large_is_cut_with_a_note(
     async with opened(server) as engine:
         (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
     assert set(tool_return["message"]["content"].split("\n")) == {"Grüße"}
-    assert "too large to be read to its end" in tool_return["message"]["message"]
+    assert "too large to be read completely" in tool_return["message"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -425,9 +425,9 @@ async def test_finding_nothing_is_not_an_error(server: RawServer) -> None:
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "does not accept the key"),
         (b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\n\r\n", "quota"),
         (b"HTTP/1.1 502 Bad\r\nContent-Length: 0\r\n\r\n", "answered 502"),
-        (ok(b"<html>", "text/html"), "not understood"),
-        (ok(b'{"results": 5}', "application/json"), "not understood"),
-        (ok(b"[" * 100_000, "application/json"), "not understood"),
+        (ok(b"<html>", "text/html"), "cannot be parsed"),
+        (ok(b'{"results": 5}', "application/json"), "cannot be parsed"),
+        (ok(b"[" * 100_000, "application/json"), "cannot be parsed"),
         (ok(b" " * 3_000_000, "application/json"), "too large"),
         (redirect("http://127.0.0.1:1/"), "redirects"),
     ],

@@ -55,7 +55,7 @@ def test_missing_configuration_has_a_clear_error() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_bad_endpoint_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a name"):
         ModelRegistry([ModelEndpoint(name, "openai")])
 
 

@@ -241,7 +241,7 @@ def test_links_are_followed_within_the_folder_only(tmp_path: Path) -> None:
     (folder / "loop.txt").symlink_to("loop.txt")
 
     assert PromptLibrary(folder).get("butler").text == "You are a butler."
-    assert "leads out of the folder" in problem_of(folder, "thief")
+    assert "link to a file outside the folder" in problem_of(folder, "thief")
     assert "cannot be read" in problem_of(folder, "loop")
     with pytest.raises(NotFoundError):
         PromptLibrary(folder).get("gone")

@@ -52,8 +52,8 @@ def change(document: dict[str, Any], *path: str | int, to: Any) -> bytes:
         (["agent", "name"], {}, "name"),
         (["inputs"], [], "no inputs"),
         (["models", 0, "context_window"], -1, "context window"),
-        (["steps", 0, "request", "options"], 99, "not there"),
-        (["steps", 0, "request", "messages", 0], -1, "not there"),
+        (["steps", 0, "request", "options"], 99, "does not exist"),
+        (["steps", 0, "request", "messages", 0], -1, "does not exist"),
         (["steps", 0, "request", "digest", "window"], [1], "wrong values"),
         (["steps", 0, "request", "digest", "window"], ["5", "1"], "not ranges"),
         (["tools", 0, "parameters_json"], "import os", "wrong values"),
@@ -169,7 +169,7 @@ def test_command_refuses_an_unreadable_file(strata: Command, tmp_path: Path) -> 
     file.write_text("{}")
     refused = strata(str(file))
     assert refused.exit_code == 2
-    assert "no recording" in refused.stderr
+    assert "not a recording" in refused.stderr
     with file.open("wb") as opened:
         opened.truncate(recordings.MAX_RECORDING_BYTES + 1)
     assert strata(str(file)).exit_code == 2
