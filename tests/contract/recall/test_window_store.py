@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from callers import as_project
-from strata.protocol.errors import AbortedError, NotFoundError, Reason
+from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Step
 from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
@@ -144,7 +144,8 @@ async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it
     settled = conversation.step(second, 1, "called")
     returned = message(MessageRole.TOOL, "returned", run_id=second, step=1)
     await store.commit_step(replace(settled, messages=(*settled.messages, returned)))
-    await pins.set(requested.id, pinned=True)
+    with pytest.raises(InvalidArgumentError):
+        await pins.set(requested.id, pinned=True)
     start = await conversation.begin(new_id("run"), "next", clear=True)
     assert texts(start.window.messages) == ["You remember.", "next"]
 

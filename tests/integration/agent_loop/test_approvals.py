@@ -15,7 +15,9 @@ from strata.agent_loop.domain.run.events import ApprovalRequested
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.domain.tools import CallFinished, ToolEvent
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.common.v1 import tool_pb2
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.recall.v1.message_service_pb2 import PinMessageRequest, UnpinMessageRequest
+from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.stop_reasons import StopReason
 
@@ -51,6 +53,21 @@ async def test_the_answer_to_an_approval_does_not_clear_the_window(
     assert await human(services, agent) == "one"
     turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
     assert roles((await services.window(agent)).messages) == ["system", *turn]
+
+
+async def test_no_pin_makes_an_answered_request_an_open_one(
+    services: InnerServices, mortal: Mortal
+) -> None:
+    agent = await services.make_agent(tool_rules=[GATE])
+    await mortal.run(await asked(services, mortal, agent))
+    messages = (await services.window(agent)).messages
+    for approval in (message for message in messages if message.role == message_pb2.ROLE_APPROVAL):
+        with pytest.raises(InvalidArgumentError, match="pin the reply that is stored"):
+            await services.messages.PinMessage(PinMessageRequest(message_id=approval.id))
+        await services.messages.UnpinMessage(UnpinMessageRequest(message_id=approval.id))
+    [reply] = (m for m in messages if any(part.HasField("tool_call") for part in m.parts))
+    await services.messages.PinMessage(PinMessageRequest(message_id=reply.id))
+    assert (await services.window(agent)).messages[4].pinned
 
 
 @pytest.mark.parametrize("at", ["start", "end", "both"])

@@ -31,6 +31,16 @@ _REARRANGE = text(
     " metadata_stale = metadata_stale OR :stale"
     " WHERE project_id = :project AND conversation_id = :conversation"
 )
+_IN_VIEW = "must not be a system message or a summary: these are shown without a pin"
+_UNPINNABLE = {
+    MessageRole.SYSTEM: _IN_VIEW,
+    MessageRole.SUMMARY: _IN_VIEW,
+    # Kept in a window that the returns of its calls have left, a request would count as open again.
+    MessageRole.APPROVAL: (
+        "must not be an approval message, which no model is shown: pin the reply that is stored"
+        " with the returns of the calls"
+    ),
+}
 
 
 class PostgresPinStore:
@@ -47,7 +57,7 @@ class PostgresPinStore:
         """
         project = current_project()
         async with self._database.transaction() as connection:
-            message = await self._pinnable(connection, project, message_id)
+            message = await self._pinnable(connection, project, message_id, pinned=pinned)
             locked = await connection.execute(
                 _LOCK, {"project": project, "conversation": message.conversation_id}
             )
@@ -55,7 +65,7 @@ class PostgresPinStore:
             if row is None:
                 raise missing(message_id)
             # Read again: retention may have deleted it before the lock was taken.
-            message = await self._pinnable(connection, project, message_id)
+            message = await self._pinnable(connection, project, message_id, pinned=pinned)
             ids = list(row.message_ids)
             if pinned and message_id not in ids:
                 ids = await self._with_step(connection, project, ids, message)
@@ -75,15 +85,15 @@ class PostgresPinStore:
             return replace(message, pinned=pinned)
 
     async def _pinnable(
-        self, connection: AsyncConnection, project: str, message_id: str
+        self, connection: AsyncConnection, project: str, message_id: str, *, pinned: bool
     ) -> Message:
         result = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
         row = result.one_or_none()
         if row is None:
             raise missing(message_id)
         message = to_message(row)
-        if message.role in {MessageRole.SYSTEM, MessageRole.SUMMARY}:
-            problem = "must not be a system message or a summary: these are shown without a pin"
+        problem = _UNPINNABLE.get(message.role)
+        if problem is not None and (pinned or message.role is not MessageRole.APPROVAL):
             raise InvalidArgumentError(
                 f"message_id {problem}.", violations=[FieldViolation("message_id", problem)]
             )
