@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,8 +15,10 @@ from chat_messages import roles, user_message
 from doubles.script import Call, Reply, rate_limited, say
 from inner_services import InnerServices
 from mortal_loop import Died, Mortal, Sink, human, remember
+from strata.agent_loop.clients.recall import RecallClient
 from strata.agent_loop.convert.runs import run_from_proto
-from strata.agent_loop.domain.run.events import RunEvent, StepStarted
+from strata.agent_loop.domain.ports import StepCommit
+from strata.agent_loop.domain.run.events import MessageStored, RunEvent, RunStarted, StepStarted
 from strata.agent_loop.domain.run.journal import key_of
 from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolEvent
 from strata.agent_loop.loop.control import TurnControl
@@ -336,6 +338,61 @@ async def test_run_cancelled_during_the_reply_keeps_only_the_message(
     ran = await services.run(agent, "Again.")
     assert ran.text == "Short."
     assert roles((await services.window(agent)).messages) == ["system", "user", "user", "assistant"]
+
+
+class _CancellingRecall(RecallClient):
+    """Recall that stores what one method brings; the run is cancelled before it answers."""
+
+    def __init__(self, services: InnerServices, method: str) -> None:
+        super().__init__(services.channel("recall"))
+        self._method = method
+        self.cancel: Callable[[], object] = lambda: None
+
+    async def begin_turn(self, *args: Any, **fields: Any) -> Any:
+        return await self._answer("begin_turn", await super().begin_turn(*args, **fields))
+
+    async def commit_step(self, commit: StepCommit) -> Any:
+        return await self._answer("commit_step", await super().commit_step(commit))
+
+    async def _answer(self, method: str, answer: Any) -> Any:
+        if method == self._method:
+            self._method = ""
+            self.cancel()
+            await asyncio.Event().wait()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("call", "asks"), [("begin_turn", False), ("commit_step", False), ("commit_step", True)]
+)
+async def test_cancelled_run_reports_what_recall_has_stored(
+    services: InnerServices, mortal: Mortal, call: str, asks: bool
+) -> None:
+    rule = tool_pb2.ToolRule(
+        type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="memory_insert"
+    )
+    agent = await services.make_agent(tool_rules=[rule])
+    request = mortal.request(agent, "Tell me.")
+    services.model.script(Reply(text="Yes.", calls=(remember("Ada"),) if asks else ()))
+    recall = _CancellingRecall(services, call)
+    sink, control = Sink(), TurnControl()
+    turn = Turn(replace(mortal.ports, recall=recall), request, sink, control)
+    task = asyncio.create_task(turn.run())
+
+    def cancel() -> None:
+        control.cancelled = True
+        task.cancel()
+
+    recall.cancel = cancel
+    await task
+
+    assert sink.stop_reason is StopReason.CANCELLED
+    [begun] = [event for event in sink.events if isinstance(event, RunStarted)]
+    messages = [event.message.id for event in sink.events if isinstance(event, MessageStored)]
+    stored = [message.id for message in (await services.window(agent)).messages[1:]]
+    assert [*begun.input_message_ids, *messages] == stored
+    assert len(messages) == (call == "commit_step")
+    services.model.reset()
 
 
 async def test_cancelled_tools_leave_whole_pairs(services: InnerServices, mortal: Mortal) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from strata.shared import context
 
+CLEANUP_S = 10.0
+"""Most seconds in which a run that is ended stores and reports what it has done."""
+
 
 async def shielded(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
     """Runs `work` to its end and ignores cancellations meanwhile; the caller re-raises its own.

@@ -61,7 +61,7 @@ from strata.agent_loop.loop.fallbacks import ModelChain
 from strata.agent_loop.loop.images import load_images
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
 from strata.agent_loop.loop.priority import Work
-from strata.agent_loop.loop.shield import shielded
+from strata.agent_loop.loop.shield import CLEANUP_S, shielded
 from strata.agent_loop.loop.step_calls import StepCalls, effects
 from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.loop.turn_ports import Ports
@@ -78,8 +78,6 @@ from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
-
-_CLEANUP_SECONDS = 10.0
 
 _log = get_logger(__name__)
 
@@ -304,7 +302,7 @@ class Steps:
             stop, note = rules.ending(self._messages(record), self._toolset.names)
             if cut:
                 stop, note = StopReason.MAX_TOKENS_EXCEEDED, None
-            await self._commit(record, self._messages(record, reminder=note))
+            await self._commit_reply(record, self._messages(record, reminder=note))
             return stop
         if resumed is None:
             gated = rules.asks(record.reply, self._toolset)
@@ -421,7 +419,7 @@ class Steps:
             role=MessageRole.APPROVAL,
             parts=(*record.reply.content, request),
         )
-        await self._commit(record, [message])
+        await self._commit_reply(record, [message])
         await self._sink.emit(ApprovalRequested(request))
         return StopReason.REQUIRES_APPROVAL
 
@@ -485,14 +483,32 @@ class Steps:
     async def _commit_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
             await self._sink.emit(ToolFinished(result))
-        messages = self._messages(record, calls)
+        await self._commit_at_end(record, self._messages(record, calls), calls.results)
+
+    async def _commit_reply(self, record: StepRecord, messages: list[Message]) -> None:
+        """Commits a step none of whose calls runs.
+
+        A run that ends during the commit repeats it: recall may have stored the reply, and the
+        events of the run must hold each stored message.
+        """
+        try:
+            await self._commit(record, messages)
+        except asyncio.CancelledError:
+            if self._control.over:
+                await self._commit_at_end(record, messages)
+            raise
+
+    async def _commit_at_end(
+        self, record: StepRecord, messages: list[Message], results: Sequence[ToolResult] = ()
+    ) -> None:
+        """Commits the last step of a run that is being ended."""
         # Cleanup time is short: this commit does not yield to other turns.
         work = self._ports.work.of(background=False)
-        await self._shielded(self._commit(record, messages, calls.results, work))
+        await self._shielded(self._commit(record, messages, results, work))
 
     async def _shielded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await shielded(work, seconds=_CLEANUP_SECONDS)
+            await shielded(work, seconds=CLEANUP_S)
         except (StrataError, TimeoutError) as error:
             # A newer attempt finds the step in the journal, if it was journalled.
             run_id = self._key.run_id

@@ -56,6 +56,7 @@ from strata.agent_loop.loop.failures import (
 )
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
+from strata.agent_loop.loop.shield import CLEANUP_S, shielded
 from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
@@ -112,6 +113,7 @@ class Turn:
         self._arrived = ports.clock.monotonic()
         self._earlier_usage = Usage()
         self._begun: BegunTurn | None = None
+        self._has_reported_begin = False
         self._steps: Steps | None = None
         self._agent: Agent | None = None
         self._rules: TurnRules | None = None
@@ -140,6 +142,8 @@ class Turn:
                 task.uncancel()
         if self._steps is None and self._key.attempt > 1:
             await self._settle()
+        elif self._begun is not None and not self._has_reported_begin:
+            await self._emit_begun(self._begun)
         if self._control.late:
             await self._end(out_of_time().stop_reason, out_of_time().failure)
         else:
@@ -298,7 +302,7 @@ class Turn:
             read_counts(self._ports.archival, agent.id),
         )
         if not self._request.reads:
-            begin = self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+            begin = self._begin_turn(inputs, clear=clear)
             begun, section, toolset, stats = await asyncio.gather(
                 begin, *prompt_parts, return_exceptions=True
             )
@@ -313,7 +317,7 @@ class Turn:
                 toolset if isinstance(toolset, ToolSet) else None,
             )
             inputs = self._messages([await self._reading(budget)])
-            begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+            begun = await self._begin_turn(inputs, clear=clear)
         for outcome in (begun, section, toolset, stats):
             if isinstance(outcome, BaseException) and not isinstance(outcome, StrataError):
                 raise outcome
@@ -321,11 +325,29 @@ class Turn:
             raise begun
         if isinstance(toolset, ToolSet):
             toolset = with_members(toolset, self._request.group_tool)
-        self._begun = begun
         await self._emit_begun(begun)
         return begun, section, toolset, stats  # type: ignore[return-value]
 
+    async def _begin_turn(self, inputs: Sequence[Message], *, clear: bool) -> BegunTurn:
+        """Begins the turn in recall.
+
+        A run that is cancelled meanwhile repeats the call: recall may have stored the inputs, and
+        the events of the run must name them. Later attempts do so when they settle the run.
+        """
+        try:
+            self._begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+        except asyncio.CancelledError:
+            if self._control.over and self._key.attempt == 1:
+                with contextlib.suppress(StrataError, TimeoutError):
+                    await shielded(self._repeat_begin(inputs, clear=clear), seconds=CLEANUP_S)
+            raise
+        return self._begun
+
+    async def _repeat_begin(self, inputs: Sequence[Message], *, clear: bool) -> None:
+        self._begun = await self._ports.recall.begin_turn(self._key, inputs, clear=clear)
+
     async def _emit_begun(self, begun: BegunTurn) -> None:
+        self._has_reported_begin = True
         ids = tuple(message.id for message in begun.inputs)
         if self._request.reads and (read := read_of(begun.inputs)) is not None:
             await self._sink.emit(read)

@@ -130,7 +130,7 @@ async def test_step_that_is_cut_off_is_stored_however_busy_the_foreground_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)
-    monkeypatch.setattr("strata.agent_loop.loop.steps._CLEANUP_SECONDS", 0.2)
+    monkeypatch.setattr("strata.agent_loop.loop.steps.CLEANUP_S", 0.2)
     harness, control = LoopHarness(), TurnControl()
     harness.model.replies = [harness.calls("blocks")]
     read = TranscriptRange("agent-1", "conversation-1", -1, 9)
