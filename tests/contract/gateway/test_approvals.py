@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways, refused
@@ -92,6 +93,32 @@ async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
         getattr(answer, "reason", None) for answer in answers if isinstance(answer, Exception)
     }
     assert reasons == {Reason.APPROVAL_DECIDED}
+
+
+async def test_answer_that_is_sent_twice_at_once_gives_one_run(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    new = answering(approval_id, request_id="twice")
+    admin = await asyncpg.connect(gateways.urls.admin_url)
+    try:
+        async with admin.transaction():
+            # Both statements read before either is committed.
+            await admin.execute("SELECT FROM gateway.approvals FOR UPDATE")
+            answers = [
+                asyncio.create_task(store.accept(replace(new, id=new_id("run"))))
+                for store in (gateways.first, gateways.second)
+            ]
+            waiting = (
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            )
+            waiting += " OR locktype = 'tuple' AND NOT granted"
+            while await admin.fetchval(waiting) < len(answers):
+                await asyncio.sleep(0.01)
+    finally:
+        await admin.close()
+    first, second = [await answer for answer in answers]
+    assert first.run.id == second.run.id
 
 
 async def test_no_message_slips_in_while_a_run_ends_with_a_request(gateways: Gateways) -> None:

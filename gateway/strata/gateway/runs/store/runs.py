@@ -109,7 +109,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
         """See `RunStore.accept`."""
         principal = new.principal
-        for _ in range(_ACCEPT_ATTEMPTS):
+        for attempt in range(_ACCEPT_ATTEMPTS):
             statement, values = self._offer(new, may_start=may_start)
             result = await self._database.execute(
                 statement, values, project_id=principal.project_id
@@ -118,7 +118,10 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             accepted = self._accepted(new, row)
             if accepted is not None:
                 return accepted
-            if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
+            is_open = row["pending_id"] == new.approval_id
+            # The answer that closed it meanwhile may be this request, sent twice at once.
+            may_be_repeated = bool(new.request_id) and attempt == 0
+            if new.on_approval is OnApproval.ANSWER and not (is_open or may_be_repeated):
                 raise not_open(await self.approval(principal.project_id, new.approval_id))
             # Another run of the conversation or with the request_id was committed at the same
             # time: the next statement reads it.
