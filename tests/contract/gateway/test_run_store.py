@@ -82,6 +82,26 @@ async def test_one_run_is_active_and_the_rest_wait_in_order(
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
 
 
+async def test_messages_wait_in_order_whatever_the_clocks_of_the_gateways(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    # Ids are made by the clock of a gateway: the later one has the clock that is behind.
+    later, earlier = new_run(), new_run()
+    for new in (earlier, later):
+        assert (await gateways.second.accept(new)).run.state is RunState.QUEUED
+    following = await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert following is not None
+    assert following.run.id == earlier.id
+
+    await gateways.first.accept(newest := new_run())
+    fence = fence_of(following, "gateway-1")
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=False) is None
+    assert await gateways.second.claim(10) == [(PROJECT, later.id)]
+    assert await gateways.second.claim(10) == []
+    assert (await gateways.second.get(PROJECT, newest.id)).state is RunState.QUEUED
+
+
 async def test_concurrent_messages_give_one_active_run(
     gateways: Gateways,
 ) -> None:

@@ -70,6 +70,15 @@ _RUNS_OF_GROUP = f"""gateway.runs
 _GROUP_LIMIT = ":group_limit"
 
 
+def _earlier(one: str, other: str) -> str:
+    """Returns the condition that one queued run is carried out before another one.
+
+    Runs of a conversation start in the order in which the database accepted them, or in which they
+    became due. Ids alone do not say that: each gateway makes them by its own clock.
+    """
+    return f"({one}.run_at, {one}.id) < ({other}.run_at, {other}.id)"
+
+
 def _accept_sql(counted: str, limit: str) -> str:
     """Returns the statement that accepts a run.
 
@@ -319,7 +328,7 @@ WITH ended AS (
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
        AND run.kind <> 'SLEEPTIME' AND :take_next
        AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
-     ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
+     ORDER BY run.run_at, run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
 ), started AS (
     UPDATE gateway.runs SET {_TAKEN}
      WHERE project_id = :project_id AND id IN (SELECT id FROM next_run)
@@ -479,7 +488,7 @@ held_runs AS (
                      AND earlier.conversation_id = run.conversation_id
                      AND (earlier.state IN ({_ACTIVE})
                           OR earlier.state = 'QUEUED' AND earlier.kind <> 'SLEEPTIME'
-                             AND earlier.id < run.id AND earlier.run_at <= now()))
+                             AND {_earlier("earlier", "run")}))
               AND NOT EXISTS (
                   SELECT FROM gateway.approvals approval
                    WHERE approval.project_id = run.project_id
@@ -561,7 +570,7 @@ token_limits AS (
                      AND other.conversation_id = run.conversation_id
                      AND (other.state IN ({_ACTIVE})
                           OR other.state = 'QUEUED' AND other.run_at <= now()
-                             AND (other.kind <> 'SLEEPTIME' OR other.id < run.id)))
+                             AND (other.kind <> 'SLEEPTIME' OR {_earlier("other", "run")})))
               AND NOT EXISTS (
                   SELECT FROM gateway.approvals approval
                    WHERE approval.project_id = run.project_id
