@@ -65,8 +65,7 @@ async def taken(store: PostgresRunStore, owner: str, conversation: str = "conver
 
 def asking(seconds: float = 600) -> tuple[str, RunEnding]:
     """A new request, and the end of a run with it."""
-    expires = datetime.now(UTC) + timedelta(seconds=seconds)
-    asked = AskedApproval(new_id("approval"), b"what", expires)
+    asked = AskedApproval(new_id("approval"), b"what", seconds)
     return asked.id, replace(WELL, stop_reason=StopReason.REQUIRES_APPROVAL, asked=asked)
 
 

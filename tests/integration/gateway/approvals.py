@@ -12,9 +12,15 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 
 
 def asks(
-    approval_id: str, version: str = "v1", *, approved_in: float = 0, by_client: bool = False
+    approval_id: str,
+    version: str = "v1",
+    *,
+    approved_in: float = 0,
+    by_client: bool = False,
+    behind_s: float = 0,
 ) -> Any:
-    """A turn that ends with a request."""
+    """A turn that ends with a request, of an agent loop whose clock is behind by some seconds."""
+    now = datetime.now(UTC) - timedelta(seconds=behind_s)
     request = message_pb2.ApprovalRequestPart(
         approval_id=approval_id,
         tool_calls=[message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments="{}")],
@@ -24,15 +30,17 @@ def asks(
             )
         ],
     )
-    request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+    request.expire_time.FromDatetime(now + timedelta(hours=1))
     if approved_in:
-        request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(seconds=approved_in))
+        request.expire_time.FromDatetime(now + timedelta(seconds=approved_in))
         request.default_decision = tool_pb2.DEFAULT_DECISION_APPROVE
+    asked = event(approval_requested=run_event_pb2.ApprovalRequested(approval=request))
+    asked.create_time.FromDatetime(now)
 
     return plays(
         started(),
         step(),
-        event(approval_requested=run_event_pb2.ApprovalRequested(approval=request)),
+        asked,
         finished(run_event_pb2.STOP_REASON_REQUIRES_APPROVAL),
     )
 

@@ -124,6 +124,20 @@ async def test_approval_by_default_continues_at_its_deadline(services: ScriptedS
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
 
 
+async def test_deadline_of_a_request_does_not_depend_on_the_clock_of_the_agent_loop(
+    services: ScriptedServices,
+) -> None:
+    gateway = await services.gateway()
+    services.tools.versions["pay"] = "v1"
+    agent, approval_id = services.new_agent(), new_id("approval")
+    services.turns.script = asks(approval_id, behind_s=7_200)
+    await collect(gateway.send(agent))
+    assert not (await read_approval(gateway, approval_id)).decided
+    services.turns.script = reply("Done.")
+    answered = await collect(respond(gateway, approval_id, approve=True))
+    assert kinds(answered)[-1] == "run_finished"
+
+
 async def test_an_answer_in_vain_can_be_given_again(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     services.tools.versions["pay"] = "v1"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.convert.runs import (
     MAX_CHARACTERS,
@@ -35,12 +34,14 @@ _STATUSES = (
 )
 
 
-def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
-    """Converts a request for approval from a run's event."""
+def asked_approval(event: run_event_pb2.RunEvent) -> AskedApproval:
+    """Converts the request for approval of an event; both its times are of the same clock."""
+    request = event.approval_requested.approval
+    remaining = request.expire_time.ToDatetime() - event.create_time.ToDatetime()
     return AskedApproval(
         request.approval_id,
         request.SerializeToString(deterministic=True),
-        request.expire_time.ToDatetime(tzinfo=UTC),
+        remaining.total_seconds(),
         request.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE,
     )
 

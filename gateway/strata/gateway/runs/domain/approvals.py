@@ -37,13 +37,14 @@ class AskedApproval:
     Attributes:
         id: Id of the request.
         request: The request, serialised.
-        expire_time: Deadline, at which the default decision applies.
+        remaining_s: Seconds until the deadline, at which the default decision applies. The
+            database adds them to its own time, since clocks of hosts differ.
         default_approve: Whether the default decision is to approve.
     """
 
     id: str
     request: bytes
-    expire_time: datetime
+    remaining_s: float
     default_approve: bool = False
 
 

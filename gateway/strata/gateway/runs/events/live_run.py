@@ -430,10 +430,10 @@ class LiveRun:
 
     def _append(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
         """Appends an event with the next sequence; it is stored with the next batch."""
-        self._progress.note(event, kind)
         self._sequence += 1
         self._time(event)
         self._stamp(event, self._sequence)
+        self._progress.note(event, kind)
         stored = StoredEvent(event.sequence, event.SerializeToString())
         self._unstored.append(stored)
         self._unstored_bytes += len(stored.payload)

@@ -181,7 +181,7 @@ class RunProgress:
             case "tool_finished":
                 self._tool_count += 1
             case "approval_requested":
-                self.asked = asked_approval(event.approval_requested.approval)
+                self.asked = asked_approval(event)
             case _:
                 pass
 

@@ -301,7 +301,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "taint": list(ending.taint),
             "approval_id": ending.asked.id if ending.asked else None,
             "approval_request": ending.asked.request if ending.asked else None,
-            "approval_until": ending.asked.expire_time if ending.asked else None,
+            "approval_s": ending.asked.remaining_s if ending.asked else None,
             "approval_default": ending.asked is not None and ending.asked.default_approve,
             "reopened_id": ending.reopens or None,
             "take_next": take_next,

@@ -312,7 +312,8 @@ WITH ended AS (
         project_id, id, agent_id, conversation_id, run_id, request, expire_time,
         default_approve)
     SELECT :project_id, CAST(:approval_id AS text), agent_id, conversation_id, :run_id,
-           CAST(:approval_request AS bytea), CAST(:approval_until AS timestamptz),
+           CAST(:approval_request AS bytea),
+           now() + make_interval(secs => CAST(:approval_s AS double precision)),
            :approval_default
       FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
         ON CONFLICT DO NOTHING
