@@ -132,6 +132,12 @@ def current_project() -> str:
     return require_caller().project_id
 
 
+def calling_project() -> str:
+    """Returns the project of the call being served; empty outside of a call."""
+    caller = current().caller
+    return caller.project_id if caller is not None else ""
+
+
 def require_scope(scope: str) -> Caller:
     """Returns the caller if it has the scope.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
-from strata.shared.context import current
+from strata.shared.context import calling_project
 
 SHARE = 0.75
 """Default share of the slots that one project may hold."""
@@ -60,12 +60,6 @@ def slots_of_short_work(slots: int, name: str) -> FairSlots:
         hold_s=_SHORT_S,
         give_way_s=_SHORT_GIVE_WAY_S,
     )
-
-
-def calling_project() -> str:
-    """Returns the project of the call being served; empty outside of a call."""
-    caller = current().caller
-    return caller.project_id if caller is not None else ""
 
 
 class FairSlots:

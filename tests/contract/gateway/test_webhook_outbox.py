@@ -15,7 +15,7 @@ from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.sender import SendTerms, WebhookSender
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import ResourceExhaustedError
-from strata.shared.fair_slots import calling_project
+from strata.shared.context import calling_project
 from strata.shared.secrets import open_envelope
 from strata.shared.web.fetcher import Fetcher
 from strata.shared.web.url_guard import Guard

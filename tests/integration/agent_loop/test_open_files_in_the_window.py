@@ -471,20 +471,25 @@ async def test_context_window_names_the_files_closed_and_messages_compacted_by_t
 async def test_little_space_for_messages_costs_no_summary_at_each_turn(
     services: InnerServices,
 ) -> None:
-    model = pb.ModelConfig(handle="test/test-model", context_window=8_000)
+    # The limit of memory follows from what the project's requests taught before.
+    model = pb.ModelConfig(handle="test/test-model", context_window=8_650)
+    provider = Provider(services, 8_650)
+    await services.run(await services.make_agent(model=model), "Hello.")
     agent = await services.make_agent(model=model)
-    provider = Provider(services, 8_000)
-    await services.run(agent, "Hello.")
     blocks = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     block = next(block for block in blocks.blocks if block.label == "human")
     text, step = "", 2_000
     while step > 20:  # until core memory refuses any more
         update = block_pb.UpdateBlockRequest(block_id=block.id, value=text + "x" * step)
+        update.limit = 40_000
         try:
             await services.blocks.UpdateBlock(update)
             text = update.value
         except FailedPreconditionError:
             step //= 2
+    # Then less than a twentieth of the prompt is left for messages.
+    await shrink_model(services, agent, 8_000)
+    provider.window = 8_000
 
     for number in range(10):
         ran = await services.run(agent, f"{number} {'word ' * 250}")

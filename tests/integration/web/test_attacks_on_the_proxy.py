@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import calling_project
+from strata.shared.context import Caller, RequestContext, calling_project, use
 from strata.shared.web.fetcher import Fetched
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader

@@ -13,8 +13,7 @@ import pytest
 from polling import settle
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.protocol.shapes import RpcShape
-from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import calling_project
+from strata.shared.context import Caller, RequestContext, calling_project, use
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from strata.agent_loop.domain.model.chat import ModelSettings
-from strata.shared.context import current
+from strata.shared.context import calling_project
 from strata.shared.logs import get_logger
 
 LIFETIME_S = 3600.0
@@ -94,8 +94,7 @@ class RefusalMemory(Generic[_T]):
             settings: The model.
             first: Returns the assumptions before the first request.
         """
-        caller = current().caller
-        project = "" if caller is None else caller.project_id
+        project = calling_project()
         entries = self._projects.setdefault(project, OrderedDict())
         self._projects.move_to_end(project)
         if len(self._projects) > MAX_PROJECTS:

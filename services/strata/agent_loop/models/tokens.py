@@ -1,8 +1,9 @@
 """Estimates the tokens of a prompt before the provider counts them.
 
 The estimate starts from the provider's last exact count and adds what was appended since. The
-ratio of bytes to tokens is learnt per provider, model and agent; the ratios before the first
-count were measured (decision 0030).
+ratio of bytes to tokens is learnt per provider, model and agent, and for new agents per project: it
+depends on what is talked about, and no project may shift the limits of another one. The ratios
+before the first count were measured (decision 0030).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from strata.agent_loop.domain.model.chat import (
 )
 from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.agent_loop.models.dialects.table import dialect_of
+from strata.shared.context import calling_project
 from strata.shared.usage import Usage
 
 DEFAULT_HEADROOM = 0.10
@@ -35,11 +37,12 @@ _MAX_KEYS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """The key of a learnt ratio. An empty `agent` is for a ratio shared by all agents."""
+    """The key of a learnt ratio: of one agent, or, without `agent`, of all agents of a project."""
 
     endpoint_type: EndpointType
     model: str
     agent: str = ""
+    project: str = ""
 
 
 class TokenEstimator:
@@ -50,8 +53,11 @@ class TokenEstimator:
         self._max_keys = max_keys
 
     def ratio(self, key: TokenKey) -> float:
-        """Returns bytes per token: learnt for the key, else for its model, else the default."""
-        for known in (key, TokenKey(key.endpoint_type, key.model)):
+        """Returns bytes per token: learnt for the key, else for its model, else the default.
+
+        What was learnt for a model is what the calling project's requests taught.
+        """
+        for known in (key, _of_project(key)):
             if known in self._ratios:
                 self._ratios.move_to_end(known)
                 return self._ratios[known]
@@ -70,7 +76,7 @@ class TokenEstimator:
         sample = sample_ratio(size, usage)
         if sample is None:
             return
-        for known in {key, TokenKey(key.endpoint_type, key.model)}:
+        for known in {key, _of_project(key)}:
             old = self._ratios.get(known)
             self._ratios[known] = sample if old is None else old + _WEIGHT * (sample - old)
             self._ratios.move_to_end(known)
@@ -114,6 +120,11 @@ def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: Endpoi
         completion_tokens=round(text_bytes(reply_text) / ratio),
         estimated=True,
     )
+
+
+def _of_project(key: TokenKey) -> TokenKey:
+    """Returns the key of the ratio that all agents of the calling project share."""
+    return TokenKey(key.endpoint_type, key.model, project=calling_project())
 
 
 def _message_bytes(message: ChatMessage) -> int:

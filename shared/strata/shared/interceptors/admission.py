@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
-from strata.shared.fair_slots import calling_project, share_of
+from strata.shared.context import calling_project
+from strata.shared.fair_slots import share_of
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 

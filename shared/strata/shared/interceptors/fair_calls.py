@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata.shared.fair_slots import calling_project, slots_of_short_work
+from strata.shared.context import calling_project
+from strata.shared.fair_slots import slots_of_short_work
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 
 

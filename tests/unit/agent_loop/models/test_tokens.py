@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callers import as_project
 from strata.agent_loop.domain.model.chat import ChatMessage, ModelRequest, ToolCall, ToolSchema
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey, fits, request_bytes
+from strata.shared.context import use
 from strata.shared.usage import Usage
 
 KEY = TokenKey("openai", "m", "agent-1")
@@ -32,6 +34,16 @@ def test_a_new_agent_starts_from_its_model() -> None:
     estimator.observe(KEY, 4000, Usage(prompt_tokens=1000))
     assert estimator.ratio(OTHER) == 4.0
     assert estimator.ratio(CLAUDE) == 1.8
+
+
+def test_a_project_does_not_learn_from_the_texts_of_another() -> None:
+    estimator = TokenEstimator()
+    with use(as_project("project-1")):
+        for _ in range(20):
+            estimator.observe(KEY, 4000, Usage(prompt_tokens=4000))
+        assert estimator.ratio(OTHER) == 1.0
+    with use(as_project("project-2")):
+        assert estimator.ratio(OTHER) == 3.2
 
 
 @pytest.mark.parametrize(
