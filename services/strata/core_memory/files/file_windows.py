@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from strata.core_memory.domain.core_memory import Receipt
@@ -28,6 +28,7 @@ from strata.core_memory.files.domain.window_plans import (
     check_requests,
     check_space,
     choose_to_fit,
+    meant_names,
     not_attached,
     plan_closing,
     plan_opening,
@@ -66,16 +67,21 @@ class Windows:
         if not command.complete:
             # Calls of people have no limits set: use those of the agent, which its tool sends.
             command = command.within(await self._store.prompt_limit(command.agent_id))
-        check_requests(command)
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
-            return plan_opening(command, files, windows, self._clock.now())
+        def plan(names: Sequence[str]) -> PlanWindows:
+            requests = tuple(
+                replace(request, file_name=name)
+                for request, name in zip(command.requests, names, strict=True)
+            )
+            named = replace(command, requests=requests)
+            check_requests(named)
+            return lambda files, windows: plan_opening(named, files, windows, self._clock.now())
 
         def check(use: PromptUse, opening: WindowPlan) -> None:
             check_space(use, opening, command.max_bytes)
 
         names = [request.file_name for request in command.requests]
-        return await self._change(command.agent_id, names, receipt, decide, (command.limits, check))
+        return await self._change(command.agent_id, names, receipt, plan, (command.limits, check))
 
     async def open_first(self, agent_id: str, folder_id: str, count: int) -> None:
         """Opens the first readable files, by name, of an attached folder.
@@ -113,7 +119,7 @@ class Windows:
         def check(use: PromptUse, opened: WindowPlan) -> None:
             check_space(use, opened, opening.max_bytes)
 
-        await self._change(agent_id, names, _NO_RECEIPT, decide, (opening.limits, check))
+        await self._change(agent_id, names, _NO_RECEIPT, lambda _: decide, (opening.limits, check))
 
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, excess: int, *, preview: bool
@@ -148,22 +154,30 @@ class Windows:
             NotFoundError: A file is not attached (``FILE_NOT_FOUND``); nothing is closed.
         """
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
-            return plan_closing(names, files, windows)
+        def plan(names: Sequence[str]) -> PlanWindows:
+            return lambda files, windows: plan_closing(names, files, windows)
 
-        return await self._change(agent_id, names, _NO_RECEIPT, decide)
+        return await self._change(agent_id, names, _NO_RECEIPT, plan)
 
     async def _change(
         self,
         agent_id: str,
         names: Sequence[str],
         receipt: Receipt[OpenFilesResult],
-        decide: PlanWindows,
+        plan: Callable[[Sequence[str]], PlanWindows],
         check: tuple[FileLimits, CheckUse] | None = None,
     ) -> OpenFilesResult:
+        """Changes windows; a name that no file has is looked up once in the forms it may have."""
         try:
-            return await self._store.change(agent_id, names, receipt, decide, check)
+            return await self._store.change(agent_id, names, receipt, plan(names), check)
         except UnknownFileError as unknown:
-            attached = await self._store.names(agent_id)
-            # In a thread: there may be thousands of names to compare.
-            raise await asyncio.to_thread(not_attached, unknown.name, attached) from None
+            wrong = unknown.name
+        attached = await self._store.names(agent_id)
+        # In a thread: there may be thousands of names to compare.
+        meant = await asyncio.to_thread(meant_names, names, attached)
+        if meant != list(names):
+            try:
+                return await self._store.change(agent_id, meant, receipt, plan(meant), check)
+            except UnknownFileError as unknown:
+                wrong = unknown.name
+        raise await asyncio.to_thread(not_attached, wrong, attached)

@@ -14,7 +14,12 @@ from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files.domain.file_windows import OpenFilesResult, OpenWindows, WindowRequest
 from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT
-from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.protocol.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 from strata.shared.context import current_project, use
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -109,6 +114,36 @@ async def test_all_others_are_closed_when_asked(files: Any, agent: str) -> None:
         "* Opened 2 files: docs/b, docs/c\n"
         "Note: Closed 1 file(s) due to close_all_others=True: docs/a"
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [
+        pytest.param("R&D <a>.txt", "R&amp;D &lt;a&gt;.txt", id="escaped as in the prompt"),
+        pytest.param("re\u0301sume\u0301.txt", "r\u00e9sum\u00e9.txt", id="composed"),
+        pytest.param("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt", id="decomposed"),
+    ],
+)
+async def test_a_name_is_found_in_the_form_in_which_a_model_writes_it(
+    files: Any, stored: str, written: str
+) -> None:
+    folder = await files.seeds.folder("papers")
+    await files.seeds.files(folder, [stored, "another.txt"], FORTY)
+    agent = str(await files.seeds.agent(folder))
+    opened = await files.windows.open(opening(agent, f"papers/{written}"), receipt())
+    assert opened.message == f"* Opened papers/{stored}"
+    with pytest.raises(InvalidArgumentError, match="is requested twice"):
+        await files.windows.open(opening(agent, f"papers/{stored}", f"papers/{written}"), receipt())
+    assert (await files.windows.close(agent, [f"papers/{written}"])).windows == ()
+
+
+async def test_a_name_that_may_mean_two_files_opens_neither(files: Any) -> None:
+    folder = await files.seeds.folder("papers")
+    await files.seeds.files(folder, ["A\u030a.txt", "\u00c5.txt"], FORTY)
+    agent = str(await files.seeds.agent(folder))
+    await files.windows.open(opening(agent, "papers/\u00c5.txt"), receipt())
+    with pytest.raises(NotFoundError, match="not attached"):
+        await files.windows.open(opening(agent, "papers/\u212b.txt"), receipt())
 
 
 async def test_nothing_is_closed_when_a_name_is_wrong(files: Any, agent: str) -> None:

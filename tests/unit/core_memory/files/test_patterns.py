@@ -157,3 +157,11 @@ def test_a_wrong_expression_over_names_is_explained() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         name_filter(r"(a")
     assert caught.value.message == "Invalid include pattern: missing ): (a"
+
+
+@pytest.mark.parametrize("pattern", ["caf\u00e9", "cafe\u0301"])
+def test_composed_and_decomposed_letters_match_each_other(pattern: str) -> None:
+    text = "tea\nCaf\u00e9\nCafe\u0301 au lait"
+    assert LinePattern(pattern).lines(text, limit=10, expired=lambda: False) == [1, 2]
+    assert LinePattern(pattern).span("a cafe\u0301 here") == (2, 6)
+    assert all(map(name_filter(f"{pattern}*"), ["x/caf\u00e9.md", "x/cafe\u0301.md"]))

@@ -120,7 +120,7 @@ def _lines(text: str, window: Window) -> list[str]:
 def _directory(
     folder: FolderView, texts: Mapping[str, str], labels: Sequence[str], limits: FileLimits
 ) -> str:
-    parts = [f'<directory name="{_attribute(folder.name)}">\n']
+    parts = [f'<directory name="{attribute(folder.name)}">\n']
     for tag in ("description", "instructions"):
         text = getattr(folder, tag)
         if text:
@@ -146,7 +146,7 @@ def _directory(
 def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
     status = "open" if view else "closed"
     return (
-        f'<file status="{status}" name="{_attribute(name)}">\n'
+        f'<file status="{status}" name="{attribute(name)}">\n'
         "<metadata>\n"
         "- read_only=true\n"
         f"- chars_current={len(view)}\n"
@@ -159,7 +159,8 @@ def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
     )
 
 
-def _attribute(text: str) -> str:
+def attribute(text: str) -> str:
+    """Returns a text as it stands in an attribute of the prompt, such as the name of a file."""
     return html.escape(one_line(text)).replace("&#x27;", "'")
 
 

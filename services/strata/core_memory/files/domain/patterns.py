@@ -1,7 +1,8 @@
 """Patterns that match lines of files, and names of files.
 
 They are regular expressions of RE2, which takes time linear in the length of the text for
-every pattern (docs/decisions/0052). Lines match separately, and case is ignored.
+every pattern (docs/decisions/0052). Lines match separately, and case is ignored, as is whether
+letters are composed: PDFs and names of files from a Mac have letters and accents apart.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import re2  # type: ignore[import-untyped]
 
 from strata.core_memory.files.domain.files import wrong_field
+from strata.shared.search.folded_text import normalise
 
 _MAX_PROGRAM = 20_000
 _MAX_MEMORY = 8 * 1024 * 1024
@@ -31,6 +33,7 @@ class LinePattern:
 
     def __init__(self, pattern: str) -> None:
         # (?m): ^ and $ match at line ends, so that many lines can be searched in one call.
+        pattern = normalise(pattern)
         self._whole = _compiled(f"(?m){pattern}", pattern, "pattern", "regex")
         self._line = _compiled(pattern, pattern, "pattern", "regex")
         self._by_line = _depends_on_ends(pattern)
@@ -44,7 +47,7 @@ class LinePattern:
             expired: Polled during the search; True ends it.
         """
         matches: list[int] = []
-        data = text.encode()
+        data = normalise(text).encode()
         number = 0
         for start, end in _pieces(data):
             if expired() or len(matches) >= limit:
@@ -55,8 +58,11 @@ class LinePattern:
         return matches
 
     def span(self, line: str) -> tuple[int, int]:
-        """Returns the start and end of the first match in a line; (0, 0) without a match."""
-        match = self._line.search(line)
+        """Returns the start and end of the first match in a line; (0, 0) without a match.
+
+        They are for the line with composed letters, a few characters less in a long line.
+        """
+        match = self._line.search(normalise(line))
         return match.span() if match is not None else (0, 0)
 
     def _each_line(self, data: bytes, start: int, end: int, limit: int) -> Iterator[int]:
@@ -92,11 +98,13 @@ def name_filter(include: str) -> Callable[[str], bool]:
     """
     if not include:
         return lambda _: True
+    include = normalise(include)
     literal = include.casefold()
     if re.search(r"[\\^$|(){}+]|\.\*", include) is None:
         glob = _compiled(_glob_expression(include), include, "include", "include")
 
         def matches_glob(name: str) -> bool:
+            name = normalise(name)
             return (
                 literal in name.casefold()
                 or glob.fullmatch(name) is not None
@@ -107,6 +115,7 @@ def name_filter(include: str) -> Callable[[str], bool]:
     expression = _compiled(include, include, "include", "include")
 
     def matches(name: str) -> bool:
+        name = normalise(name)
         return literal in name.casefold() or expression.search(name) is not None
 
     return matches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from strata.core_memory.files.domain.directories import attribute
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     OpenWindows,
@@ -22,6 +23,7 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
 )
+from strata.shared.search.folded_text import normalise
 
 NAMES_SHOWN = 20
 """Maximum of attached files that a message names."""
@@ -215,6 +217,30 @@ def plan_closing(
         closed=tuple(sorted(closed)),
         message="",
     )
+
+
+def meant_names(names: Sequence[str], attached: Collection[str]) -> list[str]:
+    """Returns the names of the attached files that a model means by names.
+
+    A model may copy a name as the prompt shows it, with its special characters escaped, and writes
+    composed letters where the file of a Mac has decomposed ones. A name that fits several files
+    is left as it is.
+
+    Args:
+        names: Names as the model wrote them.
+        attached: All names of attached files.
+    """
+    by_form: dict[str, set[str]] = {}
+    for name in attached:
+        for form in (name, attribute(name)):
+            by_form.setdefault(normalise(form), set()).add(name)
+    known = set(attached)
+
+    def meant(name: str) -> str:
+        fitting = by_form.get(normalise(name), set())
+        return next(iter(fitting)) if name not in known and len(fitting) == 1 else name
+
+    return [meant(name) for name in names]
 
 
 def not_attached(name: str, names: Collection[str]) -> NotFoundError:
