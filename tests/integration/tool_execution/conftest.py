@@ -30,6 +30,7 @@ class Tools:
         self.agent = agent
         self.run_id = new_id("run")
         self.message_id = new_id("message")
+        self.timezone = "UTC"
         self._stub = pb_grpc.ExecutionServiceStub(services.channel("tool_execution"))
         self._count = 0
 
@@ -53,7 +54,7 @@ class Tools:
             step_id="step-1",
             message_id=self.message_id,
             model="test/test-model",
-            timezone="UTC",
+            timezone=self.timezone,
             calls=[
                 pb.ToolCall(
                     tool_call_id=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as pb
@@ -42,6 +43,24 @@ async def test_an_insert_has_its_origin(tools: Tools) -> None:
         tool_call_id="call-1-0",
         message_id=tools.message_id,
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "timezone", "shown"),
+    [
+        (-62_135_596_800, "America/New_York", "0001-01-01T00:00:00+00:00"),
+        (253_402_300_799, "Asia/Tokyo", "9999-12-31T23:59:59+00:00"),
+    ],
+)
+async def test_a_passage_from_either_end_of_the_calendar_is_found(
+    tools: Tools, seconds: int, timezone: str, shown: str
+) -> None:
+    """The time that programs write for none is before the calendar begins in New York."""
+    passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
+    passage = pb.NewPassage(text=GREEN, create_time=Timestamp(seconds=seconds))
+    await passages.InsertPassage(pb.InsertPassageRequest(agent_id=tools.agent.id, passage=passage))
+    tools.timezone = timezone
+    assert shown in await tools.call("archival_memory_search", query="favourite colour")
 
 
 async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from strata.api.common.v1 import message_pb2
 from strata.shared.convert.enums import enum_name
+from strata.shared.local_time import in_zone
 from strata.shared.one_line import UNSAFE_CODES
 
 _CONTROLS = dict.fromkeys(UNSAFE_CODES)
@@ -125,7 +126,7 @@ def when(time: Timestamp) -> str:
     """Returns a time in the local time zone; empty if it is not set."""
     if not time.seconds:
         return ""
-    return time.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return in_zone(time.ToDatetime(tzinfo=UTC), None).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def labels_line(labels: Iterable[message_pb2.Provenance.ValueType]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -21,6 +22,7 @@ from strata.shared.convert.messages import (
     taint_from_proto,
     taint_of_messages,
 )
+from strata.shared.local_time import in_zone
 from strata.shared.messages import MessageRole
 from strata.shared.replies import sent_text
 from strata.shared.search.time_expressions import zone_of
@@ -232,7 +234,7 @@ def _set_time(field: Timestamp, moment: Any) -> None:
 
 def local_time(moment: Timestamp, timezone: Any) -> Any:
     """Returns a moment in a timezone."""
-    return moment.ToDatetime(tzinfo=zone_of("UTC")).astimezone(timezone)
+    return in_zone(moment.ToDatetime(tzinfo=UTC), timezone)
 
 
 def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.protocol.images import image_text
 from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
 from strata.shared.convert.messages import ROLES, role_name
+from strata.shared.local_time import in_zone
 from strata.shared.messages import MessageRole
 
 Arguments = dict[str, Any]
@@ -184,4 +185,4 @@ def _ranks(relevance: _Relevance) -> dict[str, Any]:
 
 
 def _local(moment: Timestamp, timezone: ZoneInfo) -> str:
-    return moment.ToDatetime(tzinfo=UTC).astimezone(timezone).isoformat()
+    return in_zone(moment.ToDatetime(tzinfo=UTC), timezone).isoformat()
