@@ -34,6 +34,21 @@ def test_unspaced_scripts_are_cut_into_pairs() -> None:
     assert result.pairs == "北京 京市"
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("Gro\u0308\u00dfenwahn", "Gr\u00f6\u00dfenwahn"),
+        ("\ufb01nancial", "financial"),
+        ("\uff2b\uff21\uff34\uff21", "KATA"),
+        ("\uff76\uff9e\uff72\uff84\uff9e", "\u30ac\u30a4\u30c9"),
+        ("\u1112\u1161\u11ab\u1100\u116e\u11a8", "\ud55c\uad6d"),
+    ],
+    ids=["decomposed", "ligature", "full width", "half width", "decomposed Hangul"],
+)
+def test_forms_of_a_character_make_the_same_words(stored: str, asked: str) -> None:
+    assert split_text(stored) == split_text(asked)
+
+
 def test_a_single_character_stays() -> None:
     assert split_text("猫").pairs == "猫"
 

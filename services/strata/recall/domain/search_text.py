@@ -14,6 +14,7 @@ from strata.recall.domain.messages import Message
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance
+from strata.shared.search.folded_text import compatible
 from strata.shared.tool_catalogue import HISTORY_TOOLS
 
 # A tsvector is limited to 1 MB, so only this many characters of a message are searchable.
@@ -41,6 +42,7 @@ class SearchText:
 
 def split_text(text: str) -> SearchText:
     """Splits text into words (unspaced runs become spaces) and character pairs."""
+    text = compatible(text[:MAX_SEARCH_CHARS])
     runs = _UNSPACED.findall(text[:MAX_PAIR_CHARS])
     pairs = " ".join(pair for run in runs for pair in _pairs(run))
     return SearchText(words=_UNSPACED.sub(" ", text[:MAX_SEARCH_CHARS]), pairs=pairs)

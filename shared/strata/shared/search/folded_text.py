@@ -1,4 +1,4 @@
-"""Normalises queries so that spellings of one word compare equal."""
+"""Normalises texts so that spellings of one word compare equal."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ _TABLE = str.maketrans(_PLAIN)
 def normalise(text: str) -> str:
     """Returns a text with composed characters (NFC), in which `fold` keeps every position."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def compatible(text: str) -> str:
+    """Returns a text in which the forms of a character are one (NFKC).
+
+    Decomposed letters, half-width kana, full-width Latin letters and ligatures make the same words
+    as others.
+    """
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def fold(text: str) -> str:

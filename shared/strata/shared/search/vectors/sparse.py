@@ -10,8 +10,7 @@ has the English stems of its words and those of the languages that it fits best,
 if it has no stop word. So it meets documents of its own language and those without a clear one.
 """
 
-import unicodedata
-
+from strata.shared.search.folded_text import compatible
 from strata.shared.search.languages import (
     DEFAULT_LANGUAGE,
     ENCODERS,
@@ -55,7 +54,7 @@ def unspaced_pairs(text: str) -> list[str]:
 
     A run of one character counts as a pair.
     """
-    runs = UNSPACED.findall(unicodedata.normalize("NFKC", text))
+    runs = UNSPACED.findall(compatible(text))
     return list(
         dict.fromkeys(
             run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))
@@ -64,9 +63,8 @@ def unspaced_pairs(text: str) -> list[str]:
 
 
 def _normalized(text: str) -> str:
-    # Compatibility forms (half-width kana, full-width Latin, ligatures) are the same words;
-    # lone surrogates cannot be encoded.
-    return unicodedata.normalize("NFKC", text.encode("utf-8", "replace").decode())
+    # Lone surrogates cannot be encoded.
+    return compatible(text.encode("utf-8", "replace").decode())
 
 
 def _in_pairs(text: str, *, single_characters: bool) -> str:
