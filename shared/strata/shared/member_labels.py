@@ -44,6 +44,21 @@ def labels_of(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(labels)
 
 
+def speaker_name(name: str, agent_id: str) -> str:
+    """Returns the name under which an agent's messages are shown to other agents.
+
+    Names of agents may have characters that names of speakers may not, such as joined emoji. An
+    agent whose name has no other character is called by its id: without a name its message would
+    pass for one of the user.
+
+    Args:
+        name: The name of the agent.
+        agent_id: Its id.
+    """
+    printable = "".join(character for character in name if character.isprintable())
+    return printable if printable.strip() else agent_id
+
+
 def member_lines(names: Sequence[str], descriptions: Sequence[str]) -> tuple[str, ...]:
     """Returns the lines that introduce members in a prompt: label and description.
 

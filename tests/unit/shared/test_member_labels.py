@@ -34,6 +34,18 @@ TEXTS = st.one_of(
 NAMES = st.lists(TEXTS, min_size=1, max_size=8)
 
 
+@given(TEXTS)
+@example("\u200b")
+@example("\u2060 \ufeff")
+def test_a_member_never_speaks_without_a_name(name: str) -> None:
+    member = pb.GroupMember(agent_id="agent-1", name=name.encode("utf-8", "replace").decode())
+    exchange = Exchange([])
+    exchange.add_reply(member, "Yes.", ())
+    (shown,) = exchange.unseen_by("agent-2")
+    assert shown.message.name.strip()
+    assert shown.message.name.isprintable()
+
+
 def check_line(line: str, most: int) -> None:
     assert line.isprintable()
     assert len(line) <= most

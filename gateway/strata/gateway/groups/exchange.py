@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1.group_service_pb2 import GroupMember
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
 from strata.api.common.v1.message_pb2 import Provenance as ProvenancePb
+from strata.shared.member_labels import speaker_name
 
 Labels = Sequence[ProvenancePb.ValueType]
 
@@ -67,8 +68,7 @@ def named_message(member: GroupMember, text: str, taint: Labels) -> MessageInput
         text: The text.
         taint: Provenance labels of the text: WEB, MCP.
     """
-    # Agent names may contain characters that speaker names may not, such as joined emoji.
-    name = "".join(character for character in member.name if character.isprintable())
     # The agent loop puts the name before the text in the model's prompt.
+    name = speaker_name(member.name, member.agent_id)
     part = Part(text=TextPart(text=text))
     return MessageInput(name=name, parts=[part], taint=sorted(set(taint)))

@@ -23,7 +23,7 @@ from strata.protocol.stream_completion import complete_in_background
 from strata.shared.blank_text import is_blank
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.ids import check_id
-from strata.shared.member_labels import labels_of, position_of
+from strata.shared.member_labels import labels_of, position_of, speaker_name
 from strata.shared.replies import words_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 from strata.shared.tool_schemas import parameters, text
@@ -428,8 +428,7 @@ class AgentTools:
         [label] = labels_of([name])
         opening = f"[Message from another agent, {label} ({caller.agent_id}). {how}]"
         return common.MessageInput(
-            # Agent names allow more characters than speaker names, such as joined emoji.
-            name="".join(character for character in name if character.isprintable()),
+            name=speaker_name(name, caller.agent_id),
             parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
             taint=labels_to_proto(caller.taint),
         )
