@@ -61,7 +61,7 @@ from strata.agent_loop.loop.steps import Steps
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
-from strata.agent_loop.memory_inputs.message_buffer import buffer_of, first_sequence
+from strata.agent_loop.memory_inputs.message_buffer import buffer_of
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
@@ -253,7 +253,7 @@ class Turn:
         if agent is None or begun is None or agent.buffer is None or not agent.memory_agent_id:
             return
         window = begun.window.messages if self._steps is None else self._steps.window
-        buffer = buffer_of(window, agent.buffer, first_sequence(begun.window.messages))
+        buffer = buffer_of(window, agent.buffer, begun.window.messages)
         await self._sink.emit(TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency, buffer))
 
     async def _agent_is_gone(self) -> bool:

@@ -44,7 +44,7 @@ def window(letters: str, first: int = 0) -> list[Message]:
     ],
 )
 def test_whole_exchanges_leave_oldest_first(letters: str, until: int, full: bool) -> None:
-    buffer = buffer_of(window(letters), LENGTHS, 1)
+    buffer = buffer_of(window(letters), LENGTHS, window(letters))
     assert (buffer.until_sequence, buffer.full) == (until, full)
     assert buffer.until_message_id == (f"message-{until}" if until >= 0 else "")
     assert buffer.after_sequence == 0
@@ -52,13 +52,22 @@ def test_whole_exchanges_leave_oldest_first(letters: str, until: int, full: bool
 
 def test_summaries_do_not_count_and_do_not_leave() -> None:
     shown = [*window("s"), *window("S", first=20), *window("uatuat", first=8)]
-    buffer = buffer_of(shown, LENGTHS, first_sequence(shown))
+    buffer = buffer_of(shown, LENGTHS, shown)
     assert (buffer.until_sequence, buffer.full, buffer.after_sequence) == (10, False, 7)
+
+
+@pytest.mark.parametrize(("kept", "until"), [("ua", 5), ("uauaua", 9)])
+def test_compacted_messages_are_archived_however_few_are_in_view(kept: str, until: int) -> None:
+    before = window("suauau")
+    now = [*window("s"), *window("S", first=20), *window(kept, first=6)]
+    buffer = buffer_of(now, LENGTHS, before)
+    assert (buffer.after_sequence, buffer.until_sequence, buffer.full) == (0, until, True)
+    assert buffer.until_message_id == f"message-{until}"
 
 
 def test_pinned_messages_stay_and_the_others_of_their_time_leave() -> None:
     shown = [replace(m, pinned=m.sequence == 1) for m in window("suatuatuat")]
-    buffer = buffer_of(shown, LENGTHS, 1)
+    buffer = buffer_of(shown, LENGTHS, shown)
     assert (buffer.until_sequence, buffer.full) == (6, True)
 
 

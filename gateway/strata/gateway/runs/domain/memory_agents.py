@@ -42,7 +42,7 @@ class MessageBuffer:
         after_sequence: Sequence below that of the first message of the window when the turn began.
         until_sequence: Sequence of the last message that can leave; -1 if none can.
         until_message_id: Its id; empty if none can.
-        full: Whether the window has more messages than allowed.
+        full: Whether the window has more messages than allowed, or a compaction took some out.
     """
 
     after_sequence: int

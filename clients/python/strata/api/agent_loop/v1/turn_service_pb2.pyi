@@ -493,7 +493,9 @@ class MessageBuffer(_message.Message):
     until_message_id: _builtins.str
     """Its id; empty if none can."""
     full: _builtins.bool
-    """True if the window holds more messages than max_message_buffer_length."""
+    """True if the window holds more messages than max_message_buffer_length, or if a compaction
+    took messages out in this turn.
+    """
     def __init__(
         self,
         *,
