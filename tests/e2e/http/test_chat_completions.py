@@ -217,6 +217,25 @@ async def test_each_user_has_a_conversation(system: System, sdk: openai.AsyncOpe
     assert sorted(c.external_id for c in listed.conversations) == ["", "ann", "bea"]
 
 
+@pytest.mark.parametrize("user", ["crm/4711", "a\\b", " ann ", "u" * 200])
+async def test_user_that_is_no_title_has_a_conversation(
+    system: System, sdk: openai.AsyncOpenAI, user: str
+) -> None:
+    system.model.respond(lambda request: say(f"{len(request.messages)}"))
+    agent = await system.make_agent()
+    replies = [
+        await sdk.chat.completions.create(model=agent.name, messages=HELLO, user=user)
+        for _ in range(2)
+    ]
+    stored = await system.agents.GetConversation(
+        agent_pb.GetConversationRequest(agent_id=agent.id, external_id=user)
+    )
+    assert [reply.choices[0].message.content for reply in replies] == ["2", "4"]
+    assert {(reply.model_extra or {})["conversation_id"] for reply in replies} == {
+        stored.conversation.id
+    }
+
+
 async def test_conversation_that_has_the_user_as_title_only_is_continued(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -11,6 +12,7 @@ import grpc.aio
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc
+from strata.shared.names import MAX_AGENT_NAME_CHARS
 
 _CACHED = 10_000
 
@@ -46,7 +48,11 @@ class ExternalConversations:
         if conversation_id is None:
             conversation_id = (
                 await self._stored(agent_id, external_id, metadata)
-                or (or_title and await self._titled(agent_id, external_id, metadata))
+                or (
+                    or_title
+                    and _title_of(external_id) == external_id
+                    and await self._titled(agent_id, external_id, metadata)
+                )
                 or await self._start(agent_id, external_id, metadata)
             )
             self._known[key] = conversation_id
@@ -85,7 +91,7 @@ class ExternalConversations:
         request = pb.CreateConversationRequest(
             request_id=f"external-{digest}",
             agent_id=agent_id,
-            title=external_id,
+            title=_title_of(external_id),
             external_id=external_id,
         )
         try:
@@ -97,3 +103,8 @@ class ExternalConversations:
                 raise
             return conversation_id
         return str(started.conversation.id)
+
+
+def _title_of(external_id: str) -> str:
+    """Returns the identifier as a title, whose rule is stricter: see `strata.shared.names`."""
+    return re.sub(r"[/\\]", "-", external_id)[:MAX_AGENT_NAME_CHARS].strip()

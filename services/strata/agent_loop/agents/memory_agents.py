@@ -10,6 +10,7 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.agent_types import AgentType
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
+from strata.shared.names import MAX_AGENT_NAME_CHARS
 
 DEFAULT_FREQUENCY = 5
 MAX_FREQUENCY = 1000
@@ -22,7 +23,6 @@ PERSONA = (
 )
 
 _SUFFIX = "-sleeptime"
-_MAX_NAME = 128
 
 
 def memory_agent_for(agent: Agent) -> Agent:
@@ -30,7 +30,7 @@ def memory_agent_for(agent: Agent) -> Agent:
     traits = AGENT_TYPES[AGENT_TYPES[agent.type].memory_agent]
     return Agent(
         id=new_id("agent"),
-        name=agent.name[: _MAX_NAME - len(_SUFFIX)] + _SUFFIX,
+        name=agent.name[: MAX_AGENT_NAME_CHARS - len(_SUFFIX)] + _SUFFIX,
         type=traits.type,
         system=base_prompt(traits.type),
         description=f"Tends the memory of {agent.name}.",

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from strata.protocol.errors import FieldViolation, invalid_fields
-from strata.shared.names import name_problems
+from strata.shared.names import MAX_AGENT_NAME_CHARS, name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
-MAX_NAME = 128
+MAX_NAME = MAX_AGENT_NAME_CHARS
 MAX_DESCRIPTION = 10_000
 MAX_SYSTEM = 200_000
 MAX_TOOLS = 128
