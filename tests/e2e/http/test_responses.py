@@ -438,6 +438,12 @@ async def test_nothing_of_other_agents_and_projects_is_found(
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"role": "user", "content": "a"}, {"role": "assistant"}]}, "input"),
+        ({"input": " "}, "input"),
+        ({"input": [{"role": "user", "content": ""}]}, "input[0].content"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "y"}}}},
+            "text.format.schema",
+        ),
         ({"model": None}, "model"),
         ({"stream": "maybe"}, "stream"),
     ],

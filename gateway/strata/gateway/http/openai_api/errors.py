@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -18,7 +19,9 @@ _TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
     HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.METHOD_NOT_ALLOWED: "invalid_request_error",
     HTTPStatus.CONFLICT: "conflict_error",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "invalid_request_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 
@@ -95,11 +98,27 @@ class RunFailedError(ApiError):
         self.cancelled = cancelled
 
 
-def of_call(error: grpc.aio.AioRpcError, param: str | None = None) -> ApiError:
-    """Returns the error for a failed call of the gateway."""
+def of_call(
+    error: grpc.aio.AioRpcError,
+    param: str | None = None,
+    *,
+    param_of: Callable[[str], str] | None = None,
+) -> ApiError:
+    """Returns the error for a failed call of the gateway.
+
+    Args:
+        error: The error.
+        param: The parameter that the call was about.
+        param_of: Returns the parameter that a field of the call's request was made of.
+    """
     known: StrataError = from_rpc_error(error)
+    message = known.message
+    if param_of is not None and known.violations:
+        wrong = [(param_of(one.field), one.description) for one in known.violations]
+        param = wrong[0][0]
+        message = "; ".join(f"'{place}' is not valid: {problem}" for place, problem in wrong) + "."
     return ApiError(
-        known.message,
+        message,
         status=http_status_of(code_of_status(error.code())),
         param=param,
         code=known.reason.value.lower(),

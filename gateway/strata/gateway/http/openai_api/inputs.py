@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,10 @@ from strata.gateway.http.openai_api.errors import ApiError
 Item = TypeVar("Item")
 FormatKind = Literal["text", "json_object", "json_schema"]
 
+# The fields of a part of a message are those of one parameter: its text, or its image.
+_MESSAGE_FIELD = re.compile(
+    r"messages\[(?P<number>\d+)\](?:(?P<name>\.name)|(?P<parts>\.parts(?P<part>\[\d+\])?.*))?"
+)
 _DETAILS = {
     "low": message_pb2.IMAGE_DETAIL_LOW,
     "high": message_pb2.IMAGE_DETAIL_HIGH,
@@ -54,11 +59,22 @@ class AgentInput:
         messages: The messages; none if there are results.
         results: The results; none if there are messages.
         param: The parameter of the request that it was in.
+        first: Number of the first item in that parameter, 0 for the first; None if it is no list.
     """
 
     messages: Sequence[message_pb2.MessageInput]
     results: Sequence[ToolResult]
     param: str
+    first: int | None = None
+
+    def param_of(self, field: str) -> str:
+        """Returns the part of the request that a field of `SendMessageRequest` was made of."""
+        numbered = _MESSAGE_FIELD.fullmatch(field)
+        if numbered is None or self.first is None:
+            return self.param
+        content = f".content{numbered['part'] or ''}" if numbered["parts"] else ""
+        part = numbered["name"] or content
+        return f"{self.param}[{self.first + int(numbered['number'])}]{part}"
 
 
 def agent_input(
@@ -87,7 +103,7 @@ def agent_input(
         raise ApiError("There is no message after the last assistant message.", param=param)
     results = [result for item in new if (result := result_of(item)) is not None]
     if not results:
-        return AgentInput([message_of(item) for item in new], (), param)
+        return AgentInput([message_of(item) for item in new], (), param, last + 1)
     if len(results) < len(new):
         raise ApiError(
             "Send tool results without other messages; send other messages after the reply.",

@@ -39,6 +39,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "web_search_options": (None,),
 }
 _MESSAGES = "messages"
+FORMAT_PARAM = "response_format.json_schema"
+"""The parameter with the schema of a reply."""
 
 
 class TextContent(Body):
@@ -139,7 +141,7 @@ class ChatRequest(Body):
         asked = self.response_format
         if asked is None:
             return None
-        return response_format_of(asked.type, asked.json_schema, "response_format.json_schema")
+        return response_format_of(asked.type, asked.json_schema, FORMAT_PARAM)
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

@@ -44,6 +44,8 @@ _REASONS = {
 }
 _LOGPROBS = "message.output_text.logprobs"
 _INPUT = "input"
+FORMAT_PARAM = "text.format"
+"""The parameter with the schema of a reply."""
 
 
 class InputText(Body):
@@ -201,7 +203,7 @@ class ResponsesRequest(Body):
                 schema=asked.schema_,
                 strict=asked.strict,
             )
-        return response_format_of(asked.type, schema, "text.format.schema")
+        return response_format_of(asked.type, schema, f"{FORMAT_PARAM}.schema")
 
 
 def parse_responses_request(body: bytes) -> ResponsesRequest:

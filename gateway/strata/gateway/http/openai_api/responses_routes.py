@@ -30,6 +30,7 @@ from strata.gateway.http.openai_api.responses import (
     run_id_of,
 )
 from strata.gateway.http.openai_api.responses_requests import (
+    FORMAT_PARAM,
     ResponsesRequest,
     parse_responses_request,
 )
@@ -101,6 +102,7 @@ class ResponsesApi:
             conversation_id,
             sent,
             response_format,
+            format_param=FORMAT_PARAM,
             request_id=request.headers.get(IDEMPOTENCY_KEY, ""),
             metadata=metadata,
         )

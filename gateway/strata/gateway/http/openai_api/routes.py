@@ -20,11 +20,14 @@ from strata.gateway.http.openai_api.agents import Agents, conversation_named_by,
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
-from strata.gateway.http.openai_api.requests import parse_chat_request
+from strata.gateway.http.openai_api.requests import FORMAT_PARAM, parse_chat_request
 from strata.gateway.http.openai_api.responses_routes import ResponsesApi
 from strata.gateway.http.openai_api.run_calls import IDEMPOTENCY_KEY, RunCalls, begun_soon
 from strata.gateway.http.server_sent_events import event_stream, server_sent
 from strata.shared.ids import new_id
+
+OPENAI_PATH = "/v1/"
+"""The prefix of the paths."""
 
 _OWNER = "strata"
 
@@ -85,6 +88,7 @@ class OpenAiApi:
             conversation_id,
             sent,
             response_format,
+            format_param=FORMAT_PARAM,
             request_id=request.headers.get(IDEMPOTENCY_KEY, ""),
             metadata=metadata,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -19,6 +19,7 @@ from strata.gateway.http.openai_api.inputs import AgentInput, ToolResult
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the id of a request: a repeated one gives the events of the first run."""
 
+_FORMAT_FIELD = "response_format.json_schema"
 # Long enough for a refusal, and shorter than clients wait for the headers of a response.
 _BEGIN_S = 3.0
 
@@ -40,6 +41,7 @@ class RunCalls:
         sent: AgentInput,
         response_format: response_format_pb2.ResponseFormat | None,
         *,
+        format_param: str,
         request_id: str,
         metadata: Any,
     ) -> RunEvents:
@@ -50,6 +52,7 @@ class RunCalls:
             conversation_id: Its conversation.
             sent: What it is sent.
             response_format: What the reply to messages must be; None for free text.
+            format_param: The parameter with the schema of `response_format`.
             request_id: A repeated id returns the same run; empty for a new run.
             metadata: The caller's credentials.
 
@@ -73,7 +76,7 @@ class RunCalls:
                 ),
                 metadata=metadata,
             )
-        return events_of(call)
+        return events_of(call, lambda field: _param_of(field, sent, format_param))
 
     async def _answer(
         self,
@@ -122,8 +125,22 @@ def _by_call(results: Sequence[ToolResult]) -> dict[str, str]:
     return {result.tool_call_id: result.content for result in results}
 
 
-async def events_of(call: Any) -> RunEvents:
+def _param_of(field: str, sent: AgentInput, format_param: str) -> str:
+    """Returns the part of an HTTP request that a field of the call's request was made of."""
+    if field == "request_id":
+        return IDEMPOTENCY_KEY
+    if field.startswith(_FORMAT_FIELD):
+        return format_param + field.removeprefix(_FORMAT_FIELD).replace("_json", "")
+    return sent.param_of(field)
+
+
+async def events_of(call: Any, param_of: Callable[[str], str] | None = None) -> RunEvents:
     """Returns the events of a call that streams a run.
+
+    Args:
+        call: The call.
+        param_of: Returns the part of an HTTP request that a field of the call's request was made
+            of.
 
     Raises:
         ApiError: The call failed.
@@ -133,7 +150,7 @@ async def events_of(call: Any) -> RunEvents:
             async for event in events:
                 yield event
     except grpc.aio.AioRpcError as error:
-        raise of_call(error) from error
+        raise of_call(error, param_of=param_of) from error
 
 
 async def begun_soon(events: AsyncIterator[run_event_pb2.RunEvent]) -> RunEvents:
