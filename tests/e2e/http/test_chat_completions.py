@@ -27,6 +27,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HELLO: Any = [{"role": "user", "content": "Hello."}]
 """Messages of a request."""
+SEND_MESSAGE = "/strata.api.gateway.v1.RunService/SendMessage"
+NUL: Any = {"role": "user", "content": "\0"}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -435,6 +437,21 @@ async def test_reply_that_begins_again_is_not_sent_twice(
             {"messages": [*HELLO, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
             "messages",
         ),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content"),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "content": "Hi."}, *HELLO, NUL]},
+            "messages[3].content[0]",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "name": "a\nb"}]}, "messages[0].name"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "text"}},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
         ({"user": "a\nb"}, "user"),
         ({"model": 7}, "model"),
         ({"stream": "perhaps"}, "stream"),
@@ -460,6 +477,48 @@ async def test_body_that_is_no_request_is_refused(http: httpx2.AsyncClient, body
     response = await http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/responses/resp_1/input_items", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/responses/resp_1", 405),
+    ],
+)
+async def test_what_is_not_there_is_an_error_in_the_form_of_openai(
+    http: httpx2.AsyncClient, method: str, path: str, status: int
+) -> None:
+    response = await http.request(method, path)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert path in error["message"]
+    assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+
+
+async def test_compressed_body_is_refused(http: httpx2.AsyncClient) -> None:
+    response = await http.post(
+        "/v1/chat/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"}
+    )
+    assert response.status_code == 415
+    assert "content-encoding 'gzip'" in response.json()["error"]["message"]
+
+
+async def test_client_that_leaves_in_its_request_is_no_error(
+    system: System, http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = httpx2.URL(system.http_url)
+    for path in ("/v1/chat/completions", "/a2a/assistant", SEND_MESSAGE):
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"POST {path} HTTP/1.1\r\nhost: strata\r\ncontent-length: 9\r\n\r\n"
+        writer.write(head.encode() + b"{")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+    assert (await http.get("/healthz")).status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_body_that_is_too_large_is_refused(http: httpx2.AsyncClient) -> None:

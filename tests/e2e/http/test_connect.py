@@ -26,6 +26,7 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GET_AGENT = "/strata.api.agent_loop.v1.AgentService/GetAgent"
+LIST_AGENTS = "/strata.api.agent_loop.v1.AgentService/ListAgents"
 SEND_MESSAGE = "/strata.api.gateway.v1.RunService/SendMessage"
 UPLOAD_PASSAGES = "/strata.api.archival.v1.PassageService/UploadPassages"
 METHODS = [
@@ -224,6 +225,7 @@ async def test_no_method_answers_without_a_key(
         ("application/json", b"[" * 100_000, 400),
         ("application/json", b'{"agentId": 7}', 400),
         ("application/json", b'{"nobody": 7}', 400),
+        ("application/json", b"null", 400),
         ("application/json", rb'{"\ud800": 7}', 400),
         ("application/json", rb'{"agentId": "\ud800"}', 400),
         ("application/proto", b"\xff\xff\xff", 400),
@@ -240,9 +242,36 @@ async def test_bad_body_is_refused(
     assert response.status_code == status, response.text
 
 
-async def test_unknown_path_is_not_found(http: httpx2.AsyncClient) -> None:
-    for path in ("/", "/v1", GET_AGENT + "s", "/strata.api.recall.v1.Nobody/GetAgent"):
-        assert (await http.post(path, json={})).status_code == 404
+async def test_list_is_no_message(http: httpx2.AsyncClient) -> None:
+    response = await http.post(
+        LIST_AGENTS, content=b"[]", headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert "is not a JSON object" in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/", "not_found"),
+        ("/v1", "not_found"),
+        ("/strata.api.recall.v1.Nobody/GetAgent", "not_found"),
+        (GET_AGENT + "s", "unimplemented"),
+    ],
+)
+async def test_unknown_path_is_not_found(http: httpx2.AsyncClient, path: str, code: str) -> None:
+    response = await http.post(path, json={})
+    assert (response.status_code, response.json()["code"]) == (404, code)
+    assert path in response.json()["message"]
+
+
+async def test_header_may_be_in_latin_1(system: System, http: httpx2.AsyncClient) -> None:
+    agent = await system.make_agent()
+    response = await http.post(
+        GET_AGENT, json={"agentId": agent.id}, headers={b"user-agent": b"caf\xe9"}
+    )
+    assert response.status_code == 200, response.text
+    assert response.json()["agent"]["id"] == agent.id
 
 
 async def test_internal_service_is_not_reachable(http: httpx2.AsyncClient) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from http import HTTPStatus
 from importlib import import_module
 
 import grpc.aio
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
@@ -20,7 +23,8 @@ from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.openai_api.agents import CONVERSATION_HEADER
-from strata.gateway.http.openai_api.routes import OpenAiApi
+from strata.gateway.http.openai_api.errors import ApiError
+from strata.gateway.http.openai_api.routes import OPENAI_PATH, OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
 from strata.gateway.http.traced_requests import TracedRequests
 from strata.gateway.registry import public_services
@@ -55,6 +59,8 @@ _RESPONSE_HEADERS = (
     REQUEST_ID_KEY,
 )
 _CORS_CACHE_S = 7200
+# What servers write into their logs; no client reads it.
+_CLIENT_LEFT = 499
 
 
 def http_application(
@@ -85,6 +91,11 @@ def http_application(
     )
     rpcs = _RpcApplication(
         connect,
+        {
+            f"/{service.full_name}/{method.name}"
+            for service in public_services()
+            for method in service.methods
+        },
         {
             f"/{service.full_name}/{method.name}": PlainStream(
                 method, channel, messages, max_body_bytes=max_message_bytes
@@ -131,7 +142,7 @@ def http_application(
     application = Starlette(
         routes=routes,
         middleware=[cors] if origins else [],
-        exception_handlers={404: _not_found},
+        exception_handlers={HTTPException: _refused, ClientDisconnect: _left},
     )
     return application if tracer is None else TracedRequests(application, tracer)
 
@@ -140,10 +151,25 @@ async def _healthz(_: Request) -> Response:
     return JSONResponse({"status": "SERVING"})
 
 
-async def _not_found(request: Request, _: Exception) -> Response:
-    # The form of an error of the Connect protocol.
-    message = f"There is nothing at {request.url.path}."
-    return JSONResponse({"code": "not_found", "message": message}, status_code=404)
+async def _refused(request: Request, error: Exception) -> Response:
+    """Returns the response to a request that no route answers: in OpenAI's form, or Connect's."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND:
+            code, message = "not_found", f"There is nothing at {path}."
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            code, message = "unimplemented", f"{path} does not take {request.method}."
+        case _:
+            code, message = "unknown", error.detail
+    body = {"code": code, "message": message}
+    if path.startswith(OPENAI_PATH):
+        body = ApiError(message, status=error.status_code, code=code).body
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=_CLIENT_LEFT)
 
 
 class _OnDemand:
@@ -169,11 +195,20 @@ class _OnDemand:
 class _RpcApplication:
     """Tells the protocols of calls apart by the type of their body."""
 
-    def __init__(self, connect: Application, streams: Mapping[str, PlainStream]) -> None:
+    def __init__(
+        self, connect: Application, paths: AbstractSet[str], streams: Mapping[str, PlainStream]
+    ) -> None:
         self._connect = connect
+        self._paths = paths
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in self._paths:
+            message = f"There is no method {scope['path']}."
+            refusal = JSONResponse({"code": "unimplemented", "message": message}, status_code=404)
+            await refusal(scope, receive, send)
+            return
+        scope = _in_utf8(scope)
         content_type = _content_type(scope)
         if content_type.startswith(_GRPC) and not content_type.startswith(_GRPC_WEB):
             message = "This port accepts Connect and gRPC-Web; gRPC has a separate port."
@@ -188,6 +223,16 @@ class _RpcApplication:
                 return
             scope = _as_json(scope)
         await self._connect(scope, receive, send)
+
+
+def _in_utf8(scope: Scope) -> Scope:
+    """Returns a request whose headers are UTF-8, which `connectrpc` reads; HTTP has Latin-1 too."""
+    try:
+        b"".join(value for _, value in scope["headers"]).decode()
+    except UnicodeDecodeError:
+        texts = [(name, value.decode("latin-1").encode()) for name, value in scope["headers"]]
+        return {**scope, "headers": texts}
+    return scope
 
 
 def _content_type(scope: Scope) -> bytes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any, Protocol
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from strata.api.agent_loop.v1 import agent_service_pb2
@@ -19,6 +21,8 @@ from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
 # The headers of a request that a call takes over as its metadata.
 _FORWARDED = (AUTHORIZATION_KEY, API_KEY_HEADER, REQUEST_ID_KEY, TRACEPARENT_KEY)
 _APPROVALS_PAGE = 100
+_IDENTITY = "identity"
+_SHOWN = 40
 
 RunEvents = AsyncGenerator[run_event_pb2.RunEvent]
 """Events of a run, to its end."""
@@ -128,8 +132,15 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises:
         BodyTooLargeError: It is larger than the limit.
+        HTTPException: It is compressed.
         ClientDisconnect: The client has left.
     """
+    encoding = request.headers.get("content-encoding", _IDENTITY)
+    if encoding.lower() != _IDENTITY:
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The body has the content-encoding {encoding[:_SHOWN]!r}; send it without one.",
+        )
     chunks = bytearray()
     async for chunk in request.stream():
         chunks += chunk

@@ -96,11 +96,14 @@ class JsonMessages:
 
 def _parse(text: bytes, kind: type[Message]) -> bytes:
     message = kind()
+    if text and not text.lstrip().startswith(b"{"):
+        # The parser takes an empty list for an empty object.
+        raise _malformed(kind, "it is not a JSON object")
     try:
         if text:
             json_format.Parse(text, message)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        raise _malformed(kind, error) from error
+        raise _malformed(kind, str(error)) from error
     return message.SerializeToString()
 
 
@@ -109,7 +112,7 @@ def _print(data: bytes, kind: type[Message]) -> bytes:
     return json_format.MessageToJson(message, indent=None, ensure_ascii=False).encode()
 
 
-def _malformed(kind: type[Message], error: Exception) -> ConnectError:
+def _malformed(kind: type[Message], problem: str) -> ConnectError:
     info = error_details_pb2.ErrorInfo(
         reason=Reason.MALFORMED_MESSAGE.value,
         domain=DOMAIN,
@@ -118,7 +121,7 @@ def _malformed(kind: type[Message], error: Exception) -> ConnectError:
     packed = any_pb2.Any()
     packed.Pack(info)
     # The lines after the first list all fields. An unpaired surrogate of the body may be in it.
-    problem = encodable_text(str(error).partition("\n")[0][:_PROBLEM_CHARS])
+    problem = encodable_text(problem.partition("\n")[0][:_PROBLEM_CHARS])
     return ConnectError(
         Code.INVALID_ARGUMENT,
         f"The body is not the JSON of a {kind.DESCRIPTOR.name}: {problem}",
