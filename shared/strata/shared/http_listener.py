@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 import uvicorn
 
+from strata.shared.http_connection import HttpConnection
 from strata.shared.tls import ServerTls
 
 Scope = MutableMapping[str, Any]
@@ -73,6 +74,7 @@ class HttpListener:
         ending = asyncio.Event()
         config = uvicorn.Config(
             _with_ending(self._make_application(channel), ending),
+            http=HttpConnection,
             lifespan="off",
             log_config=None,
             access_log=False,
