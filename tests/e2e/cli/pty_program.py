@@ -41,7 +41,7 @@ class PtyProgram:
         Wait for the prompt before Ctrl-D: the terminal drops an end of input that is typed before
         readline changes its mode.
         """
-        os.write(self._master, keys.encode())
+        os.write(self._master, os.fsencode(keys))
 
     async def shows(self, text: str, times: int = 1) -> None:
         """Waits until the text stands on the terminal, so many times."""

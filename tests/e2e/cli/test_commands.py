@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from child_processes import SOURCE_PATH
 from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -109,6 +113,32 @@ async def test_an_unknown_agent_is_not_found(strata: Run) -> None:
     assert done.code == 1
     assert 'There is no agent "nobody".' in done.err
     assert "[AGENT_NOT_FOUND]" in done.err
+
+
+@pytest.mark.parametrize("command", [["agents", "show"], ["chat", "ann", "--message"]])
+async def test_argument_that_is_not_utf_8_is_wrong_usage(
+    strata: Run, ann: Any, command: list[str]
+) -> None:
+    outcome = await strata(*command, os.fsdecode(b"caf\xe9"))
+    assert outcome.code == 2
+    assert outcome.err.startswith("Error: An argument, a line or the name of a file has bytes")
+
+
+@pytest.mark.parametrize(("stdout", "code"), [("/dev/full", 1), (None, 0)])
+async def test_output_that_cannot_be_written_is_one_readable_line(
+    environment: None, stdout: str | None, code: int
+) -> None:
+    to = ">&-" if stdout is None else f"> {stdout}"
+    shell = f"exec {shlex.quote(sys.executable)} -m strata.cli.main agents list {to}"
+    process = await asyncio.create_subprocess_shell(
+        shell,
+        env={**os.environ, "PYTHONPATH": SOURCE_PATH},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await process.communicate()
+    assert process.returncode == code
+    expected = b"Error: The output cannot be written: No space left on device.\n"
+    assert err == (expected if code else b"")
 
 
 async def test_wrong_fields_are_listed(strata: Run, gateway: ScriptedGateway) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -134,6 +135,19 @@ async def test_agent_is_created_after_confirmation(
         program.type(CTRL_D)
         assert await program.ends() == 0
     assert [agent.name for agent in gateway.agents.agents] == ["ann", "newcomer"]
+
+
+async def test_line_that_is_not_utf_8_does_not_end_the_chat(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type(os.fsdecode(b"\xff\xfe x\r"))
+        await program.shows("bytes that are not UTF-8")
+        program.type("Hello.\r")
+        await program.shows("you>", times=3)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
 
 
 async def test_line_that_ends_in_a_backslash_continues_on_the_next_line(

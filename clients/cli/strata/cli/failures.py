@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +15,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
 
 class UsageError(StrataError):
     """The arguments of a command are wrong."""
@@ -21,16 +25,30 @@ class UsageError(StrataError):
     default_reason = Reason.INVALID_FIELD
 
 
+class OutputError(StrataError):
+    """The output of a command cannot be written."""
+
+
 def reported_error(error: BaseException) -> StrataError | None:
     """Returns the error to print; None for a defect, which must show its traceback."""
+    if isinstance(error, BaseExceptionGroup):
+        reported = [reported_error(leaf) for leaf in _leaves(error)]
+        return reported[0] if None not in reported else None
     if isinstance(error, StrataError):
         return error
-    if isinstance(error, BaseExceptionGroup):
-        leaves = list(_leaves(error))
-        if all(isinstance(leaf, StrataError) for leaf in leaves):
-            first: StrataError = leaves[0]  # type: ignore[assignment]
-            return first
+    if isinstance(error, UnicodeEncodeError) and _is_undecoded(error):
+        return UsageError(
+            "An argument, a line or the name of a file has bytes that are not UTF-8; Strata stores"
+            " text in UTF-8 only."
+        )
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return OutputError(f"The output cannot be written: {error.strerror}.")
     return None
+
+
+def _is_undecoded(error: UnicodeEncodeError) -> bool:
+    """Whether the text has bytes of the command line or of a file system that are no text."""
+    return all("\udc80" <= char <= "\udcff" for char in error.object[error.start : error.end])
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -50,7 +68,7 @@ def exit_code_of(error: StrataError) -> int:
 
 def error_lines(error: StrataError) -> list[str]:
     """Returns the lines of an error; the reasons of errors of this program are left out."""
-    own = isinstance(error, UnreachableError | UsageError | WrongSettingError)
+    own = isinstance(error, UnreachableError | UsageError | WrongSettingError | OutputError)
     return error_text.error_lines(error, with_reason=not own)
 
 
@@ -60,7 +78,8 @@ def show_error(error: StrataError) -> None:
 
     first, *rest = error_lines(error)
     console = error_console()
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     console.print("Error: ", style="bold red", end="")
     console.print(safe(first), soft_wrap=True)
     for line in rest:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from dataclasses import dataclass
 from io import TextIOWrapper
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -100,7 +102,8 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
         except Exception as error:
             # The class is private to typer.
             if type(error).__name__ == "NoArgsIsHelpError":
@@ -111,6 +114,7 @@ class LazyGroup(TyperGroup):
                 raise
             show_error(reported)
             raise typer.Exit(exit_code_of(reported)) from error
+        return result
 
 
 def _print_help(ctx: Any) -> None:
@@ -161,8 +165,15 @@ def _root(
     pass
 
 
+def _discarded() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
 def main() -> None:
     """Runs the command line."""
+    # A stream that the caller has closed is None.
+    sys.stdout = sys.stdout or _discarded()
+    sys.stderr = sys.stderr or _discarded()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A character that the terminal cannot encode must not end a chat.

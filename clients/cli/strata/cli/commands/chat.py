@@ -20,7 +20,13 @@ from strata.cli.chat.slash import SlashCommands, is_command
 from strata.cli.client import Client, new_request_id
 from strata.cli.commands.conversations import fork
 from strata.cli.connection import Choice
-from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
+from strata.cli.failures import (
+    EXIT_FAILURE,
+    UsageError,
+    exit_code_of,
+    reported_error,
+    show_error,
+)
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
 from strata.client.calls.agents import is_agent_id
@@ -178,9 +184,10 @@ async def converse(session: ChatSession, name: str, commands: SlashCommands) -> 
                     ok = await session.turn(message) and ok
                 finally:
                     commands.add_run(session.last_run_id)
-        except StrataError as error:
-            if not interactive:
+        except (StrataError, UnicodeEncodeError) as error:
+            reported = reported_error(error)
+            if not interactive or reported is None:
                 raise
-            show_error(error)
+            show_error(reported)
         sys.stdout.flush()
     return ok or interactive
