@@ -385,6 +385,18 @@ async def test_list_of_tasks_with_wrong_sizes_is_refused(
             await client.list_tasks(a2a.ListTasksRequest(**fields))
 
 
+async def test_list_of_tasks_in_an_unknown_state_is_refused(
+    http: httpx2.AsyncClient, idle_agent: agent_pb.Agent
+) -> None:
+    response = await http.post(
+        f"/a2a/{idle_agent.id}",
+        json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"status": "completed"}},
+    )
+    error = response.json()["error"]
+    assert error["code"] == -32602
+    assert "TASK_STATE_COMPLETED" in error["message"]
+
+
 async def test_client_returns_what_its_tool_gave(system: System) -> None:
     await system.tools.UpsertTool(
         tool_api.UpsertToolRequest(

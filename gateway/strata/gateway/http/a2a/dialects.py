@@ -64,6 +64,7 @@ class _Current:
     """Version 1.0."""
 
     def request(self, request: RpcRequest, kind: type[Message]) -> Any:
+        _check_names(request.params, kind)
         try:
             # A newer client may send fields that this version does not have.
             return json_format.ParseDict(request.params, kind(), ignore_unknown_fields=True)
@@ -78,6 +79,22 @@ class _Current:
 
     def update(self, update: pb.StreamResponse) -> Any:
         return json_format.MessageToDict(update)
+
+
+def _check_names(params: Mapping[str, Any], kind: type[Message]) -> None:
+    """Checks the names of enumerations, which the parser ignores as it ignores unknown fields.
+
+    A filter that is ignored would list what was not asked for.
+
+    Raises:
+        InvalidParamsError: A name is not known.
+    """
+    for field in kind.DESCRIPTOR.fields:
+        name = params.get(field.json_name)
+        if field.enum_type is not None and isinstance(name, str):
+            known = field.enum_type.values_by_name
+            if name not in known:
+                raise _invalid(f"{field.json_name} is not one of {', '.join(known)}")
 
 
 class _Former:
