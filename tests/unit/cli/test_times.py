@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from strata.cli.failures import UsageError
-from strata.cli.times import parse_time, timestamp_of
+from strata.cli.times import parse_end, parse_time, timestamp_of
 
 NOW = datetime(2026, 7, 30, 14, 30, tzinfo=UTC)
 
@@ -46,3 +46,8 @@ def test_empty_text_is_not_a_timestamp() -> None:
     stamp = timestamp_of("2026-07-30T14:00:00.25Z")
     assert stamp is not None
     assert (stamp.seconds, stamp.nanos) == (1785420000, 250_000_000)
+
+
+def test_end_that_is_no_time_is_refused_with_the_forms_of_an_end() -> None:
+    with pytest.raises(UsageError, match=r"is not a time\..* from now"):
+        parse_end("banana", NOW)

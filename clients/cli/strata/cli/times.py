@@ -34,6 +34,9 @@ AsOfOption = Annotated[
 ]
 
 
+_FORMS_OF_END = 'Write "90d" for 90 days from now, or a date.'
+
+
 def parse_time(text: str, now: datetime | None = None) -> datetime:
     """Returns a point in time; without a zone it is in the local one.
 
@@ -78,8 +81,10 @@ def parse_end(text: str, now: datetime | None = None) -> datetime:
         end = present + int(span[1]) * _UNITS[span[2]] if span else parse_time(text, present)
     except OverflowError as error:
         raise UsageError(f"{text!r} is too far away.") from error
+    except UsageError as error:
+        raise UsageError(f"{text!r} is not a time. {_FORMS_OF_END}") from error
     if end <= present:
-        raise UsageError(f'{text!r} lies in the past. Write "90d" for 90 days from now, or a date.')
+        raise UsageError(f"{text!r} lies in the past. {_FORMS_OF_END}")
     return end
 
 
