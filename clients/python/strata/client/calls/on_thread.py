@@ -28,7 +28,13 @@ class LoopThread:
         """Runs a coroutine on the loop, and returns its result.
 
         An exception that interrupts the wait, such as `KeyboardInterrupt`, cancels the coroutine.
+
+        Raises:
+            RuntimeError: The loop is closed.
         """
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise RuntimeError("The client is closed.")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -45,7 +51,9 @@ class LoopThread:
                 except StopAsyncIteration:
                     return
         finally:
-            self.run(items.aclose())
+            # The end of the loop has closed the generator.
+            if self._thread.is_alive():
+                self.run(items.aclose())
 
     def close(self) -> None:
         """Cancels the tasks of the loop, and ends the thread."""
