@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import openai
@@ -361,6 +362,36 @@ async def test_reply_in_json_fits_the_schema(system: System, sdk: openai.AsyncOp
         },
     )
     assert json.loads(completion.choices[0].message.content or "") == {"city": "Oslo"}
+
+
+async def test_history_may_hold_what_no_agent_is_sent(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
+    system.model.script(say("Hello."))
+    agent = await system.make_agent()
+    audio = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+    history: Any = [
+        {"role": "user", "content": [audio]},
+        {"role": "function", "name": "f", "content": "x"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        *HELLO,
+    ]
+    completion = await sdk.chat.completions.create(model=agent.name, messages=history)
+    assert completion.choices[0].message.content == "Hello."
+    assert [text for _, text in await spoken(system, agent)][-2:] == ["Hello.", "Hello."]
+
+
+@pytest.mark.parametrize("head", ["DATA:image/png;base64,", "data:image/png;name=a.png;base64,\n"])
+async def test_data_url_may_have_every_form(
+    system: System, sdk: openai.AsyncOpenAI, head: str
+) -> None:
+    system.model.script(say("A picture."))
+    agent = await system.make_agent()
+    data = quote(base64.b64encode(png(8, 8)).decode())
+    content = [{"type": "image_url", "image_url": {"url": head + data}}]
+    messages: Any = [{"role": "user", "content": content}]
+    completion = await sdk.chat.completions.create(model=agent.name, messages=messages)
+    assert completion.choices[0].message.content == "A picture."
 
 
 async def test_image_reaches_the_model(system: System, sdk: openai.AsyncOpenAI) -> None:

@@ -285,6 +285,21 @@ async def test_a_client_that_sends_the_whole_conversation_sends_only_what_is_new
     assert text_of(log[-2]) == "Thank you."
 
 
+async def test_history_may_hold_items_that_no_agent_is_sent(
+    system: System, http: httpx2.AsyncClient, ann: agent_pb.Agent
+) -> None:
+    system.model.script(say("Hello."))
+    history = [
+        {"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"role": "assistant", "content": "It is a map."},
+        {"role": "user", "content": "Hi."},
+    ]
+    answered = await http.post("/v1/responses", json={"model": ann.name, "input": history})
+    assert answered.status_code == 200, answered.text
+    assert [text_of(message) for message in await system.log(ann)][-2:] == ["Hi.", "Hello."]
+
+
 @pytest.mark.parametrize("wrong", ["unknown", "missing", "mixed", "image"])
 async def test_results_that_fit_no_open_call_are_refused(
     system: System, client: openai.AsyncOpenAI, guide: agent_pb.Agent, wrong: str

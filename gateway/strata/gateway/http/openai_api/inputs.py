@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -23,6 +24,7 @@ FormatKind = Literal["text", "json_object", "json_schema"]
 _MESSAGE_FIELD = re.compile(
     r"messages\[(?P<number>\d+)\](?:(?P<name>\.name)|(?P<parts>\.parts(?P<part>\[\d+\])?.*))?"
 )
+_DATA = "data:"
 _DETAILS = {
     "low": message_pb2.IMAGE_DETAIL_LOW,
     "high": message_pb2.IMAGE_DETAIL_HIGH,
@@ -77,6 +79,27 @@ class AgentInput:
         return f"{self.param}[{self.first + int(numbered['number'])}]{part}"
 
 
+def without_known(items: Any, is_reply: Callable[[Any], bool], known: Any) -> Any:
+    """Returns items of a request in which those are replaced that the agent knows.
+
+    They are not sent, so they may hold what an agent cannot be sent, such as audio or files that
+    another model was given.
+
+    Args:
+        items: The items, not checked yet.
+        is_reply: Whether the agent wrote an item.
+        known: Takes the place of the last item that the agent wrote, and of those before it.
+    """
+    if not isinstance(items, list):
+        return items
+    known_count = 1 + _last_index(items, is_reply)
+    return [known] * known_count + items[known_count:]
+
+
+def _last_index(items: Sequence[Item], is_reply: Callable[[Item], bool]) -> int:
+    return max((index for index, item in enumerate(items) if is_reply(item)), default=-1)
+
+
 def agent_input(
     items: Sequence[Item],
     *,
@@ -97,7 +120,7 @@ def agent_input(
     Raises:
         ApiError: Nothing is new, or results and messages are mixed.
     """
-    last = max((number for number, item in enumerate(items) if is_reply(item)), default=-1)
+    last = _last_index(items, is_reply)
     new = items[last + 1 :]
     if not new:
         raise ApiError("There is no message after the last assistant message.", param=param)
@@ -140,11 +163,13 @@ def image_part(url: str, detail: str | None, param: str) -> message_pb2.Part:
         ApiError: The data cannot be read.
     """
     known_detail = _DETAILS.get(detail or "", message_pb2.IMAGE_DETAIL_UNSPECIFIED)
-    if not url.startswith("data:"):
+    if url[: len(_DATA)].lower() != _DATA:
         return message_pb2.Part(image=message_pb2.ImagePart(url=url, detail=known_detail))
-    head, comma, data = url.removeprefix("data:").partition(",")
-    media_type, _, encoding = head.partition(";")
-    decoded = _from_base64(data) if comma and encoding == "base64" else None
+    # https://www.rfc-editor.org/rfc/rfc2397
+    head, comma, data = url[len(_DATA) :].partition(",")
+    media_type, *parameters = head.split(";")
+    in_base64 = comma and parameters and parameters[-1].strip().lower() == "base64"
+    decoded = _from_base64("".join(unquote(data).split())) if in_base64 else None
     if decoded is None:
         raise ApiError("An image must be an https URL, or a data URL in base64.", param=param)
     return message_pb2.Part(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from strata.api.common.v1 import message_pb2, response_format_pb2
 from strata.gateway.http.openai_api.bodies import Body, parse_body
@@ -20,6 +20,7 @@ from strata.gateway.http.openai_api.inputs import (
     message_input,
     response_format_of,
     text_part,
+    without_known,
 )
 
 # The accepted values of parameters that would change the reply and that an agent cannot take from a
@@ -113,6 +114,11 @@ class ChatRequest(Body):
     tools: list[ChatTool] | None = None
     response_format: Format | None = None
 
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _unknown_messages(cls, messages: Any) -> Any:
+        return without_known(messages, _is_reply, {"role": "assistant"})
+
     @property
     def tool_names(self) -> Sequence[str]:
         """The names of the tools."""
@@ -151,6 +157,10 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         ApiError: It is not valid, or asks for what an agent cannot do.
     """
     return parse_body(body, ChatRequest, _ONLY, {})
+
+
+def _is_reply(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
 
 
 def _result_of(message: ChatMessage) -> ToolResult | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from strata.api.common.v1 import message_pb2, response_format_pb2
 from strata.gateway.http.openai_api.bodies import Body, parse_body
@@ -20,6 +20,7 @@ from strata.gateway.http.openai_api.inputs import (
     message_input,
     response_format_of,
     text_part,
+    without_known,
 )
 
 # The accepted values of parameters that would change the reply and that an agent cannot take from a
@@ -94,6 +95,8 @@ def _kind_of(item: Any) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
+_OF_THE_AGENT = ("assistant", "function_call", "reasoning")
+
 InputItem = Annotated[
     Annotated[InputMessage, Tag("message")]
     | Annotated[FunctionOutput, Tag("function_call_output")]
@@ -150,6 +153,12 @@ class ResponsesRequest(Body):
     tools: list[FunctionTool] | None = None
     text: TextOptions | None = None
     include: list[str] | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _unknown_items(cls, items: Any) -> Any:
+        known = {"type": "message", "role": "assistant"}
+        return without_known(items, lambda item: _kind_of(item) in _OF_THE_AGENT, known)
 
     @property
     def tool_names(self) -> Sequence[str]:
