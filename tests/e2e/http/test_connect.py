@@ -309,6 +309,31 @@ async def test_only_pages_of_the_setting_may_call(http: httpx2.AsyncClient) -> N
     assert "access-control-allow-origin" not in refused.headers
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/chat/completions", "authorization,idempotency-key,user-agent,x-stainless-lang"),
+        ("/mcp/assistant", "authorization,content-type,mcp-protocol-version,mcp-method"),
+        ("/a2a/assistant", "authorization,content-type,a2a-version"),
+    ],
+)
+async def test_pages_may_send_the_headers_of_the_sdks(
+    http: httpx2.AsyncClient, path: str, headers: str
+) -> None:
+    asked = {
+        "origin": PAGE,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": headers,
+    }
+    allowed = await http.options(path, headers=asked)
+    assert allowed.status_code == 200, allowed.text
+    assert set(headers.split(",")) <= set(
+        allowed.headers["access-control-allow-headers"].lower().replace(" ", "").split(",")
+    )
+    refused = await http.post("/v1/chat/completions", json={}, headers={"origin": PAGE})
+    assert "x-should-retry" in refused.headers["access-control-expose-headers"]
+
+
 async def test_health_is_shown_without_a_key(system: System) -> None:
     async with httpx2.AsyncClient(base_url=system.http_url) as client:
         assert (await client.get("/healthz")).json() == {"status": "SERVING"}

@@ -18,19 +18,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
-from strata.gateway.http.openai_api.agents import CONVERSATION_HEADER
-from strata.gateway.http.openai_api.errors import ApiError
+from strata.gateway.http.openai_api.errors import SHOULD_RETRY, ApiError
 from strata.gateway.http.openai_api.routes import OPENAI_PATH, OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
 from strata.gateway.http.traced_requests import TracedRequests
 from strata.gateway.registry import public_services
 from strata.shared.http_listener import Application, Receive, Scope, Send
-from strata.shared.interceptors.auth import AUTHORIZATION_KEY
-from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
+from strata.shared.interceptors.observe import REQUEST_ID_KEY
 from strata.shared.tracing.spans import Tracer
 
 _JSON = b"application/json"
@@ -38,25 +35,13 @@ _JSON = b"application/json"
 _PLAIN = (_JSON, b"application/x-www-form-urlencoded", b"")
 _GRPC = b"application/grpc"
 _GRPC_WEB = b"application/grpc-web"
-# https://connectrpc.com/docs/cors
-_REQUEST_HEADERS = (
-    "content-type",
-    "connect-protocol-version",
-    "connect-timeout-ms",
-    "grpc-timeout",
-    "x-grpc-web",
-    "x-user-agent",
-    AUTHORIZATION_KEY,
-    API_KEY_HEADER,
-    REQUEST_ID_KEY,
-    TRACEPARENT_KEY,
-    CONVERSATION_HEADER,
-)
+# https://connectrpc.com/docs/cors, and what the SDKs of OpenAI read.
 _RESPONSE_HEADERS = (
     "grpc-status",
     "grpc-message",
     "grpc-status-details-bin",
     REQUEST_ID_KEY,
+    SHOULD_RETRY,
 )
 _CORS_CACHE_S = 7200
 # What servers write into their logs; no client reads it.
@@ -135,7 +120,8 @@ def http_application(
         CORSMiddleware,
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
-        allow_headers=list(_REQUEST_HEADERS),
+        # The SDKs of OpenAI, MCP and A2A send headers of their own, whose names change.
+        allow_headers=["*"],
         expose_headers=list(_RESPONSE_HEADERS),
         max_age=_CORS_CACHE_S,
     )

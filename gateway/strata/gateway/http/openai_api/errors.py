@@ -14,6 +14,9 @@ from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.protocol.errors import StrataError
 from strata.protocol.status import from_rpc_error
 
+SHOULD_RETRY = "x-should-retry"
+"""Header that tells the SDKs whether to send a failed request again."""
+
 _TYPES: dict[int, str] = {
     HTTPStatus.BAD_REQUEST: "invalid_request_error",
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -57,7 +60,7 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """The headers of the response beside its type."""
         # The SDKs repeat requests that failed, unless they are told not to.
-        return {"x-should-retry": "false"} if self.sent else {}
+        return {SHOULD_RETRY: "false"} if self.sent else {}
 
     @property
     def body(self) -> dict[str, Any]:
