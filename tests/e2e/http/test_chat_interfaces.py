@@ -187,6 +187,18 @@ async def test_header_names_the_conversation_before_the_user_does(
     assert response.json()["conversation"]["id"] == of_user
 
 
+async def test_header_in_utf_8_and_user_of_the_same_name_have_one_conversation(
+    system: System, http: httpx2.AsyncClient
+) -> None:
+    system.model.respond(lambda _: say("Here I am."))
+    agent = await system.make_agent()
+    body = {"model": agent.name, "input": "Hello."}
+    by_user = await http.post("/v1/responses", json={**body, "user": "Zoë"})
+    headers = {CONVERSATION.encode(): "Zoë".encode()}
+    by_header = await http.post("/v1/responses", json=body, headers=headers)
+    assert by_header.json()["conversation"] == by_user.json()["conversation"]
+
+
 async def test_header_that_is_no_external_id_is_refused(
     system: System, http: httpx2.AsyncClient
 ) -> None:

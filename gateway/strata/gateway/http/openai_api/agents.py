@@ -107,7 +107,7 @@ async def conversation_named_by(
     Raises:
         ApiError: The name cannot be an external id, or a call failed.
     """
-    external_id = headers.get(CONVERSATION_HEADER)
+    external_id = _in_utf8(headers.get(CONVERSATION_HEADER) or "")
     if not external_id:
         return (
             await _conversation_of_user(conversations, agent.id, user, metadata)
@@ -134,3 +134,11 @@ async def _conversation_of_user(
         return await conversations.find(agent_id, user, metadata, or_title=True)
     except grpc.aio.AioRpcError as error:
         raise of_call(error, "user") from error
+
+
+def _in_utf8(value: str) -> str:
+    """Returns the value of a header, which was read as Latin-1, as the UTF-8 that it mostly is."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
