@@ -302,9 +302,10 @@ class AgentCalls(AgentLookup):
         """Deletes an agent with its conversations, messages, own archive and own blocks, and
         cancels its open runs.
 
-        Its memory agent is deleted with it. If the deleted agent is a memory agent,
-        enable_sleeptime of its agent becomes false. Repeating the call completes an interrupted
-        deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        Messages and passages are destroyed. Blocks are hidden with their history, as by
+        DeleteBlock, which destroys them with purge. Its memory agent is deleted with it. If the
+        deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
+        call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -169,8 +169,9 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         """Keeps a message in the window through every compaction, and a tool call together with its
         return.
 
-        A message that has left the window is added again after the summary. System messages and
-        summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
+        A message that has left the window is added again after the summary. System messages,
+        summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+        (MESSAGE_NOT_FOUND).
 
         Args:
             message_id: Id of the message.

@@ -158,9 +158,10 @@ class AgentServiceServicer:
 
     def DeleteAgent(self, request, context):
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
-        a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
-        interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
+        their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
+        with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
+        Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

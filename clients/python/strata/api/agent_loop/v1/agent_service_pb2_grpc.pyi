@@ -41,9 +41,10 @@ class AgentServiceStub:
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
-    blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
-    a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
-    interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+    blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
+    their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
+    with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
+    Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
@@ -140,9 +141,10 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.DeleteAgentRequest, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]:
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Its memory agent is deleted with it. If the deleted agent is
-        a memory agent, enable_sleeptime of its agent becomes false. Repeating the call completes an
-        interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
+        their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
+        with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
+        Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def CreateConversation(

@@ -128,8 +128,9 @@ class MessageServiceServicer:
 
     def PinMessage(self, request, context):
         """Keeps a message in the window through every compaction, and a tool call together with its
-        return. A message that has left the window is added again after the summary. System messages
-        and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
+        return. A message that has left the window is added again after the summary. System messages,
+        summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+        (MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

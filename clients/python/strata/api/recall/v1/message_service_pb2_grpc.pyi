@@ -36,8 +36,9 @@ class MessageServiceStub:
     """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
     """Keeps a message in the window through every compaction, and a tool call together with its
-    return. A message that has left the window is added again after the summary. System messages
-    and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
+    return. A message that has left the window is added again after the summary. System messages,
+    summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+    (MESSAGE_NOT_FOUND).
     """
     UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
     """Removes the pin; the message stays in the window until a compaction removes it. NOT_FOUND
@@ -109,8 +110,9 @@ class MessageServiceServicer:
         context: _aio.ServicerContext[_message_service_pb2.PinMessageRequest, _abc.Awaitable[_message_service_pb2.PinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.PinMessageResponse]:
         """Keeps a message in the window through every compaction, and a tool call together with its
-        return. A message that has left the window is added again after the summary. System messages
-        and summaries cannot be pinned: INVALID_ARGUMENT. NOT_FOUND (MESSAGE_NOT_FOUND).
+        return. A message that has left the window is added again after the summary. System messages,
+        summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+        (MESSAGE_NOT_FOUND).
         """
 
     def UnpinMessage(
