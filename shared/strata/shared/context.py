@@ -92,6 +92,7 @@ class RequestContext:
 
 _EMPTY = RequestContext()
 _current: ContextVar[RequestContext] = ContextVar("strata_request", default=_EMPTY)
+_background_project: ContextVar[str] = ContextVar("strata_background_project", default="")
 
 
 def current() -> RequestContext:
@@ -133,9 +134,19 @@ def current_project() -> str:
 
 
 def calling_project() -> str:
-    """Returns the project of the call being served; empty outside of a call."""
+    """Returns the project of the call being served, or of background work; empty without one."""
     caller = current().caller
-    return caller.project_id if caller is not None else ""
+    return caller.project_id if caller is not None else _background_project.get()
+
+
+@contextmanager
+def background_work_of(project_id: str) -> Iterator[None]:
+    """Makes a project the `calling_project` of work that no call has started."""
+    token = _background_project.set(project_id)
+    try:
+        yield
+    finally:
+        _background_project.reset(token)
 
 
 def require_scope(scope: str) -> Caller:

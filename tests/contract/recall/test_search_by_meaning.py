@@ -27,10 +27,12 @@ from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
+from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.search.embedding import Embedder
+from strata.shared.search.embedding.base import Kind, WrappedEmbedder
 from strata.shared.search.indexing.text_index import Entry
 from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.qdrant import QdrantIndex
@@ -418,6 +420,34 @@ async def test_every_request_to_the_engine_names_its_project(
     for request in client.on_documents:
         assert projects_of(request) == {project}
     await client.close()
+
+
+class NotingEmbedder(WrappedEmbedder):
+    """An embedder that notes for which project it works."""
+
+    def __init__(self, inner: Embedder) -> None:
+        super().__init__(inner)
+        self.projects: set[str] = set()
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        self.projects.add(calling_project())
+        return await self._inner.embed(texts, kind)
+
+
+async def test_messages_take_turns_to_be_embedded_as_those_of_their_project(
+    vectors: EmbeddedVectors, embedder: Embedder, finder: Finder, project: str
+) -> None:
+    message = await finder.writer.say("my boat in March")
+    client = connect(vectors.url, vectors.api_key)
+    noting = NotingEmbedder(embedder)
+    index = MessageIndex(QdrantIndex(client), noting, SparseEncoder())
+    await index.ensure()
+    messages = await finder.pending.load(project, [message.id])
+    # As an indexer does, which serves no call.
+    with context.use(context.RequestContext()):
+        await index.write(project, messages)
+    await client.close()
+    assert noting.projects == {project}
 
 
 async def test_worker_role_cannot_read_messages(worker: Database) -> None:

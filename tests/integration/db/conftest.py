@@ -31,4 +31,5 @@ async def urls(databases: Databases, service: ServiceMigrations) -> ServiceDatab
 
 @pytest.fixture
 def pool_size() -> int:
-    return 4
+    # One project has four of them.
+    return 5

@@ -45,3 +45,15 @@ async def test_connections_and_waits_for_them_are_measured(databases: Databases)
         assert measured("worker") == [5, 1, 0]
     waits = telemetry.histogram(DATABASE_WAIT_SECONDS, service="gateway", role="service")
     assert waits.count == 2
+
+
+async def test_the_worker_role_may_use_all_of_its_connections(databases: Databases) -> None:
+    urls = await databases.of(MIGRATIONS)
+    settings = ServiceSettings(
+        database_url=urls.service_url, worker_database_url=urls.worker_url, pool_size=4
+    )
+    async with AsyncExitStack() as stack:
+        worker = open_worker_database(settings, "gateway", Telemetry(), stack, pool_size=4)
+        for _ in range(4):
+            await stack.enter_async_context(worker.system_transaction())
+        assert worker.connections_in_use == 4

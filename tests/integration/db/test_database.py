@@ -38,6 +38,7 @@ INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES ('pr
 # One cluster serves all tests, and a session that another test has closed may still be going.
 SESSIONS = "application_name = 'strata' AND datname = current_database()"
 NOTES = text("SELECT note_id FROM example.notes ORDER BY note_id")
+NOTES_OF = text("SELECT note_id FROM example.notes WHERE project_id = :project")
 
 
 async def _notes(database: Database) -> list[str]:
@@ -353,6 +354,73 @@ async def test_a_full_pool_is_an_error_with_a_retry_hint(
         await database.close()
 
 
+async def test_one_project_leaves_connections_to_the_others(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=4, pool_timeout=10.0)
+    may_end = asyncio.Event()
+
+    async def hold() -> None:
+        async with database.transaction(project_id=P):
+            await may_end.wait()
+
+    flood = [asyncio.create_task(hold()) for _ in range(20)]
+    try:
+        await eventually(lambda: database.connections_in_use == 3)
+        async with database.transaction(project_id="project-b") as connection:
+            assert (await connection.execute(NOTES)).all() == []
+        result = await database.execute(NOTES_OF, {"project": "project-b"}, project_id="project-b")
+        assert result.all() == []
+        assert not any(task.done() for task in flood)
+        may_end.set()
+        await asyncio.gather(*flood)
+    finally:
+        may_end.set()
+        await database.close()
+
+
+async def test_a_free_connection_goes_to_the_project_that_uses_the_fewest(
+    urls: ServiceDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=2)
+    order: list[str] = []
+    may_end = asyncio.Event()
+
+    async def hold() -> None:
+        async with database.transaction(project_id=P):
+            await may_end.wait()
+
+    async def use(project_id: str) -> None:
+        async with database.transaction(project_id=project_id):
+            order.append(project_id)
+
+    try:
+        held = [asyncio.create_task(hold()) for _ in range(2)]
+        await eventually(lambda: database.connections_in_use == 2)
+        waiting = [asyncio.create_task(use(P)) for _ in range(10)]
+        await asyncio.sleep(0)
+        waiting.append(asyncio.create_task(use("project-b")))
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(*held, *waiting)
+    finally:
+        await database.close()
+
+    assert order.index("project-b") <= 1
+
+
+async def test_a_waiter_that_is_cancelled_takes_no_connection(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, pool_timeout=10.0)
+    try:
+        async with database.transaction(project_id=P):
+            waiter = asyncio.create_task(_notes(database))
+            await asyncio.sleep(0)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+        assert await _notes(database) == []
+    finally:
+        await database.close()
+
+
 async def test_a_statement_has_a_time_limit(urls: ServiceDatabase) -> None:
     # Long enough for the statements that are not to run into it.
     database = Database(urls.service_url, statement_timeout=2.0)
@@ -443,7 +511,8 @@ async def test_broken_connections_in_the_pool_are_replaced_silently(
 async def test_connections_that_a_burst_needed_are_closed_when_idle(
     urls: ServiceDatabase,
 ) -> None:
-    database = Database(urls.service_url, pool_size=4, application_name="idle", idle_timeout=0.5)
+    # One project has four of five connections.
+    database = Database(urls.service_url, pool_size=5, application_name="idle", idle_timeout=0.5)
     sessions = text("SELECT pid FROM pg_stat_activity WHERE application_name = 'idle'")
     watching = Database(urls.service_url, pool_size=1)
 

@@ -29,6 +29,7 @@ from strata.core_memory.files.domain.grep_report import (
 from strata.core_memory.files.domain.patterns import LinePattern, name_filter
 from strata.shared import context
 from strata.shared.clock import Clock
+from strata.shared.fair_slots import FairSlots
 
 _GROUP_CHARS = 512 * 1024
 _GROUP_FILES = 200
@@ -53,7 +54,7 @@ class Grep:
         self._store = store
         self._windows = windows
         self._clock = clock
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = FairSlots(_AT_ONCE, "searches of files by pattern")
 
     async def search(self, query: GrepQuery) -> GrepPage:
         """Returns a page of the matches in the agent's files, in order of name and line.
@@ -66,7 +67,7 @@ class Grep:
         check_query(query)
         pattern, is_included = LinePattern(query.pattern), name_filter(query.include)
         files, total_files = await self._files(query.agent_id, is_included)
-        async with self._places:
+        async with self._places.slot():
             survey = await self._survey(files, pattern)
         report = report_of(query, files, survey, total_files)
         lines = await self._lines(query, files, report.hits)

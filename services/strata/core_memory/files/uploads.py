@@ -20,6 +20,7 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
 from strata.core_memory.files.text_extraction.formats import HEAD_BYTES, READABLE, Format, kind_of
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 
@@ -56,8 +57,8 @@ class Uploads:
         self._folders = folders
         self.limit = limit
         self._wake = wake
-        # Leaves database connections to other calls.
-        self._writers = asyncio.Semaphore(_WRITERS)
+        # Leaves database connections to other calls. Uploads are limited where they are accepted.
+        self._writers = FairSlots(_WRITERS, "parts of uploads to store", queue=ANY_NUMBER)
 
     async def receive(
         self,
@@ -96,7 +97,7 @@ class _Incoming:
     """One running upload; buffers less than a part and a chunk."""
 
     def __init__(
-        self, store: UploadStore, writers: asyncio.Semaphore, header: UploadHeader, limit: int
+        self, store: UploadStore, writers: FairSlots, header: UploadHeader, limit: int
     ) -> None:
         self._store = store
         self._writers = writers
@@ -190,7 +191,7 @@ class _Incoming:
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
         part, self._parts = self._parts, self._parts + 1
-        async with self._writers:
+        async with self._writers.slot():
             # Shielded: an interrupted statement could still take effect after the other parts
             # have been removed.
             self._put_last = asyncio.ensure_future(self._store.put(self._id, part, data))

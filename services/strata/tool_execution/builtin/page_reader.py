@@ -12,6 +12,7 @@ from pathlib import Path
 from charset_normalizer import from_bytes
 
 import strata
+from strata.shared.fair_slots import FairSlots
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger
 from strata.shared.web.fetcher import Fetched
@@ -93,7 +94,7 @@ class PageReader:
 
     def __init__(self, limits: PageLimits | None = None) -> None:
         self._limits = limits or PageLimits()
-        self._slots = asyncio.Semaphore(self._limits.children)
+        self._slots = FairSlots(self._limits.children, "pages to convert")
 
     async def read(self, fetched: Fetched) -> PageText:
         """Returns the text of a page.
@@ -107,7 +108,7 @@ class PageReader:
         if kind == PDF and fetched.truncated:
             size = len(fetched.body) / 1024**2
             raise ToolError(f"The PDF is larger than {size:.0f} MB, the maximum.")
-        async with self._slots:
+        async with self._slots.slot():
             answer = await self._ask_child(kind, fetched)
         if "refusal" in answer:
             raise ToolError(answer["refusal"])

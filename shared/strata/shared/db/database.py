@@ -44,6 +44,7 @@ from strata.shared.db.errors import (
     MissingTenantError,
     as_strata_error,
     is_lost_connection,
+    pool_exhausted,
     unavailable,
     was_not_sent,
 )
@@ -51,6 +52,7 @@ from strata.shared.db.policies import SHARED_SCHEMA, TENANT_SETTING, TENANT_TYPE
 from strata.shared.db.statement_spans import statement_span
 from strata.shared.db.statements import with_tenant
 from strata.shared.db.statistics import Statistics
+from strata.shared.fair_slots import ANY_NUMBER, SHARE, FairSlots, Slot
 from strata.shared.partitions import ANY_PARTITION, DEFAULT_PARTITION, not_configured
 from strata.shared.telemetry import Histogram
 
@@ -62,6 +64,8 @@ _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 _RELEASE_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
 
+# Work of the system counts as that of one more project.
+_NO_TENANT = ""
 _PING = text("SELECT 1")
 _KNOWS_TENANT_TYPE = "strata knows the type of a tenant"
 
@@ -70,10 +74,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Session:
-    """A connection in use, with the driver's connection beneath it."""
+    """A connection in use, with the driver's connection beneath it and its project's slot."""
 
     connection: AsyncConnection
     driver: asyncpg.Connection[Any]
+    slot: Slot
 
 
 def _to_json(value: object) -> str:
@@ -89,6 +94,9 @@ def _driver(connection: AsyncConnection) -> asyncpg.Connection[Any]:
 class Database:
     """A pool of connections to one service's PostgreSQL schema, as one role.
 
+    Projects share the connections fairly: one project has at most three quarters of them, and a
+    free one goes to the project that uses the fewest.
+
     Args:
         url: `postgresql://user:password@host:port/database`.
         pool_size: Maximum number of connections.
@@ -101,6 +109,8 @@ class Database:
         idle_timeout: Seconds after which the server closes an unused connection, which takes 5 MB
             there.
         waits: Observes how long each transaction and query waited for its connection, in seconds.
+        share: Share of the connections that one project may use. All of them for the worker role,
+            which works for no single project and may hold connections for long.
         partition: The partition whose projects it holds, or `ANY_PARTITION`. A transaction of a
             caller's own project is refused if that is on another one.
     """
@@ -117,6 +127,7 @@ class Database:
         hung_timeout: float = 10.0,
         idle_timeout: float = 60.0,
         waits: Histogram | None = None,
+        share: float = SHARE,
         partition: str = DEFAULT_PARTITION,
     ) -> None:
         self._partition = partition
@@ -128,6 +139,10 @@ class Database:
         self._with_tenant: WeakKeyDictionary[
             TextClause | TextualSelect, TextClause | TextualSelect
         ] = WeakKeyDictionary()
+        # Without it, a project whose calls wait for a lock, or of which there are many, would keep
+        # all connections from the others. Calls are limited where they are accepted.
+        self._slots = FairSlots(pool_size, "database connections", share=share, queue=ANY_NUMBER)
+        self._pool_timeout = pool_timeout
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
         self._engine = _engine(
@@ -217,7 +232,7 @@ class Database:
             begin += f"; SET LOCAL {TENANT_SETTING} = '{tenant}'"
         if generic_plan:
             begin += "; SET LOCAL plan_cache_mode = force_generic_plan"
-        async with self._run(begin, long=long) as connection:
+        async with self._run(begin, tenant, long=long) as connection:
             yield connection
 
     @asynccontextmanager
@@ -229,7 +244,8 @@ class Database:
         Row-level security then shows no row, except to a worker role whose policies name the
         few tables it needs. Raises as `transaction` does.
         """
-        async with self._run("BEGIN READ ONLY" if read_only else "BEGIN") as connection:
+        begin = "BEGIN READ ONLY" if read_only else "BEGIN"
+        async with self._run(begin, _NO_TENANT) as connection:
             yield connection
 
     async def execute(
@@ -262,7 +278,7 @@ class Database:
         if statement not in self._with_tenant:
             self._with_tenant[statement] = with_tenant(statement, name)
         return await self._run_alone(
-            self._with_tenant[statement], bound, is_of_tenant=True, read_only=read_only
+            self._with_tenant[statement], bound, tenant=tenant, read_only=read_only
         )
 
     async def query(
@@ -327,12 +343,12 @@ class Database:
         values: Mapping[str, object] | None,
         *,
         read_only: bool,
-        is_of_tenant: bool = False,
+        tenant: str = _NO_TENANT,
     ) -> CursorResult[Any]:
         for may_repeat in (True, False):
-            session = await self._checkout()
+            session = await self._checkout(tenant)
             try:
-                if is_of_tenant:
+                if tenant != _NO_TENANT:
                     await _learn_tenant_type(session)
                 result = await session.connection.execute(statement, values)
             except BaseException as error:
@@ -364,10 +380,12 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def _run(self, begin: str, *, long: bool = False) -> AsyncIterator[AsyncConnection]:
+    async def _run(
+        self, begin: str, tenant: str, *, long: bool = False
+    ) -> AsyncIterator[AsyncConnection]:
         if not long and "READ ONLY" not in begin:
             begin += f"; SET LOCAL idle_in_transaction_session_timeout = {self._hung_ms}"
-        session = await self._begin(begin)
+        session = await self._begin(begin, tenant)
         try:
             yield session.connection
         except BaseException as error:
@@ -389,13 +407,13 @@ class Database:
                 raise
             raise strata_error from error
 
-    async def _begin(self, begin: str) -> _Session:
+    async def _begin(self, begin: str, tenant: str) -> _Session:
         """Takes a connection from the pool and begins a transaction.
 
         A connection that broke in the pool is replaced silently, because no statement has run yet.
         """
         for may_repeat in (True, False):
-            session = await self._checkout()
+            session = await self._checkout(tenant)
             try:
                 await session.driver.execute(begin)
             except BaseException as error:
@@ -410,12 +428,31 @@ class Database:
             return session
         raise unavailable()
 
-    async def _checkout(self) -> _Session:
+    async def _checkout(self, tenant: str) -> _Session:
         started = time.perf_counter()
+        slot = self._slots.slot(tenant)
+        try:
+            if not slot.acquire_now():
+                await self._wait_for(slot)
+            return await self._connection(slot)
+        except BaseException:
+            slot.release()
+            raise
+        finally:
+            self._waits.observe(time.perf_counter() - started)
+
+    async def _wait_for(self, slot: Slot) -> None:
+        try:
+            async with asyncio.timeout(self._pool_timeout):
+                await slot.acquire()
+        except TimeoutError as error:
+            raise pool_exhausted() from error
+
+    async def _connection(self, slot: Slot) -> _Session:
         try:
             while True:
                 connection = await self._engine.connect()
-                session = _Session(connection, _driver(connection))
+                session = _Session(connection, _driver(connection), slot)
                 if not session.driver.is_closed():
                     return session
                 await connection.invalidate()
@@ -426,8 +463,6 @@ class Database:
             if strata_error is None:
                 raise
             raise strata_error from error
-        finally:
-            self._waits.observe(time.perf_counter() - started)
 
     async def _commit(self, session: _Session) -> None:
         committed = False
@@ -464,10 +499,13 @@ class Database:
 
         Otherwise it is discarded, so that the next user cannot get a transaction of another tenant.
         """
-        if session.driver.is_closed() or session.driver.is_in_transaction():
-            session.driver.terminate()
-            await session.connection.invalidate()
-        await session.connection.close()
+        try:
+            if session.driver.is_closed() or session.driver.is_in_transaction():
+                session.driver.terminate()
+                await session.connection.invalidate()
+            await session.connection.close()
+        finally:
+            session.slot.release()
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end even if the caller is cancelled meanwhile."""

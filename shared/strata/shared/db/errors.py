@@ -85,6 +85,13 @@ def unavailable() -> UnavailableError:
     )
 
 
+def pool_exhausted() -> ResourceExhaustedError:
+    """Returns the error of a pool of which no connection became free in time."""
+    return ResourceExhaustedError(
+        "every database connection is busy", retry_after=_RETRY_AFTER_SECONDS
+    )
+
+
 def unable() -> UnavailableError:
     """Returns the error of a database that answers but cannot serve statements now."""
     return UnavailableError(
@@ -105,9 +112,7 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
             and not a state of the server.
     """
     if isinstance(error, PoolTimeoutError):
-        return ResourceExhaustedError(
-            "every database connection is busy", retry_after=_RETRY_AFTER_SECONDS
-        )
+        return pool_exhausted()
     if is_lost_connection(error):
         return unavailable()
     cause = driver_error(error)

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Literal
 
 from strata.shared.db.database import Database
+from strata.shared.fair_slots import SHARE
 from strata.shared.metric_names import (
     DATABASE_CONNECTIONS,
     DATABASE_CONNECTIONS_IN_USE,
@@ -60,6 +61,7 @@ def _open(
         application_name=f"strata-{name.replace('_', '-')}",
         prepared_statements=settings.prepared_statements,
         waits=telemetry.histogram(DATABASE_WAIT_SECONDS, service=service, role=role),
+        share=1.0 if is_worker else SHARE,
         partition=settings.partition,
     )
     stack.push_async_callback(database.close)

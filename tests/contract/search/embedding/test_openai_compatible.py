@@ -1,5 +1,6 @@
 """The OpenAI SDK against a real socket: order, batches, retries, wrong answers."""
 
+import asyncio
 import math
 import traceback
 from collections.abc import AsyncIterator
@@ -17,7 +18,9 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.context import background_work_of
 from strata.shared.search.embedding import Embedder
+from strata.shared.search.embedding.base import Kind
 from strata.shared.search.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
 
 from .conftest import EmbeddingServer, Reply, vectors_reply
@@ -71,6 +74,27 @@ async def test_a_batch_keeps_to_the_token_budget(
     embedder = OpenAiEmbedder(client, replace(MODEL, batch_tokens=500))
     await embedder.embed(["word " * 200] * 4, "document")
     assert [len(request["input"]) for request in server.requests] == [1, 1, 1, 1]
+
+
+async def test_a_query_does_not_wait_for_all_texts_of_another_project(
+    server: EmbeddingServer, client: AsyncOpenAI
+) -> None:
+    embedder = OpenAiEmbedder(client, replace(MODEL, batch_texts=1))
+
+    async def embed(project_id: str, texts: list[str], kind: Kind) -> None:
+        with background_work_of(project_id):
+            await embedder.embed(texts, kind)
+
+    flood = [f"text {number}" for number in range(30)]
+    flooding = asyncio.create_task(embed("project-busy", flood, "document"))
+    while not server.requests:
+        await asyncio.sleep(0)
+    await embed("project-quiet", ["the query"], "query")
+    assert not flooding.done()
+    await flooding
+    inputs = [request["input"] for request in server.requests]
+    assert inputs.index(["the query"]) < 10
+    assert len(inputs) == 31
 
 
 async def test_no_texts_no_request(server: EmbeddingServer, client: AsyncOpenAI) -> None:

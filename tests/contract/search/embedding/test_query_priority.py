@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from strata.shared.context import background_work_of
 from strata.shared.ids import new_id
 from strata.shared.search.embedding import Embedder, query_priority
 from strata.shared.search.embedding.base import Kind, WrappedEmbedder
@@ -116,3 +117,36 @@ async def test_documents_are_embedded_concurrently_again_once_the_cores_are_free
     wanted = False
     await polite.embed([f"{number}" for number in range(10)], "document")
     assert counting.most == 3
+
+
+class Ordering(WrappedEmbedder):
+    """An embedder that notes the order of the texts."""
+
+    def __init__(self, inner: Embedder) -> None:
+        super().__init__(inner)
+        self.order: list[str] = []
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        self.order += texts
+        await asyncio.sleep(0)
+        return [[0.0] for _ in texts]
+
+
+@pytest.mark.parametrize("kind", ["query", "document"])
+async def test_the_texts_of_a_project_do_not_wait_for_those_of_another_one(
+    minilm: MiniLmEmbedder, kind: Kind
+) -> None:
+    ordering = Ordering(minilm)
+    polite = QueriesFirst(ordering)
+
+    async def embed(project_id: str, count: int) -> None:
+        with background_work_of(project_id):
+            await polite.embed([f"{project_id} {number}" for number in range(count)], kind)
+
+    flood = asyncio.create_task(embed("project-busy", 50))
+    while not ordering.order:
+        await asyncio.sleep(0)
+    await embed("project-quiet", 1)
+    assert ordering.order.index("project-quiet 0") <= 4
+    await flood
+    assert len(ordering.order) == 51

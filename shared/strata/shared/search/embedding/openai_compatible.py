@@ -17,6 +17,7 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.logs import get_logger
 from strata.shared.redaction import key_redactor
 from strata.shared.search.embedding.base import Kind
@@ -69,7 +70,8 @@ class OpenAiEmbedder:
     def __init__(self, client: AsyncOpenAI, model: OpenAiEmbeddingModel) -> None:
         self._client = client
         self._model = model
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENCY)
+        # A query of one project must not wait for all texts that another one has indexed.
+        self._slots = FairSlots(_MAX_CONCURRENCY, "requests for vectors", queue=ANY_NUMBER)
         self._redactor = key_redactor(client.api_key, str(client.base_url))
 
     @property
@@ -147,7 +149,7 @@ class OpenAiEmbedder:
         return batches
 
     async def _request(self, batch: list[str]) -> list[list[float]]:
-        async with self._slots:
+        async with self._slots.slot():
             try:
                 reply = await self._client.embeddings.create(
                     model=self._model.name,

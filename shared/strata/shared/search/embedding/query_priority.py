@@ -17,6 +17,8 @@ _LONGEST_S = 0.2
 # Number of documents that are embedded concurrently even while queries wait: the messages of a turn
 # would still be embedded during the next one otherwise. An import has more at a time.
 _FEW = 8
+# Queries that the model is given: one is embedded, and one is ready for its thread.
+_QUERIES_AT_ONCE = 2
 # Interval at which a document that leaves its core to other work checks whether that has ended.
 _CHECK_S = 0.02
 
@@ -29,8 +31,9 @@ class QueriesFirst(WrappedEmbedder):
     """An embedder that holds back documents while queries arrive for the wrapped embedder.
 
     Many documents take minutes. A query competes with as many documents as are embedded
-    concurrently, and not with a whole batch. Do not use it for a remote model, for which batches
-    are better.
+    concurrently, and not with a whole batch. Projects take turns, with queries and with documents:
+    a query waits for two queries of other projects at most, however many those have. Do not use it
+    for a remote model, for which batches are better.
 
     Args:
         inner: The embedder.
@@ -53,6 +56,9 @@ class QueriesFirst(WrappedEmbedder):
         # may have all slots: another one waits for a single document.
         self._documents = FairSlots(
             documents_at_once, "texts to embed", share=1.0, queue=sys.maxsize
+        )
+        self._queries = FairSlots(
+            _QUERIES_AT_ONCE, "queries to embed", share=1.0, queue=sys.maxsize
         )
         self._asking = 0
         self._quiet_from = 0.0
@@ -89,12 +95,18 @@ class QueriesFirst(WrappedEmbedder):
         self._asking += 1
         self._answered.clear()
         try:
-            return await self._inner.embed(texts, "query")
+            # One text per slot, as for documents.
+            return await asyncio.gather(*map(self._embed_query, texts))
         finally:
             self._asking -= 1
             self._quiet_from = asyncio.get_running_loop().time() + _GIVE_WAY_S
             if not self._asking:
                 self._answered.set()
+
+    async def _embed_query(self, text: str) -> list[float]:
+        async with self._queries.slot():
+            [vector] = await self._inner.embed([text], "query")
+            return vector
 
     async def _give_way(self) -> None:
         loop = asyncio.get_running_loop()

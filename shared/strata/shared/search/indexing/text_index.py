@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.protocol.errors import StrataError, UnavailableError
+from strata.shared.context import background_work_of
 from strata.shared.search.embedding import Embedder, EmbeddingModels, embed_chunked
 from strata.shared.search.fusion import Hit, floor_share
 from strata.shared.search.indexing.generations import FixedRoutes, Routes, Serving
@@ -163,7 +164,8 @@ class TextIndex:
         targets = await self._written(into)
         known = [target for target in targets if target.model in self._models.ids]
         for target in known or targets:
-            documents = await self._documents(entries, target)
+            with background_work_of(project_id):
+                documents = await self._documents(entries, target)
             try:
                 await self._index.upsert(
                     self.collection,
