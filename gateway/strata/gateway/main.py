@@ -385,7 +385,6 @@ async def _runs_of_partition(
     retention = RetentionWorker(
         PostgresRetention(database, worker),
         common.retention.days,
-        wiring.clock,
         RetentionTerms(
             event_days=settings.run_events_days,
             delivery_days=settings.webhook_history_days,

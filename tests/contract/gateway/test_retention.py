@@ -11,6 +11,7 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, WELL, events, fence_of, new_run, new_webhook, taken
+from strata.gateway.retention import worker as retention_worker
 from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention, RetainedKind
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.events.live_run import RunHub
@@ -25,7 +26,6 @@ from strata.protocol.errors import (
     Reason,
     ResourceExhaustedError,
 )
-from strata.shared.clock import SystemClock
 
 OTHER = "project-2"
 
@@ -39,7 +39,6 @@ def worker_of(
     return RetentionWorker(
         PostgresRetention(gateways.database, gateways.worker),
         days,
-        SystemClock(),
         RetentionTerms(**{"batch": 2, "pause_s": 0.0, **terms}),
     )
 
@@ -236,10 +235,42 @@ async def test_rows_that_cannot_be_deleted_in_time_keep_no_other_project_from_it
 
     first = min(PROJECT, OTHER)
     terms = RetentionTerms(batch=8, pause_s=0.0)
-    worker = RetentionWorker(SlowRetention(gateways, first), days, SystemClock(), terms)
+    worker = RetentionWorker(SlowRetention(gateways, first), days, terms)
     assert await worker.delete_old() == 1
     rows = await execute(gateways, "SELECT project_id, events_deleted FROM gateway.runs")
     assert {row["project_id"]: row["events_deleted"] for row in rows} == {
         first: False,
         max(PROJECT, OTHER): True,
     }
+
+
+class NotingRetention(PostgresRetention):
+    """A store that notes of which project events were deleted, in order."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        super().__init__(gateways.database, gateways.worker)
+        self.order: list[str] = []
+
+    async def delete(self, project_id: str, what: RetainedKind, *, days: float, limit: int) -> int:
+        deleted = await super().delete(project_id, what, days=days, limit=limit)
+        self.order += [project_id] * deleted
+        return deleted
+
+
+async def test_many_old_rows_of_one_project_do_not_delay_those_of_the_next(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_worker, "_BATCHES_IN_TURN", 2)
+    first, second = sorted((PROJECT, OTHER))
+    for project, count in ((first, 5), (second, 1)):
+        for _ in range(count):
+            await ended_run(gateways, project)
+    await execute(gateways, "UPDATE gateway.runs SET finish_time = now() - interval '91 days'")
+
+    async def days(_: str) -> float:
+        return 0.0
+
+    store = NotingRetention(gateways)
+    worker = RetentionWorker(store, days, RetentionTerms(batch=1, pause_s=0.0))
+    assert await worker.delete_old() == 6
+    assert store.order == [first, first, second, first, first, first]

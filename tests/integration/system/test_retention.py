@@ -16,7 +16,6 @@ from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, ServiceChannels
-from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from whole_system import Shape, System
 
@@ -37,7 +36,7 @@ async def delete_old(system: System) -> None:
         messages = MessageRetention(recall, TokenSigner(settings.private_key()), database)
         store = PostgresRetention(database, worker)
         terms = RetentionTerms(event_days=0)
-        await RetentionWorker(store, messages.days, SystemClock(), terms).delete_old()
+        await RetentionWorker(store, messages.days, terms).delete_old()
 
 
 async def make_older(system: System, run_id: str, days: int) -> None:

@@ -9,13 +9,16 @@ from functools import partial
 
 from strata.gateway.retention.store import PostgresRetention, RetainedKind
 from strata.protocol.errors import DeadlineExceededError, StrataError
-from strata.shared.clock import Clock
 from strata.shared.logs import get_logger
 from strata.shared.polling import keep_polling
 
 _PROJECTS = 100
+# Batches of one project before the next project has its turn: a project may have millions of rows.
+_BATCHES_IN_TURN = 10
 # A backlog grows with each finished run, so it is checked more often.
 _BACKLOG_EVERY_S = 30.0
+
+_Delete = Callable[..., Awaitable[int]]
 
 _log = get_logger(__name__)
 
@@ -48,7 +51,6 @@ class RetentionWorker:
     Args:
         store: The rows.
         message_days: Returns the days for which a project keeps messages; 0 for ever.
-        clock: Clock for the rounds.
         terms: Retention times.
     """
 
@@ -56,38 +58,51 @@ class RetentionWorker:
         self,
         store: PostgresRetention,
         message_days: Callable[[str], Awaitable[float]],
-        clock: Clock,
         terms: RetentionTerms,
     ) -> None:
         self._store = store
         self._message_days = message_days
-        self._clock = clock
         self._terms = terms
 
     async def keep_deleting(self) -> None:
         """Deletes old rows until it is cancelled."""
-        next_round = self._clock.monotonic()
-
-        async def poll() -> None:
-            nonlocal next_round
-            await self.drop_backlogs()
-            if self._clock.monotonic() >= next_round:
-                await self.delete_old()
-                next_round = self._clock.monotonic() + self._terms.every_s
-
-        await keep_polling(poll, min(_BACKLOG_EVERY_S, self._terms.every_s), "retention waits")
+        every_s = self._terms.every_s
+        async with asyncio.TaskGroup() as group:
+            # Apart, since a round may take hours where the retention was just shortened.
+            group.create_task(
+                keep_polling(
+                    self.drop_backlogs, min(_BACKLOG_EVERY_S, every_s), "backlogs are not dropped"
+                )
+            )
+            group.create_task(keep_polling(self.delete_old, every_s, "retention waits"))
 
     async def delete_old(self) -> int:
         """Deletes old rows of all projects; returns their number."""
         total = 0
         for what in (RetainedKind.EVENTS, RetainedKind.DELIVERIES, RetainedKind.WEBHOOKS):
+            unfinished: list[tuple[str, _Delete]] = []
             async for project_id in self._projects(what):
                 days = self._terms.delivery_days
                 if what is RetainedKind.EVENTS:
                     days = await self._event_days(project_id)
                 if days:
                     delete = partial(self._store.delete, project_id, what, days=days)
-                    total += await self._batches(project_id, delete)
+                    count, has_more = await self._batches(project_id, delete)
+                    total += count
+                    if has_more:
+                        unfinished.append((project_id, delete))
+            total += await self._in_turn(unfinished)
+        return total
+
+    async def _in_turn(self, unfinished: list[tuple[str, _Delete]]) -> int:
+        total = 0
+        while unfinished:
+            turns, unfinished = unfinished, []
+            for project_id, delete in turns:
+                count, has_more = await self._batches(project_id, delete)
+                total += count
+                if has_more:
+                    unfinished.append((project_id, delete))
         return total
 
     async def _event_days(self, project_id: str) -> float:
@@ -107,7 +122,8 @@ class RetentionWorker:
         total = 0
         async for project_id in self._projects(RetainedKind.BACKLOG):
             drop = partial(self._store.drop_backlog, project_id, most=self._terms.backlog)
-            dropped = await self._batches(project_id, drop)
+            # What is left of a large backlog is dropped by the next poll.
+            dropped, _ = await self._batches(project_id, drop)
             if dropped:
                 _log.warning("deliveries given up", project_id=project_id, count=dropped)
             total += dropped
@@ -120,10 +136,13 @@ class RetentionWorker:
                 yield project_id
             after = projects[-1]
 
-    async def _batches(self, project_id: str, delete: Callable[..., Awaitable[int]]) -> int:
-        """Deletes batch by batch; a failure ends the work for this project only."""
-        total, limit = 0, self._terms.batch
-        while True:
+    async def _batches(self, project_id: str, delete: _Delete) -> tuple[int, bool]:
+        """Deletes some batches; returns the number of rows, and whether there may be more.
+
+        A failure ends the work for this project only.
+        """
+        total, limit, batches = 0, self._terms.batch, 0
+        while batches < _BATCHES_IN_TURN:
             try:
                 count = await delete(limit=limit)
             except DeadlineExceededError as error:
@@ -131,14 +150,17 @@ class RetentionWorker:
                 if limit > 1:
                     limit = max(1, limit // 4)
                     continue
-                return self._log_failure(project_id, error, total)
+                self._log_failure(project_id, error)
+                return total, False
             except StrataError as error:
-                return self._log_failure(project_id, error, total)
+                self._log_failure(project_id, error)
+                return total, False
+            batches += 1
             total += count
             if count < limit:
-                return total
+                return total, False
             await asyncio.sleep(self._terms.pause_s)
+        return total, True
 
-    def _log_failure(self, project_id: str, error: StrataError, total: int) -> int:
+    def _log_failure(self, project_id: str, error: StrataError) -> None:
         _log.warning("old rows not deleted", project_id=project_id, error=repr(error))
-        return total
