@@ -12,6 +12,7 @@ from archival_stores import Stores, new_chunks
 from callers import as_project
 from strata.archival.domain.chunks import FileChunk, SetState
 from strata.archival.store import ChunkQueue
+from strata.archival.store import chunks as chunk_store
 from strata.protocol.errors import AbortedError
 from strata.shared import context
 from strata.shared.ids import new_id
@@ -114,6 +115,21 @@ async def test_a_file_that_is_dropped_while_it_comes_does_not_come_back(stores: 
         await stores.chunks.serve(late, 1, "late")
     assert await chunks_left(stores) == 0
     assert await stores.progress(file) is None
+
+
+@pytest.mark.parametrize("count", [4, 5])
+async def test_many_files_are_dropped_a_few_in_one_transaction(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(chunk_store, "_DROPPED_AT_ONCE", 2)
+    folder = new_id("folder")
+    for _ in range(count):
+        await stores.index_file(folder, new_id("file"), "one word")
+    before = stores.database.statistics.commits
+    assert await stores.chunks.drop([], [folder]) == count
+    assert stores.database.statistics.commits - before == 3
+    assert await sets(stores) == [SetState.DROPPED] * count
+    assert await chunks_left(stores) == 0
 
 
 async def test_dropping_takes_files_and_folders_and_nothing_else(stores: Stores) -> None:

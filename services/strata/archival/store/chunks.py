@@ -89,6 +89,8 @@ _DISCARD = text(
     "UPDATE archival.chunk_sets SET state = 'dropped', queue_time = now()"
     " WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id"
 )
+# A folder may have millions of chunks, which one statement would not delete in its time.
+_DROPPED_AT_ONCE = 20
 # Locked in order of id, which is that of creation, as in a replacement.
 _DROP = text(
     """
@@ -96,7 +98,7 @@ _DROP = text(
         SELECT id FROM archival.chunk_sets
         WHERE project_id = :project AND state <> 'dropped'
           AND (file_id = ANY(CAST(:files AS text[])) OR folder_id = ANY(CAST(:folders AS text[])))
-        ORDER BY id FOR UPDATE
+        ORDER BY id LIMIT :limit FOR UPDATE
     )
     UPDATE archival.chunk_sets s SET state = 'dropped', queue_time = now()
     FROM dropped_sets WHERE s.project_id = :project AND s.id = dropped_sets.id RETURNING s.id
@@ -193,15 +195,20 @@ class PostgresFileChunkStore:
             return [FileProgress(row.file_id, row.chunk_count, row.indexed_count) for row in rows]
 
     async def drop(self, file_ids: Sequence[str], folder_ids: Sequence[str]) -> int:
-        """Deletes the chunks of files and folders."""
+        """Deletes the chunks of files and folders, those of a few files in one transaction."""
         values = {
+            "limit": _DROPPED_AT_ONCE,
             "project": current_project(),
             "files": list(file_ids),
             "folders": list(folder_ids),
         }
-        async with self._database.transaction() as connection:
-            dropped = [row.id for row in await connection.execute(_DROP, values)]
-            return await _delete_chunks(connection, dropped) if dropped else 0
+        total = 0
+        while True:
+            async with self._database.transaction() as connection:
+                dropped = [row.id for row in await connection.execute(_DROP, values)]
+                total += await _delete_chunks(connection, dropped) if dropped else 0
+            if len(dropped) < _DROPPED_AT_ONCE:
+                return total
 
     @asynccontextmanager
     async def open_snapshot(
