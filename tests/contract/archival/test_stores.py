@@ -7,12 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
 from archival_stores import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
 from callers import as_project
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
+from strata.archival.store import archives as archive_store
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
@@ -210,6 +212,30 @@ async def test_releasing_an_agent_deletes_its_own_archive_only(stores: Stores) -
     assert await stores.archives.release(agent) == 0
     assert (await stores.archives.get(shared.id)).agent_ids == ()
     assert (await stores.archives.stats(agent)).passage_count == 0
+
+
+@pytest.mark.parametrize("count", [2, 4, 5])
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_large_archive_is_deleted_in_several_transactions(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int, own: bool
+) -> None:
+    monkeypatch.setattr(archive_store, "_DESTROYED_AT_ONCE", 2)
+    agent = new_id("agent")
+    inserted = await stores.insert(agent, *(f"text {n}" for n in range(count)), tags=("red",))
+    archive_id = inserted[0].passage.archive_id
+    before = stores.database.statistics.alone
+    if own:
+        assert await stores.archives.release(agent) == count
+    else:
+        assert await stores.archives.delete(archive_id) == count
+    # One statement looks at the size; of more than two passages, each further one destroys two.
+    destroying = 0 if count == 2 else count // 2 + 1
+    assert stores.database.statistics.alone - before == 1 + destroying
+    with pytest.raises(NotFoundError):
+        await stores.archives.get(archive_id)
+    async with stores.database.transaction() as connection:
+        rows = await connection.execute(text("SELECT text, purge FROM archival.passages"))
+        assert [tuple(row) for row in rows] == [("", True)] * count
 
 
 async def test_deleting_an_archive_leaves_no_words_behind(stores: Stores) -> None:

@@ -19,6 +19,7 @@ from strata.archival.domain.passages import (
     Cursor,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
+from strata.archival.store.destruction import destroy_sql
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     ARCHIVE,
@@ -88,24 +89,40 @@ _DELETE = text(
         WHERE project_id = :project AND (id = :id OR own_agent_id = :own) RETURNING id
     ), emptied AS (
         UPDATE archival.passages p SET {EMPTIED}
-        FROM deleted_archives d WHERE p.project_id = :project AND p.archive_id = d.id
+        FROM deleted_archives d
+        WHERE p.project_id = :project AND p.archive_id = d.id AND NOT p.purge
     ), deleted_versions AS (
         DELETE FROM archival.passage_versions v USING archival.passages p, deleted_archives d
-        WHERE p.project_id = :project AND p.archive_id = d.id
+        WHERE p.project_id = :project AND p.archive_id = d.id AND NOT p.purge
           AND v.project_id = :project AND v.passage_id = p.id
     ), without_signature AS (
         DELETE FROM archival.passage_likeness l USING archival.passages p, deleted_archives d
-        WHERE p.project_id = :project AND p.archive_id = d.id
+        WHERE p.project_id = :project AND p.archive_id = d.id AND NOT p.purge
           AND l.project_id = :project AND l.passage_id = p.id
     ), without_vector AS (
         DELETE FROM archival.passage_vectors v USING archival.passages p, deleted_archives d
-        WHERE p.project_id = :project AND p.archive_id = d.id
+        WHERE p.project_id = :project AND p.archive_id = d.id AND NOT p.purge
           AND v.project_id = :project AND v.passage_id = p.id
     )
     SELECT (SELECT count(*) FROM deleted_archives) AS archives,
            (SELECT coalesce(sum(passage_count), 0) FROM archival.archives a, deleted_archives d
              WHERE a.project_id = :project AND a.id = d.id) AS passages
     """
+)
+# About half a second. A statement that deletes hundreds of thousands of passages would run into its
+# time limit, each time that it is repeated.
+_DESTROYED_AT_ONCE = 5000
+_LARGE = text(
+    """
+    SELECT a.id, a.passage_count FROM archival.archives a
+    WHERE a.project_id = :project AND (a.id = :id OR a.own_agent_id = :own) AND EXISTS (
+        SELECT FROM archival.passages p
+        WHERE p.project_id = :project AND p.archive_id = a.id AND NOT p.purge
+        ORDER BY p.create_time, p.id OFFSET :count)
+    """
+)
+_DESTROY_SOME = destroy_sql(
+    "p.archive_id = :archive", limit="ORDER BY p.create_time, p.id LIMIT :count FOR UPDATE OF p"
 )
 # Reads only the most frequent tags, in index order: there may be any number of tags.
 _STATS = text(
@@ -231,11 +248,12 @@ class PostgresArchiveStore:
 
     async def delete(self, archive_id: str) -> int:
         """Deletes an archive with its passages."""
+        destroyed = await self._destroy_most(archive_id, own="")
         async with self._database.transaction() as connection:
             row = await self._delete(connection, archive_id, own="")
             if not row.archives:
                 raise missing_archive(archive_id)
-            return int(row.passages)
+            return destroyed + int(row.passages)
 
     async def attach(self, agent_id: str, archive_id: str) -> Archive:
         """Attaches an archive to an agent."""
@@ -280,18 +298,30 @@ class PostgresArchiveStore:
 
     async def release(self, agent_id: str) -> int:
         """Detaches all archives from an agent and deletes its own."""
+        destroyed = await self._destroy_most("", own=agent_id)
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, {"project": current_project(), "agent": agent_id})
             row = await self._delete(connection, "", own=agent_id)
-            return int(row.passages)
+            return destroyed + int(row.passages)
+
+    async def _destroy_most(self, archive_id: str, own: str) -> int:
+        """Destroys the passages of a large archive in transactions of their own, up to the last.
+
+        Returns:
+            How many passages the archive has lost, without those that were deleted before.
+        """
+        values = {**_archive_values(archive_id, own), "count": _DESTROYED_AT_ONCE}
+        large = (await self._database.execute(_LARGE, values, read_only=True)).one_or_none()
+        if large is None:
+            return 0
+        values = {"project": current_project(), "archive": large.id, "count": _DESTROYED_AT_ONCE}
+        destroyed = _DESTROYED_AT_ONCE
+        while destroyed == _DESTROYED_AT_ONCE:
+            destroyed = (await self._database.execute(_DESTROY_SOME, values)).one().passages
+        return int(large.passage_count)
 
     async def _delete(self, connection: AsyncConnection, archive_id: str, own: str) -> Any:
-        deleted = await connection.execute(
-            _DELETE,
-            # "-" matches no archive; the empty text would match every shared archive.
-            {"project": current_project(), "id": archive_id, "own": own or "-"},
-        )
-        return deleted.one()
+        return (await connection.execute(_DELETE, _archive_values(archive_id, own))).one()
 
     async def _read(self, connection: AsyncConnection, archive_id: str) -> Archive:
         result = await connection.execute(_GET, {"project": current_project(), "id": archive_id})
@@ -299,6 +329,11 @@ class PostgresArchiveStore:
         if row is None:
             raise missing_archive(archive_id)
         return to_archive(row)
+
+
+def _archive_values(archive_id: str, own: str) -> dict[str, Any]:
+    # "-" matches no archive; the empty text would match every shared archive.
+    return {"project": current_project(), "id": archive_id, "own": own or "-"}
 
 
 def missing_archive(archive_id: str) -> NotFoundError:
