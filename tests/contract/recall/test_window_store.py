@@ -16,7 +16,12 @@ from sqlalchemy import text
 from callers import as_project
 from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
 from strata.recall.domain.messages import Compaction, Message, Step
-from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
+from strata.recall.store import (
+    PostgresMessageStore,
+    PostgresPinStore,
+    PostgresWindowStore,
+    context_windows,
+)
 from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.ids import new_id
@@ -321,6 +326,26 @@ async def test_compaction_swaps_the_window_and_keeps_the_log(
     with pytest.raises(AbortedError) as caught:
         await conversation.store.compact(replace(plan, summary=message(MessageRole.SUMMARY, "x")))
     assert caught.value.reason is Reason.REVISION_MISMATCH
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+async def test_many_messages_of_an_agent_are_deleted_in_several_transactions(
+    conversation: Conversation,
+    store: PostgresWindowStore,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+) -> None:
+    monkeypatch.setattr(context_windows, "_DELETED_AT_ONCE", at_once)
+    await conversation.begin(new_id("run"), "Hello")
+    before = database.statistics.commits
+    assert await store.delete_agent(conversation.agent) == 2
+    assert database.statistics.commits - before == 2 // at_once + 1
+    async with database.transaction(read_only=True) as connection:
+        left = await connection.execute(text("SELECT id FROM recall.messages"))
+        assert left.all() == []
+    with pytest.raises(NotFoundError):
+        await store.get(conversation.id)
 
 
 async def test_deleting_an_agent_leaves_the_others(

@@ -215,6 +215,8 @@ _EVICT = text(
     WHERE project_id = :project AND conversation_id = :conversation
     """
 )
+# An agent may have a million messages, which one statement would not delete in its time.
+_DELETED_AT_ONCE = 10_000
 _DELETE = text(
     """
     WITH windows AS (
@@ -230,7 +232,10 @@ _DELETE = text(
         DELETE FROM recall.message_images WHERE project_id = :project AND agent_id = :agent
         RETURNING image_id
     ), messages AS (
-        DELETE FROM recall.messages WHERE project_id = :project AND agent_id = :agent RETURNING 1
+        DELETE FROM recall.messages WHERE project_id = :project AND id IN (
+            SELECT id FROM recall.messages WHERE project_id = :project AND agent_id = :agent
+            ORDER BY create_time, id LIMIT :count)
+        RETURNING 1
     )
     SELECT (SELECT count(*) FROM messages) AS message_count,
            (SELECT array_agg(DISTINCT image_id) FROM image_uses) AS images
@@ -362,11 +367,17 @@ class PostgresWindowStore:
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes all windows and messages of an agent."""
         project = current_project()
-        async with self._database.transaction() as connection:
-            deleted = await connection.execute(_DELETE, {"project": project, "agent": agent_id})
-            row = deleted.one()
-            await delete_unused_images(connection, project, row.images)
-            return int(row.message_count)
+        values = {"project": project, "agent": agent_id, "count": _DELETED_AT_ONCE}
+        total = 0
+        while True:
+            # The windows go with the first messages, so that none names a message that is missing.
+            async with self._database.transaction() as connection:
+                row = (await connection.execute(_DELETE, values)).one()
+                await delete_unused_images(connection, project, row.images)
+            count = int(row.message_count)
+            total += count
+            if count < _DELETED_AT_ONCE:
+                return total
 
     async def _write(
         self,
