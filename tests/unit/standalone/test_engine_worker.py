@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import qdrant_edge as edge
 
+from polling import eventually
+from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.errors import VectorsError
 from strata.standalone.vectors.store import CollectionStore
 from strata.standalone.vectors.worker import EngineWorker
@@ -81,3 +84,33 @@ async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: Engine
 
     with pytest.raises(VectorsError, match="broken"):
         await worker.run_now(fail)
+
+
+async def test_searches_are_answered_between_the_flushes_of_two_collections(
+    worker: EngineWorker,
+) -> None:
+    def change(store: CollectionStore) -> None:
+        params = wire.collections.VectorParams(size=2, distance=wire.collections.Distance.Cosine)
+        vectors = wire.collections.VectorsConfig(params=params)
+        index = edge.KeywordIndexParams(is_tenant=True)
+        for name in ("a", "b"):
+            create = wire.collections.CreateCollection(collection_name=name, vectors_config=vectors)
+            store.create(create)
+            store.update(name, [edge.UpdateOperation.create_field_index("project", index)])
+
+    await worker.run(change)
+    left: list[tuple[str, ...]] = []
+
+    async def look() -> bool:
+        names, _ = await worker.run_now(CollectionStore.unflushed)
+        if not left or left[-1] != tuple(names):
+            left.append(tuple(names))
+        return not names
+
+    flushing = asyncio.create_task(worker.flush_every(0.01))
+    try:
+        await eventually(look, interval=0.005)
+    finally:
+        flushing.cancel()
+    assert ("b",) in left
+    assert left[-1] == ()

@@ -158,15 +158,20 @@ class CollectionStore:
         if collection.unflushed >= _FLUSH_EVERY_OPERATIONS:
             self._flush(collection)
 
-    def flush(self) -> None:
-        """Syncs all changes since the last flush to disk."""
-        for collection in self._collections.values():
-            if collection.unflushed:
-                self._flush(collection)
+    def unflushed(self) -> list[str]:
+        """Returns the names of the collections that have changed since their last flush."""
+        return [name for name, collection in self._collections.items() if collection.unflushed]
+
+    def flush(self, name: str) -> None:
+        """Syncs the changes of a collection to disk, if it still exists."""
+        collection = self._collections.get(name)
+        if collection is not None and collection.unflushed:
+            self._flush(collection)
 
     def close(self) -> None:
         """Flushes and closes every shard."""
-        self.flush()
+        for name in self.unflushed():
+            self.flush(name)
         for collection in self._collections.values():
             if collection.shard is not None:
                 collection.shard.close()

@@ -14,6 +14,8 @@ import structlog
 from strata.standalone.vectors.errors import VectorsError, from_engine
 from strata.standalone.vectors.store import CollectionStore
 
+# A search that waited for a flush is answered before the next one.
+_BETWEEN_FLUSHES_S = 0.1
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
@@ -70,13 +72,23 @@ class EngineWorker:
             raise from_engine(error) from error
 
     async def flush_every(self, seconds: float) -> None:
-        """Flushes periodically until cancelled. A failure is logged, and flushing continues."""
+        """Flushes periodically until cancelled. A failure is logged, and flushing continues.
+
+        A flush takes a tenth of a second or more, and no search is answered meanwhile. So
+        collections are flushed one at a time, with the searches that wait in between.
+        """
         while True:
             await asyncio.sleep(seconds)
-            try:
-                await self.run(CollectionStore.flush)
-            except VectorsError as error:
-                _log.error("flush_failed", error=str(error))
+            names, _ = await self.run(CollectionStore.unflushed)
+            for name in names:
+                await self._flush(name)
+                await asyncio.sleep(_BETWEEN_FLUSHES_S)
+
+    async def _flush(self, name: str) -> None:
+        try:
+            await self.run(lambda store: store.flush(name))
+        except VectorsError as error:
+            _log.error("flush_failed", error=str(error))
 
     async def close(self) -> None:
         """Flushes and closes the collections, and ends the thread."""
