@@ -26,8 +26,8 @@ from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.clock import SystemClock
+from strata.shared.context import calling_project
 from strata.shared.db import Database
-from strata.shared.fair_slots import calling_project
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
