@@ -17,7 +17,7 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.clock import ManualClock
 from strata.shared.tool_returns import pack
 from strata.tool_execution.builtin.retrieval import CONVERSATION_SEARCH, ConversationSearch
-from strata.tool_execution.domain.tools import Call, Caller
+from strata.tool_execution.domain.tools import CallingAgent, ToolCall
 
 # Ends of lines and of sentences; a tool that excerpts a long message shows some of its sentences.
 _SENTENCE_END = re.compile(r"\n+|(?<=[.!?。!?])\s+")
@@ -31,9 +31,9 @@ async def conversation_search(
     tool = ConversationSearch(
         cast("message_grpc.MessageServiceStub", _AskedAt(messages, question.asked)), clock
     )
-    caller = Caller(agent, "", "", "", "", "UTC")
+    caller = CallingAgent(agent, "", "", "", "", "UTC")
     arguments = {"query": question.text}
-    call = Call("call", CONVERSATION_SEARCH.name, json.dumps(arguments), "run/step/call")
+    call = ToolCall("call", CONVERSATION_SEARCH.name, json.dumps(arguments), "run/step/call")
     output = await tool.run(call, arguments, caller)
     content, _ = pack("OK", output.value, clock.now(), CONVERSATION_SEARCH.return_char_limit)
     return content

@@ -21,7 +21,7 @@ from strata.api.recall.v1 import window_service_pb2 as pb
 from strata.recall.search.index import MESSAGES
 from strata.shared.context import use
 from strata.shared.ids import new_id
-from strata.shared.search.vectors import Document, IndexedChunk
+from strata.shared.search.vectors import IndexedChunk, IndexedDocument
 from strata.shared.search.vectors.sparse import SparseEncoder
 
 _WORDS = 25
@@ -273,9 +273,11 @@ async def _mark_the_rest(services: Services) -> None:
             await services.pending.done(project, ids)
 
 
-def _document(message: common.Message, agent: Agent, dim: int, sparse: SparseEncoder) -> Document:
+def _document(
+    message: common.Message, agent: Agent, dim: int, sparse: SparseEncoder
+) -> IndexedDocument:
     text = message.parts[0].text.text
-    return Document(
+    return IndexedDocument(
         message.id,
         [IndexedChunk(vector_of(text, dim), sparse.document(text))],
         {

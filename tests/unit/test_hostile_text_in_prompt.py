@@ -30,10 +30,10 @@ from strata.agent_loop.models.structured_tools import prompt as structured_promp
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.prompt.compilation import FileLimits
-from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import MemoryForm, render_memory
 from strata.core_memory.domain.prompt.tool_rules import ToolRule
 from strata.core_memory.files.domain.directories import FolderView, render_directories
-from strata.core_memory.files.domain.file_windows import Window as FileWindow
+from strata.core_memory.files.domain.file_windows import FileWindow
 from strata.shared import tag_escapes
 from strata.shared.clock import ManualClock
 from strata.shared.messages import MessageRole
@@ -156,7 +156,7 @@ class Rendered:
     texts: dict[str, str]
     closed: tuple[str, ...]
     stats: ArchivalStats
-    form: Form
+    form: MemoryForm
     metadata: Metadata
 
     def section(self) -> str:
@@ -197,7 +197,7 @@ def prompts(draw: st.DrawFn) -> Rendered:
         texts,
         tuple(filler.text(empty=False) for _ in range(draw(st.integers(0, 2)))),
         filler.of(ArchivalStats),
-        filler.of(Form),
+        filler.of(MemoryForm),
         filler.of(Metadata),
     )
 
@@ -252,7 +252,7 @@ def test_descriptions_of_tools_add_no_element_for_structured_models(data: st.Dat
 
     schema = data.draw(st.composite(tool)())
     block = Block("block-1", "human", "Ada", "Whom I talk to.", 100, False, 1, NOW, NOW)
-    memory = render_memory(Form(blocks=True, line_numbers=False), [block], ())
+    memory = render_memory(MemoryForm(blocks=True, line_numbers=False), [block], ())
     system = f"Be kind.\n\n{memory}"
     messages = [ChatMessage.system(system), ChatMessage.user("Hello.")]
     shown = structured_prompt.render(messages, [schema])[0].text

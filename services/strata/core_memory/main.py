@@ -20,7 +20,7 @@ from strata.core_memory.files.ingest import (
 )
 from strata.core_memory.files.search import FileSearch
 from strata.core_memory.files.store.contents import ContentStore
-from strata.core_memory.files.store.file_windows import PostgresWindowStore
+from strata.core_memory.files.store.file_windows import PostgresFileWindowStore
 from strata.core_memory.files.store.files import PostgresFileStore
 from strata.core_memory.files.store.folders import PostgresFolderStore
 from strata.core_memory.files.store.queue import FileQueue
@@ -126,7 +126,7 @@ def _file_parts(
     clock = wiring.clock
     # Without a worker there is nothing to wake.
     wake = (lambda: None) if ingest is None else ingest.wake
-    folders, windows = PostgresFolderStore(database, clock), PostgresWindowStore(database)
+    folders, windows = PostgresFolderStore(database, clock), PostgresFileWindowStore(database)
     uploads = PostgresUploadStore(database, clock)
     return FileParts(
         folders=folders,

@@ -31,10 +31,10 @@ from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_factory import open_web_tools
 from strata.tool_execution.clients.peers import PeerChannel
 from strata.tool_execution.clients.sandbox import SandboxClient
-from strata.tool_execution.custom.agent_memory import AgentMemory
+from strata.tool_execution.custom.agent_memory import BlockMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.execution.engine import Engine, Executor
+from strata.tool_execution.execution.engine import CallExecutor, Executor
 from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
@@ -109,7 +109,7 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
         ),
     ]
     check_executors(executors)
-    engine = Engine(
+    engine = CallExecutor(
         BUILTIN_TOOLS,
         executors,
         wiring.clock,
@@ -124,7 +124,7 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)
     mcp, transports, sign_ins = await open_mcp(settings, servers, signed, box, stack)
-    memory = AgentMemory(block_grpc.BlockServiceStub(core_memory))
+    memory = BlockMemory(block_grpc.BlockServiceStub(core_memory))
     tools = ToolServicer(
         BUILTIN_TOOLS,
         store,

@@ -21,7 +21,7 @@ from strata.protocol.shapes import ClientMethod, UniformChannel
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.inprocess_call import call_class
-from strata.shared.inprocess_rpc import Outcome, RawMetadata, Rpc, unavailable
+from strata.shared.inprocess_rpc import RawMetadata, Rpc, RpcOutcome, unavailable
 from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.pipeline import MethodTable
@@ -62,12 +62,14 @@ class InProcessServer:
             rpc.finish(unavailable("The service is shutting down.", Reason.SHUTTING_DOWN))
         elif _size(metadata) > self._max_metadata_bytes:
             rpc.finish(
-                Outcome(
+                RpcOutcome(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit"
                 )
             )
         elif timeout is not None and timeout <= 0:
-            rpc.finish(Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True))
+            rpc.finish(
+                RpcOutcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True)
+            )
         else:
             task = rpc.start(self._table.endpoint(_Details(path, metadata)))
             self._running.add(task)

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from strata.protocol.shapes import Deserializer, RpcShape, Serializer
-from strata.shared.inprocess_rpc import LOCALLY_CANCELLED, Outcome, RawMetadata, Rpc
+from strata.shared.inprocess_rpc import LOCALLY_CANCELLED, RawMetadata, Rpc, RpcOutcome
 
 _UNREAD = object()
 
@@ -78,7 +78,7 @@ class _Call(grpc.aio.Call):
     def _encode(self, message: Any) -> bytes:
         return message if self._serializer is None else self._serializer(message)
 
-    def _raise_for(self, outcome: Outcome) -> None:
+    def _raise_for(self, outcome: RpcOutcome) -> None:
         if outcome.code is grpc.StatusCode.OK:
             return
         if outcome.local and outcome.code is grpc.StatusCode.CANCELLED:
@@ -130,7 +130,7 @@ class _Call(grpc.aio.Call):
         self._rpc.requests.close()
 
 
-def rpc_error(outcome: Outcome, initial: RawMetadata) -> grpc.aio.AioRpcError:
+def rpc_error(outcome: RpcOutcome, initial: RawMetadata) -> grpc.aio.AioRpcError:
     """Returns the exception that gRPC raises for this outcome."""
     return grpc.aio.AioRpcError(
         outcome.code,
@@ -165,7 +165,7 @@ class _SingleResponseCall(_Call):
             return self._value
         raw = await self._rpc.responses.get()
         if raw is None:
-            missing = Outcome(grpc.StatusCode.INTERNAL, "The response is missing.")
+            missing = RpcOutcome(grpc.StatusCode.INTERNAL, "The response is missing.")
             raise rpc_error(missing, self._rpc.initial or ())
         # Awaiting the call again returns the same response.
         self._value = self._decode(raw)

@@ -29,7 +29,7 @@ _QUEUE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RpcOutcome:
     """How a call ended."""
 
     code: grpc.StatusCode
@@ -141,7 +141,7 @@ class Rpc:
         self.requests = Pipe(loop)
         self.responses = Pipe(loop)
         self.initial: RawMetadata | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: RpcOutcome | None = None
         self.deadline: float | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._done: list[asyncio.Future[None]] = []
@@ -157,7 +157,7 @@ class Rpc:
         self._task = self.loop.create_task(self._serve(endpoint), context=contextvars.Context())
         return self._task
 
-    def finish(self, outcome: Outcome) -> bool:
+    def finish(self, outcome: RpcOutcome) -> bool:
         """Ends the call; returns False if it had ended before."""
         if self.outcome is not None:
             return False
@@ -177,7 +177,7 @@ class Rpc:
 
     def cancel(self, details: str = LOCALLY_CANCELLED) -> bool:
         """Ends the call from the client's side and cancels the handler."""
-        return self._abandon(Outcome(grpc.StatusCode.CANCELLED, details, local=True))
+        return self._abandon(RpcOutcome(grpc.StatusCode.CANCELLED, details, local=True))
 
     def time_remaining(self) -> float | None:
         """Returns the seconds left, never negative; None without a deadline."""
@@ -192,7 +192,7 @@ class Rpc:
         else:
             self._callbacks.append(callback)
 
-    async def wait(self) -> Outcome:
+    async def wait(self) -> RpcOutcome:
         """Waits for the end."""
         if self.outcome is None:
             await self._wait_in(self._done)
@@ -217,9 +217,11 @@ class Rpc:
         await waiter
 
     def _expire(self) -> None:
-        self._abandon(Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True))
+        self._abandon(
+            RpcOutcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True)
+        )
 
-    def _abandon(self, outcome: Outcome) -> bool:
+    def _abandon(self, outcome: RpcOutcome) -> bool:
         ended = self.finish(outcome)
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -232,7 +234,7 @@ class Rpc:
             if not endpoint.method.shape.request_streaming:
                 request = await self.requests.get()
                 if request is None:
-                    self.finish(Outcome(grpc.StatusCode.INTERNAL, "The request is missing."))
+                    self.finish(RpcOutcome(grpc.StatusCode.INTERNAL, "The request is missing."))
                     return
             response = await endpoint.handle(request, context)
             if not endpoint.method.shape.response_streaming:
@@ -245,7 +247,7 @@ class Rpc:
             self.finish(unavailable("The service is shutting down.", Reason.SHUTTING_DOWN))
         except Exception as error:
             # The interceptors map all errors; a server without them does not.
-            self.finish(Outcome(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}"))
+            self.finish(RpcOutcome(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}"))
             raise
 
 
@@ -278,9 +280,9 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         self._details = ""
         self._trailing: RawMetadata = ()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RpcOutcome:
         """Returns the outcome of the call if it ended now."""
-        return Outcome(self._code, self._details, self._trailing)
+        return RpcOutcome(self._code, self._details, self._trailing)
 
     async def read(self) -> Any:
         """Reads the next request, `grpc.aio.EOF` at the end."""
@@ -381,10 +383,10 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         return self._rpc.outcome is not None
 
 
-def unavailable(text: str, reason: Reason) -> Outcome:
+def unavailable(text: str, reason: Reason) -> RpcOutcome:
     """Returns the outcome of a call that the network refuses or aborts."""
     status = to_status(UnavailableError(text, reason=reason))
-    return Outcome(status.code, status.details, status.trailing_metadata)
+    return RpcOutcome(status.code, status.details, status.trailing_metadata)
 
 
 def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:

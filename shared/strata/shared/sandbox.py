@@ -17,7 +17,7 @@ MIB = 1 << 20
 CONVERSION_MODULE = "_strata_fitting"
 """Name of `strata.protocol.argument_conversion` in calls of tools; service and runner share it."""
 ASK = "_strata_ask"
-"""Global name of the function with which code calls its answerer; see `Run.answerer`."""
+"""Global name of the function with which code calls its answerer; see `SandboxRun.answerer`."""
 # Unused by distributions: between their ranges for people and for services.
 JAIL_UID = 64_177
 """User id of code of tools if the tool runner is root. No other process may have it."""
@@ -99,7 +99,7 @@ Answerer = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SandboxRun:
     """One call in the sandbox.
 
     Attributes:
@@ -172,7 +172,7 @@ class Sandbox(Protocol):
         """The isolation of calls on this server."""
         ...
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
         Raises:

@@ -26,7 +26,7 @@ from strata.standalone.postgres_binaries import (
 )
 from strata.standalone.supervisor import (
     Command,
-    Supervisor,
+    ProcessSupervisor,
     spawn,
     tail,
     until_ready,
@@ -90,7 +90,7 @@ class EmbeddedPostgres:
         self._identity = unprivileged_identity()
         self._log_path = self.folder / "postgres.log"
         self._lock = FolderLock(self.folder / "lock", f"the database folder {self.folder}")
-        self._supervisor = Supervisor(
+        self._supervisor = ProcessSupervisor(
             "PostgreSQL",
             self._launch,
             # SIGINT is PostgreSQL's fast shutdown, which ends sessions and loses no data.
@@ -174,7 +174,7 @@ class EmbeddedPostgres:
         await self._supervisor.restart()
 
     async def wait_serving(self) -> None:
-        """Waits until the server serves; see `Supervisor.wait_serving`."""
+        """Waits until the server serves; see `ProcessSupervisor.wait_serving`."""
         await self._supervisor.wait_serving()
 
     @property

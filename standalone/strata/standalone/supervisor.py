@@ -24,7 +24,7 @@ __all__ = [
     "Command",
     "FolderLock",
     "Identity",
-    "Supervisor",
+    "ProcessSupervisor",
     "end",
     "launch",
     "open_log",
@@ -149,7 +149,7 @@ async def wait_exit(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Keeps one child process serving until it is stopped.
 
     Args:

@@ -17,7 +17,7 @@ from strata.archival.search.passage_search import PassageSearch
 from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.metric_names import RERANKS
-from strata.shared.search.reranking import Outcome
+from strata.shared.search.reranking import RerankingOutcome
 from strata.shared.telemetry import Telemetry
 
 QUESTION = "What was the name of the boat?"
@@ -67,7 +67,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         ]
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, 3, 4, 5]
         assert answer.reranking is not None
-        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
+        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, RerankingOutcome.DONE)
         # What the fusion found stays what it is.
         before = {hit.item.id: hit for hit in (await ask(finder, agent, QUESTION)).hits}
         for hit in answer.hits:
@@ -162,9 +162,9 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
     asked = f"{QUESTION} {BREAKS}"
     fused = await ask(finder, agent, asked)
     for name, folder, budget, outcome in (
-        ("slow", export_slow(tmp_path / "slow", words), 0.001, Outcome.OUT_OF_TIME),
-        ("broken", export_breaking(tmp_path / "broken", words), 60.0, Outcome.FAILED),
-        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
+        ("slow", export_slow(tmp_path / "slow", words), 0.001, RerankingOutcome.OUT_OF_TIME),
+        ("broken", export_breaking(tmp_path / "broken", words), 60.0, RerankingOutcome.FAILED),
+        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, RerankingOutcome.FAILED),
     ):
         telemetry = Telemetry()
         async with reranked(finder, folder, budget=budget, telemetry=telemetry) as reranking:
@@ -174,10 +174,10 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
             assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
             assert answer.reranking.model.startswith(f"{name}@")
             assert telemetry.total(RERANKS, outcome=outcome.value) == 1
-            if outcome is Outcome.FAILED:  # and the next question is answered as ever
+            if outcome is RerankingOutcome.FAILED:  # and the next question is answered as ever
                 well = await ask(reranking, agent, QUESTION)
                 assert well.reranking is not None
-                assert well.reranking.outcome is Outcome.DONE
+                assert well.reranking.outcome is RerankingOutcome.DONE
 
 
 async def test_reranker_is_not_called_without_candidates(finder: Finder, tmp_path: Path) -> None:

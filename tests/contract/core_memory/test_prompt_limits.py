@@ -23,7 +23,7 @@ from strata.core_memory.domain.blocks import (
 )
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.prompt.limits import PromptLimit, PromptSize
-from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import MemoryForm, render_memory
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 AUTHORSHIP = Authorship("update", Origin(), "key-1", NOW)
-PLAIN = Form(blocks=True, line_numbers=False)
-NUMBERED = Form(blocks=True, line_numbers=True)
+PLAIN = MemoryForm(blocks=True, line_numbers=False)
+NUMBERED = MemoryForm(blocks=True, line_numbers=True)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def test_ordinary_text_is_counted_about_as_it_is_rendered(
         assert 0.9 * size.numbered <= rendered(NUMBERED, blocks) <= 1.1 * size.numbered
 
 
-def rendered(form: Form, blocks: Sequence[Block]) -> int:
+def rendered(form: MemoryForm, blocks: Sequence[Block]) -> int:
     return len(render_memory(form, blocks, []).encode())
 
 

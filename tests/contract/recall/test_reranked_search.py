@@ -21,7 +21,7 @@ from strata.shared.db import Database
 from strata.shared.messages import MessageRole
 from strata.shared.metric_names import RERANKS
 from strata.shared.search.embedding import Embedder
-from strata.shared.search.reranking import Outcome
+from strata.shared.search.reranking import RerankingOutcome
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
 
@@ -82,7 +82,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         ]
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, 3, 4, 5]
         assert answer.reranking is not None
-        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
+        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, RerankingOutcome.DONE)
         for place, hit in enumerate(answer.hits, start=1):
             was_at = fused.index(searchable_text(hit.item)) + 1
             moved = f"it moved from place {was_at} to place {place}."
@@ -157,9 +157,9 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
     asked = f"{QUESTION} {BREAKS}"
     fused = await finder.ask(asked)
     for name, folder, budget, outcome in (
-        ("slow", export_slow(tmp_path / "slow", words), 0.001, Outcome.OUT_OF_TIME),
-        ("broken", export_breaking(tmp_path / "broken", words), 60.0, Outcome.FAILED),
-        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
+        ("slow", export_slow(tmp_path / "slow", words), 0.001, RerankingOutcome.OUT_OF_TIME),
+        ("broken", export_breaking(tmp_path / "broken", words), 60.0, RerankingOutcome.FAILED),
+        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, RerankingOutcome.FAILED),
     ):
         telemetry = Telemetry()
         async with reranked(finder, folder, budget=budget, telemetry=telemetry) as reranking:
@@ -169,7 +169,7 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
             assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
             assert answer.reranking.model.startswith(f"{name}@")
             assert telemetry.total(RERANKS, outcome=outcome.value) == 1
-            if outcome is Outcome.FAILED:
+            if outcome is RerankingOutcome.FAILED:
                 well = await reranking.ask(QUESTION)
                 assert well.reranking is not None
-                assert well.reranking.outcome is Outcome.DONE
+                assert well.reranking.outcome is RerankingOutcome.DONE

@@ -33,7 +33,7 @@ from strata.shared.messages import MessageRole
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.embedding.base import Kind, WrappedEmbedder
-from strata.shared.search.indexing.text_index import Entry
+from strata.shared.search.indexing.text_index import IndexEntry
 from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.qdrant import QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
@@ -601,7 +601,7 @@ async def test_messages_of_an_index_without_neighbours_are_found(
     finder: Finder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Points that were stored before messages had a place.
-    def without_place(messages: Sequence[Message]) -> list[Entry]:
+    def without_place(messages: Sequence[Message]) -> list[IndexEntry]:
         return [
             replace(
                 entry,

@@ -26,7 +26,7 @@ from strata.shared.secrets import Envelope
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.mcp import McpServer, OAuthClient, SignIn, Transport
+from strata.tool_execution.domain.mcp import CompletedSignIn, McpServer, OAuthClient, Transport
 from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, RegisteredClient, Tokens
 from strata.tool_execution.mcp.http import GuardedTransport
 from strata.tool_execution.mcp.sign_in import NoTokenError, SignIns
@@ -34,7 +34,7 @@ from strata.tool_execution.store import PostgresMcpStore, PostgresSignInStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2126, 1, 1, tzinfo=UTC)
-SIGNED = SignIn("key-1", NOW, "https://issuer.example")
+SIGNED = CompletedSignIn("key-1", NOW, "https://issuer.example")
 URL = "https://server.example/mcp"
 
 

@@ -13,7 +13,7 @@ from mcp_support import open_folder, program_command, tool
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.tool_forms import JSON_FIELD, arguments_of, fields_of
 from strata.protocol.errors import InvalidArgumentError, NotFoundError
 from whole_system import System
@@ -175,7 +175,7 @@ async def test_refused_server_is_explained(
 
 
 async def test_form_of_a_schema_makes_arguments_of_its_types() -> None:
-    form = Form(
+    form = FormFields(
         {
             "argument:count": ["3"],
             "argument:weight": ["1.5"],
@@ -197,7 +197,7 @@ async def test_form_of_a_schema_makes_arguments_of_its_types() -> None:
     kinds = {field.name: field.kind for field in fields_of(SCHEMA)}
     assert (kinds["weight"], kinds["rows"], kinds["count"]) == ("number", "json", "integer")
     wrong = {"count": "1e3", "weight": "nan", "on": "perhaps", "rows": "{"}
-    form = Form({f"argument:{name}": [text] for name, text in wrong.items()})
+    form = FormFields({f"argument:{name}": [text] for name, text in wrong.items()})
     with pytest.raises(InvalidArgumentError) as refusal:
         arguments_of(SCHEMA, form)
     assert [violation.field for violation in refusal.value.violations] == [*wrong]

@@ -11,7 +11,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.core_memory.domain.prompt.compilation import CompileQuery, FileLimits, compile_memory
-from strata.core_memory.domain.prompt.memory_section import Form
+from strata.core_memory.domain.prompt.memory_section import MemoryForm
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.db import Database
@@ -164,7 +164,7 @@ async def test_a_changed_compilation_is_one_snapshot_and_an_unchanged_one_a_stat
     await create(client, "human", "x", agent_id=agent, description="About.")
     await folder(client, agent)
     store = PostgresBlockStore(database)
-    query = CompileQuery(agent, Form.of("", line_numbers=False), limits=FileLimits(5, 100))
+    query = CompileQuery(agent, MemoryForm.of("", line_numbers=False), limits=FileLimits(5, 100))
     transactions = database.statistics.transactions
     with database.statistics.record() as texts:
         first = await compile_memory(store, query)

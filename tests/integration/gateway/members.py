@@ -22,7 +22,13 @@ from strata.shared.ids import new_id
 from strata.shared.interceptors.client import ClientChannel
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 from strata.tool_execution.builtin.agents import AgentTools
-from strata.tool_execution.domain.tools import Call, Caller, CallingGroup, Output, ToolError
+from strata.tool_execution.domain.tools import (
+    CallingAgent,
+    CallingGroup,
+    Output,
+    ToolCall,
+    ToolError,
+)
 
 
 @dataclass
@@ -138,8 +144,8 @@ class Members:
             tuple(member.agent_id for member in tool.members),
             tuple(member.name for member in tool.members),
         )
-        on_behalf = Caller(request.agent_id, "", request.run_id, "", "", "UTC", group=group)
-        call = Call(call_id, ASK_MEMBERS, "", f"{request.run_id}/{number}/{call_id}")
+        on_behalf = CallingAgent(request.agent_id, "", request.run_id, "", "", "UTC", group=group)
+        call = ToolCall(call_id, ASK_MEMBERS, "", f"{request.run_id}/{number}/{call_id}")
         try:
             output = await tools.run(call, {"message": question}, on_behalf)
         except ToolError as error:

@@ -20,7 +20,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableE
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.client import ClientChannel
 from strata.tool_execution.builtin.agents import AgentTools
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError
 
 WAIT = "send_message_to_agent_and_wait_for_reply"
 
@@ -50,10 +50,10 @@ class Talk:
             agent_grpc.AgentServiceStub(ClientChannel(self.gateway.channel)),
             wait_s=wait_s,
         )
-        caller = Caller(self.asker, "", self.token.run_id, "step-1", "", "UTC")
+        caller = CallingAgent(self.asker, "", self.token.run_id, "step-1", "", "UTC")
         arguments = {"message": "Well?", "other_agent_id": self.other}
         with use(RequestContext(caller=self.token)):
-            return await tools.run(Call("call", WAIT, "", key), arguments, caller)
+            return await tools.run(ToolCall("call", WAIT, "", key), arguments, caller)
 
     def asked(self) -> list[Any]:
         """The dispatches of the other agent's runs."""

@@ -28,7 +28,7 @@ from strata.protocol.errors import (
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.context import Caller, RequestContext, current_project, require_caller, use
 from strata.shared.interceptors.auth import bearer
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import ServedMethod
 from strata.shared.server import GrpcServer, serving
 from strata.shared.service import Service, Wiring
 from strata.shared.settings import ServerLimits, ServiceSettings
@@ -264,7 +264,9 @@ async def test_a_service_can_have_its_own_authenticator(
     keys: TokenKeys, factory: ChannelFactory, service_of: Callable[..., Service]
 ) -> None:
     class ApiKeys:
-        async def authenticate(self, method: Method, metadata: Mapping[str, str | bytes]) -> Caller:
+        async def authenticate(
+            self, method: ServedMethod, metadata: Mapping[str, str | bytes]
+        ) -> Caller:
             return Caller("org", f"project of {bearer(metadata)}", method.path)
 
     async def whose(request: bytes, context: Any) -> bytes:

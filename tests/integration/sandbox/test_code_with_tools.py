@@ -16,18 +16,18 @@ from integration.sandbox.jails import started
 from strata.protocol.errors import UnavailableError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
-from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
+from strata.shared.sandbox import Isolation, Limits, RunStatus, SandboxRun
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, CodeWithTools, NestedReturn
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
-from strata.tool_execution.execution.engine import Engine
+from strata.tool_execution.domain.tools import CallingAgent, CallOutcome, ToolCall
+from strata.tool_execution.execution.engine import CallExecutor
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CODE = "run_code_with_tools"
-CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
+CALLER = CallingAgent(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
 TOOLS = {"add": ["a", "b"], "a-dash": [], "print": ["x"], "fails": []}
 
 
@@ -69,8 +69,10 @@ async def run(
     """Whether a call succeeded, and its return for the model."""
     limits = replace(Limits(), wall_seconds=wall)
     nesting = CodeWithTools(sandbox, asked or Asked(), TOOLS, limits)
-    engine = Engine(BUILTIN_TOOLS, [CodeTools(sandbox)], SystemClock(), timeout=60, max_parallel=4)
-    call = Call("call", CODE, json.dumps({"code": code}), "key")
+    engine = CallExecutor(
+        BUILTIN_TOOLS, [CodeTools(sandbox)], SystemClock(), timeout=60, max_parallel=4
+    )
+    call = ToolCall("call", CODE, json.dumps({"code": code}), "key")
     events = engine.run([call], CALLER, frozenset(BUILTIN_TOOLS), more=[nesting])
     async with aclosing(events):
         (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
@@ -189,7 +191,7 @@ async def test_code_with_tools_leaves_slots_for_its_nested_calls(sandbox: JailSa
 
     class Running(Asked):
         async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:
-            result = await sandbox.run(Run("def f():\n    return 7\n", "f"))
+            result = await sandbox.run(SandboxRun("def f():\n    return 7\n", "f"))
             assert result.status is RunStatus.OK
             return NestedReturn(result.value_json)
 

@@ -22,7 +22,7 @@ from certificates import self_signed
 from integration.sandbox.attacks import source
 from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import ROOT, Worker, readable
-from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
+from strata.shared.sandbox import Isolation, Limits, RunStatus, SandboxRun
 from strata.shared.web.url_guard import Guard
 from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
@@ -319,7 +319,7 @@ async def test_nothing_is_left_of_a_hundred_calls() -> None:
         if sandbox.isolation is not Isolation.NAMESPACES:
             await sandbox.close()
             pytest.skip("this machine gives no namespaces")
-        run = Run(
+        run = SandboxRun(
             HELD,
             "f",
             f'{{"port": {server.port}}}',

@@ -23,15 +23,15 @@ from integration.sandbox.jails import Worker, interpreter, started
 from polling import eventually
 from strata.protocol.errors import UnavailableError
 from strata.shared.context import use
-from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
-from strata.tool_runner.sandbox.call import Call
+from strata.shared.sandbox import MIB, Isolation, Limits, RunStatus, SandboxRun
+from strata.tool_runner.sandbox.call import JailedCall
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_runner.sandbox.program import landlock
 
-ADD = Run(
+ADD = SandboxRun(
     source="def add(a, b):\n    return a + b\n", function="add", arguments_json='{"a":1,"b":2}'
 )
-SLEEP = Run(source="import time\ntime.sleep(1000)")
+SLEEP = SandboxRun(source="import time\ntime.sleep(1000)")
 
 
 @pytest_asyncio.fixture
@@ -67,7 +67,7 @@ async def test_nothing_is_left_after_a_thousand_calls(root: Path) -> None:
     if sandbox.isolation is Isolation.NONE:
         await sandbox.close()
         pytest.skip(sandbox.probe.description())
-    messy = Run(
+    messy = SandboxRun(
         source=(
             "import os, tempfile\ndef f():\n    open('left', 'w').close()\n    os.mkdir('deep')\n"
             "    tempfile.NamedTemporaryFile(delete=False)\n    print('x' * 1000)\n    return 1"
@@ -107,17 +107,19 @@ async def test_two_hundred_calls_at_once_and_three_of_them_hostile(sandbox: Jail
     if sandbox.isolation is not Isolation.NAMESPACES:
         pytest.skip("forking needs namespaces")
     hostile = [
-        Run(
+        SandboxRun(
             source="import time\nwhile True:\n    time.sleep(1)",
             limits=Limits(wall_seconds=3.0),
         ),
-        Run(source="import sys\nfor _ in range(1024):\n    sys.stdout.write('x' * (1 << 20))"),
-        Run(
+        SandboxRun(
+            source="import sys\nfor _ in range(1024):\n    sys.stdout.write('x' * (1 << 20))"
+        ),
+        SandboxRun(
             source="import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.01)",
         ),
     ]
     good = [
-        Run(source=ADD.source, function="add", arguments_json=json.dumps({"a": n, "b": 1}))
+        SandboxRun(source=ADD.source, function="add", arguments_json=json.dumps({"a": n, "b": 1}))
         for n in range(197)
     ]
     results = await asyncio.gather(*(sandbox.run(run) for run in [*hostile, *good]))
@@ -139,7 +141,7 @@ async def test_cancelling_ends_every_process_of_the_call(sandbox: JailSandbox) -
     others = children() - {sandbox.server_pid}
     await asyncio.sleep(0.1)
     before = len(descendants(others))
-    run = Run(source="import os, time\nfor _ in range(4):\n    os.fork()\ntime.sleep(1000)")
+    run = SandboxRun(source="import os, time\nfor _ in range(4):\n    os.fork()\ntime.sleep(1000)")
     task = asyncio.create_task(sandbox.run(run))
     await eventually(lambda: len(descendants(others)) >= before + 10)
     task.cancel()
@@ -163,7 +165,7 @@ async def test_a_cancelled_call_that_waits_takes_no_place() -> None:
 
 async def test_waiting_does_not_count_towards_the_time_of_a_call() -> None:
     sandbox = await JailSandbox.start(JailConfig(parallel=1))
-    nap = Run(source="import time\ntime.sleep(1)", limits=Limits(wall_seconds=3.5))
+    nap = SandboxRun(source="import time\ntime.sleep(1)", limits=Limits(wall_seconds=3.5))
     results = await asyncio.gather(*(sandbox.run(nap) for _ in range(4)))
     assert {r.status for r in results} == {RunStatus.OK}
     await sandbox.close()
@@ -215,7 +217,7 @@ async def test_the_service_dying_ends_everything() -> None:
 
 async def test_used_resources_are_reported(sandbox: JailSandbox) -> None:
     source = "import time\nx = bytearray(100 << 20)\nbegan = time.process_time()\nwhile time.process_time() - began < 0.2: pass\n"
-    result = await sandbox.run(Run(source=source))
+    result = await sandbox.run(SandboxRun(source=source))
     assert result.status is RunStatus.OK
     assert result.peak_bytes > 100 * MIB
     assert 0.2 <= result.cpu_seconds < 5
@@ -230,7 +232,7 @@ async def test_the_least_isolation_decides_what_starts() -> None:
     result = await sandbox.run(ADD)
     assert (result.status, result.isolation) == (RunStatus.REFUSED, Isolation.NONE)
     # No minimum is low enough to run without any isolation.
-    low = await sandbox.run(Run(source="x = 1", minimum=Isolation.NONE))
+    low = await sandbox.run(SandboxRun(source="x = 1", minimum=Isolation.NONE))
     assert low.status is RunStatus.REFUSED
     await sandbox.close()
 
@@ -313,17 +315,17 @@ def f():
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (Run(source="", arguments_json="[1]"), "not a JSON object"),
-        (Run(source="", arguments_json="{"), "not JSON"),
-        (Run(source="", environment={"A=B": "x"}), "environment variable"),
-        (Run(source="", environment={"A": "x\0y"}), "environment variable"),
-        (Run(source="", hosts=("example.com",)), "hosts"),
-        (Run(source="", packages="/usr"), "packages"),
-        (Run(source="", limits=Limits(wall_seconds=0)), "wall_seconds"),
-        (Run(source="", limits=Limits(processes=0)), "processes"),
+        (SandboxRun(source="", arguments_json="[1]"), "not a JSON object"),
+        (SandboxRun(source="", arguments_json="{"), "not JSON"),
+        (SandboxRun(source="", environment={"A=B": "x"}), "environment variable"),
+        (SandboxRun(source="", environment={"A": "x\0y"}), "environment variable"),
+        (SandboxRun(source="", hosts=("example.com",)), "hosts"),
+        (SandboxRun(source="", packages="/usr"), "packages"),
+        (SandboxRun(source="", limits=Limits(wall_seconds=0)), "wall_seconds"),
+        (SandboxRun(source="", limits=Limits(processes=0)), "processes"),
     ],
 )
-async def test_invalid_runs_are_refused(sandbox: JailSandbox, run: Run, words: str) -> None:
+async def test_invalid_runs_are_refused(sandbox: JailSandbox, run: SandboxRun, words: str) -> None:
     result = await sandbox.run(run)
     assert result.status is RunStatus.REFUSED
     assert words in result.detail
@@ -332,17 +334,17 @@ async def test_invalid_runs_are_refused(sandbox: JailSandbox, run: Run, words: s
 async def test_why_a_call_is_refused_is_read_from_a_process_that_has_ended(
     sandbox: JailSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Call._request
+    request = JailedCall._request
 
-    def after_the_end(call: Call) -> bytes:
+    def after_the_end(call: JailedCall) -> bytes:
         """The request is made when its process has hung up, as a busy service may be that late."""
         poll = select.poll()
         poll.register(call._child.connection, 0)
         poll.poll()
         return request(call)
 
-    monkeypatch.setattr(Call, "_request", after_the_end)
-    result = await sandbox.run(Run(source="x = 1", limits=Limits(memory_bytes=2**70)))
+    monkeypatch.setattr(JailedCall, "_request", after_the_end)
+    result = await sandbox.run(SandboxRun(source="x = 1", limits=Limits(memory_bytes=2**70)))
     assert result.status is RunStatus.REFUSED, result
     assert "locked" in result.detail
 

@@ -15,16 +15,16 @@ import pytest_asyncio
 from integration.sandbox.jails import Worker, started
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
-from strata.shared.sandbox import MIB, Isolation, Limits, Run, Sandbox
+from strata.shared.sandbox import MIB, Isolation, Limits, Sandbox, SandboxRun
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
-from strata.tool_execution.execution.engine import Engine
+from strata.tool_execution.domain.tools import CallingAgent, CallOutcome, ToolCall
+from strata.tool_execution.execution.engine import CallExecutor
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
+CALLER = CallingAgent(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -39,8 +39,8 @@ async def run(
 ) -> tuple[bool, Any]:
     """Whether a call succeeded, and its return for the model."""
     tools = CodeTools(sandbox, limits)
-    engine = Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
-    call = Call("call", "run_code", json.dumps({"code": code, **more}), "key")
+    engine = CallExecutor(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
+    call = ToolCall("call", "run_code", json.dumps({"code": code, **more}), "key")
     async with aclosing(engine.run([call], CALLER, frozenset(BUILTIN_TOOLS))) as events:
         (outcome,) = [event async for event in events if isinstance(event, CallOutcome)]
     packed = json.loads(outcome.content)
@@ -218,7 +218,7 @@ async def test_without_node_javascript_is_an_error(sandbox: JailSandbox) -> None
     missing = part.replace('["node",', '["no-such-node",')
     assert missing != part
     arguments = json.dumps({"code": "1", "around": "", "most": 100})
-    result = await sandbox.run(Run(missing, "run_javascript", arguments))
+    result = await sandbox.run(SandboxRun(missing, "run_javascript", arguments))
     message = json.loads(result.value_json)["error"]["message"]
     expected = "no Node" if sandbox.isolation is Isolation.NAMESPACES else "no programs"
     assert expected in message
@@ -246,8 +246,8 @@ async def test_without_isolation_nothing_runs_and_the_model_gets_an_error() -> N
 
 async def test_calls_of_one_reply_run_at_the_same_time(sandbox: JailSandbox) -> None:
     tools = CodeTools(sandbox)
-    engine = Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
-    calls = [Call(f"c{n}", "run_code", json.dumps({"code": str(n)}), f"k{n}") for n in range(3)]
+    engine = CallExecutor(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
+    calls = [ToolCall(f"c{n}", "run_code", json.dumps({"code": str(n)}), f"k{n}") for n in range(3)]
     async with aclosing(engine.run(calls, CALLER, frozenset(BUILTIN_TOOLS))) as events:
         kinds = [type(event).__name__ async for event in events]
     assert kinds[:3] == ["Started"] * 3

@@ -30,13 +30,13 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import UnavailableError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
-from strata.shared.sandbox import Isolation, Limits, Run, RunStatus
+from strata.shared.sandbox import Isolation, Limits, RunStatus, SandboxRun
 from strata.tool_execution.clients.sandbox import SandboxClient, run_to_proto
 from strata.tool_runner.main import is_serving
 
-ADD = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
-SPIN = Run("def spin():\n    while True:\n        pass\n", "spin")
-SLEEP = Run("import time\ndef sleep():\n    time.sleep(60)\n", "sleep")
+ADD = SandboxRun("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
+SPIN = SandboxRun("def spin():\n    while True:\n        pass\n", "spin")
+SLEEP = SandboxRun("import time\ndef sleep():\n    time.sleep(60)\n", "sleep")
 
 
 @dataclass
@@ -186,7 +186,7 @@ async def test_requests_and_answers_pass_unchanged(
     with runner.started():
         sandbox = await connected(stub)
         result = await sandbox.run(
-            Run(
+            SandboxRun(
                 source,
                 "look",
                 json.dumps({"text": large}, ensure_ascii=False),
@@ -200,7 +200,7 @@ async def test_requests_and_answers_pass_unchanged(
         assert result.wall_seconds > 0
         assert result.peak_bytes > 0
 
-        raised = await sandbox.run(Run("def f():\n    raise ValueError('no')\n", "f"))
+        raised = await sandbox.run(SandboxRun("def f():\n    raise ValueError('no')\n", "f"))
         assert raised.status is RunStatus.TOOL_ERROR
         assert raised.failure is not None
         assert (raised.failure.type, raised.failure.message) == ("ValueError", "no")
@@ -212,7 +212,7 @@ async def test_requests_and_answers_pass_unchanged(
         assert elsewhere.status is RunStatus.REFUSED
 
 
-ASK = Run(
+ASK = SandboxRun(
     "def ask(count):\n"
     "    return [_strata_ask({'n': n, 'large': 'ä' * 100_000})['n'] for n in range(count)]\n",
     "ask",

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from polling import eventually
-from strata.shared.sandbox import MIB, Isolation, Limits, Run, RunStatus
+from strata.shared.sandbox import MIB, Isolation, Limits, RunStatus, SandboxRun
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 WARM = 2
@@ -110,14 +110,14 @@ def limits(**fields: Any) -> Limits:
     return Limits(**{"wall_seconds": 20.0, **fields})
 
 
-def look(word: str = "", hosts: Sequence[str] = (), **fields: Any) -> Run:
+def look(word: str = "", hosts: Sequence[str] = (), **fields: Any) -> SandboxRun:
     environment = {"WORD": word} if word else {}
-    return Run(
+    return SandboxRun(
         LOOK, "look", environment=environment, hosts=tuple(hosts), limits=limits(**fields)
     )  # fmt: skip
 
 
-async def seen(sandbox: JailSandbox, run: Run) -> dict[str, Any]:
+async def seen(sandbox: JailSandbox, run: SandboxRun) -> dict[str, Any]:
     result = await sandbox.run(run)
     assert result.status is RunStatus.OK, result
     value: dict[str, Any] = json.loads(result.value_json)
@@ -193,7 +193,9 @@ async def test_without_spares_every_call_gets_a_process_of_its_own() -> None:
     sandbox = await JailSandbox.start(JailConfig(warm=0))
     if sandbox.isolation is Isolation.NONE:
         pytest.skip(sandbox.probe.description())
-    add = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}', limits=limits())
+    add = SandboxRun(
+        "def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}', limits=limits()
+    )
     assert (await sandbox.run(add)).value_json == "3"
     await eventually(lambda: waiting(sandbox) == [])
     await sandbox.close()
@@ -210,7 +212,7 @@ async def test_a_spare_that_was_killed_is_replaced(sandbox: JailSandbox) -> None
 async def test_a_call_does_not_reach_those_that_wait(sandbox: JailSandbox) -> None:
     await seen(sandbox, look())
     before = {process.pid for process in await all_waiting(sandbox)}
-    hostile = Run(
+    hostile = SandboxRun(
         "import os, signal\n"
         "def f(pids):\n"
         "    said = []\n"
@@ -256,7 +258,7 @@ async def test_rebuilt_packages_are_used(root: Path) -> None:
     folder = root / "key"
     make(folder, "old")
     sandbox = await JailSandbox.start(JailConfig(warm=WARM, environments=root))
-    run = Run(
+    run = SandboxRun(
         "import thing\ndef f():\n    return thing.NAME\n",
         "f",
         packages=str(folder),
@@ -272,7 +274,7 @@ async def test_rebuilt_packages_are_used(root: Path) -> None:
         make(folder, "new")
         assert (await sandbox.run(run)).value_json == '"new"'
         # Without packages there is nothing of them.
-        plain = await sandbox.run(Run(run.source, "f", limits=limits()))
+        plain = await sandbox.run(SandboxRun(run.source, "f", limits=limits()))
         assert plain.failure is not None
         assert plain.failure.type == "ModuleNotFoundError"
     finally:

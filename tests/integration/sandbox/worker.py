@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strata.shared.sandbox import Isolation, Limits, Run
+from strata.shared.sandbox import Isolation, Limits, SandboxRun
 from strata.tool_runner.domain.proxy import Proxies
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_runner.sandbox.program import kernel, seccomp, syscalls
@@ -88,7 +88,7 @@ async def serve(settings: dict[str, Any]) -> None:
             fields["minimum"] = Isolation(fields["minimum"])
         if "hosts" in fields:
             fields["hosts"] = tuple(fields["hosts"])
-        result = await sandbox.run(Run(limits=limits, **fields))
+        result = await sandbox.run(SandboxRun(limits=limits, **fields))
         say(dataclasses.asdict(result))
     await sandbox.close()
 

@@ -19,7 +19,7 @@ import pytest
 
 from strata.standalone.chat_model.local_model import LocalChatModel
 from strata.standalone.chat_model.manifest import ModelFile, Part
-from strata.standalone.chat_model.progress import LocalModelError, Phase, Progress
+from strata.standalone.chat_model.progress import LocalModelError, Progress, StartPhase
 from strata.standalone.chat_model.settings import LocalDemoMode, LocalDemoSettings
 from strata.standalone.supervisor import FolderLock
 
@@ -119,7 +119,9 @@ async def test_goes_from_an_empty_cache_to_an_answer(tmp_path: Path, tiny_packag
     assert pid is not None
     await model.stop()
     assert not psutil.pid_exists(pid)
-    assert [phase for phase in Phase if phase in {step.phase for step in seen}] == list(Phase)
+    assert [phase for phase in StartPhase if phase in {step.phase for step in seen}] == list(
+        StartPhase
+    )
     tiny_packages.clear()
     async with started(tmp_path / "cache") as again:  # nothing is fetched a second time
         assert await ask(again, "hello") == "olleh"

@@ -25,8 +25,8 @@ from strata.standalone.chat_model.packages import (
 from strata.standalone.chat_model.progress import (
     Cancellation,
     LocalModelError,
-    Phase,
     Progress,
+    StartPhase,
     WorkCancelledError,
     ignore,
 )
@@ -79,7 +79,7 @@ def test_a_runtime_is_installed_once_in_its_own_environment(
     assert not installer.ready()
     python = installer.ensure(seen.append, Cancellation())
     assert installer.ready()
-    assert seen[0].phase is Phase.RUNTIME
+    assert seen[0].phase is StartPhase.RUNTIME
     program = "import llama_cpp, sys; print(llama_cpp.here, sys.prefix)"
     completed = subprocess.run(
         [python, "-I", "-c", program], capture_output=True, text=True, check=True

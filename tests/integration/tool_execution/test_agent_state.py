@@ -24,7 +24,7 @@ from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
-from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+from strata.tool_execution.custom.agent_memory import AgentBlocks, BlockMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -212,17 +212,17 @@ async def test_a_forged_answer_of_the_right_form_is_as_good_as_a_change(
 async def test_concurrent_changes_are_merged_or_refused(
     tools: Tools, registry: Any, blocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = AgentMemory.read
+    read = BlockMemory.read
     theirs = ["Name: Ada", "Name: Ada Byron"]
 
-    async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
+    async def read_and_be_late(memory: BlockMemory, agent_id: str) -> AgentBlocks:
         memory_blocks = await read(memory, agent_id)
         block = await tools.block("human")
         value = block.value.replace(theirs[0], theirs[1])
         await blocks.UpdateBlock(block_pb.UpdateBlockRequest(block_id=block.id, value=value))
         return memory_blocks
 
-    monkeypatch.setattr(AgentMemory, "read", read_and_be_late)
+    monkeypatch.setattr(BlockMemory, "read", read_and_be_late)
     body = "human = memory.get_block('human')\nhuman.value = human.value.replace({}, {})\nreturn 1"
     await put(registry, source(body.format("'Graz'", "'Linz'")))
     assert (await ran(tools))[0] == "OK"

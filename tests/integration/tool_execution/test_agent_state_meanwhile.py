@@ -16,7 +16,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.protocol.errors import PermissionDeniedError, Reason, UnavailableError
 from strata.shared.context import current_project, use
-from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+from strata.tool_execution.custom.agent_memory import AgentBlocks, BlockMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -42,16 +42,16 @@ async def test_a_repeated_call_stores_the_rest(
     """The service died between two blocks; the tool finds the first as it wants it."""
     await make_block(tools, tools.services.blocks, "alpha", value="one")
     await put(registry, source(BOTH))
-    store = AgentMemory.store
+    store = BlockMemory.store
 
     async def only_the_first(
-        memory: AgentMemory, call: Any, caller: Any, before: Any, texts: Any, *more: Any
+        memory: BlockMemory, call: Any, caller: Any, before: Any, texts: Any, *more: Any
     ) -> None:
         await store(memory, call, caller, before, dict(sorted(texts.items())[:1]), *more)
         raise UnavailableError("died")
 
     with monkeypatch.context() as patched:
-        patched.setattr(AgentMemory, "store", only_the_first)
+        patched.setattr(BlockMemory, "store", only_the_first)
         assert status(await repeated(tools)) == "Failed"
     assert (await tools.block("alpha")).value == "two"
     assert (await tools.block("human")).value == START
@@ -76,9 +76,9 @@ async def test_a_repeated_call_returns_the_edit_of_the_first(tools: Tools, regis
 
 def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any:
     """A read of memory after which another editor changes the block "human"."""
-    read = AgentMemory.read
+    read = BlockMemory.read
 
-    async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
+    async def read_and_be_late(memory: BlockMemory, agent_id: str) -> AgentBlocks:
         blocks = await read(memory, agent_id)
         await do(await tools.block("human"))
         return blocks
@@ -99,7 +99,7 @@ async def test_a_block_deleted_during_the_call_is_not_recreated(
         if replaced:
             await make_block(tools, blocks, "human", value="Somebody else")
 
-    monkeypatch.setattr(AgentMemory, "read", late(tools, take_away))
+    monkeypatch.setattr(BlockMemory, "read", late(tools, take_away))
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
     ended, value, edits = await ran(tools)
     assert (ended, edits) == ("Failed", [])

@@ -30,7 +30,7 @@ from strata.tool_execution.domain.mcp import (
     Connectable,
     McpServer,
     ReportedTool,
-    SyncResult,
+    ServerSyncResult,
     Transport,
 )
 from strata.tool_execution.domain.tools import (
@@ -81,9 +81,9 @@ class Kept:
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
         return {server_id: Connectable(self.servers[server_id]) for server_id in server_ids}
 
-    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> ServerSyncResult:
         self.reported[server_id] = reported
-        return SyncResult(self.servers[server_id], [])
+        return ServerSyncResult(self.servers[server_id], [])
 
     async def failed(self, server_id: str, error: str) -> None:
         self.errors.append(error)

@@ -24,9 +24,9 @@ from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.page_reader import PageLimits, PageReader
 from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
 from strata.tool_execution.builtin.web_factory import open_web_tools
-from strata.tool_execution.domain.tools import Call, Caller, CallOutcome
+from strata.tool_execution.domain.tools import CallingAgent, CallOutcome, ToolCall
 from strata.tool_execution.domain.web import ProviderName
-from strata.tool_execution.execution.engine import Engine
+from strata.tool_execution.execution.engine import CallExecutor
 from strata.tool_execution.settings import ToolExecutionSettings
 from web_servers import RawServer, ok, redirect
 
@@ -50,22 +50,22 @@ def settings(server: RawServer, **changes: Any) -> ToolExecutionSettings:
 
 
 @contextlib.asynccontextmanager
-async def opened(server: RawServer, **changes: Any) -> AsyncIterator[Engine]:
+async def opened(server: RawServer, **changes: Any) -> AsyncIterator[CallExecutor]:
     async with AsyncExitStack() as stack:
         tools = await open_web_tools(settings(server, **changes), stack)
         yield _engine(tools)
 
 
-def _engine(tools: WebTools) -> Engine:
-    return Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=8)
+def _engine(tools: WebTools) -> CallExecutor:
+    return CallExecutor(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=8)
 
 
-CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
+CALLER = CallingAgent(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
 
 
-async def run(engine: Engine, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+async def run(engine: CallExecutor, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
     wanted = [
-        Call(f"call-{number}", name, json.dumps(arguments), f"key-{number}")
+        ToolCall(f"call-{number}", name, json.dumps(arguments), f"key-{number}")
         for number, (name, arguments) in enumerate(calls)
     ]
     ended: dict[str, dict[str, Any]] = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata.agent_loop.clients.window_cache import HeldWindow, WindowCache, whole_window
+from strata.agent_loop.clients.window_cache import CachedWindow, WindowCache, whole_window
 from strata.agent_loop.convert.messages import message_to_proto
 from strata.agent_loop.domain.conversation.messages import Message, Window
 from strata.agent_loop.domain.model.chat import TextPart
@@ -48,8 +48,8 @@ def test_size_is_that_of_all_messages_however_often_it_is_extended() -> None:
     assert held.size == whole_window(response(SYSTEM, message("a")), None).size
 
 
-def held_of(size: int) -> HeldWindow:
-    return HeldWindow(Window("c", "a", 1, (SYSTEM,), 1), size)
+def held_of(size: int) -> CachedWindow:
+    return CachedWindow(Window("c", "a", 1, (SYSTEM,), 1), size)
 
 
 def test_the_least_recently_used_windows_are_dropped() -> None:

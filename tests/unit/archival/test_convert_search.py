@@ -19,7 +19,7 @@ from strata.archival.domain.search import Search
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.search.outdated import Outdated
-from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.reranking import RerankingOutcome, RerankingReport
 from strata.shared.search.result_merge import ResultRank
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult, exclusions
 from strata.shared.search.time_expressions import TimeRange
@@ -132,12 +132,12 @@ def test_reranking_is_converted_to_proto() -> None:
         SearchHit(passage(), "hybrid", 0.7, 1, None),
     )
     outcomes = {
-        Outcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
-        Outcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
-        Outcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
+        RerankingOutcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
+        RerankingOutcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
+        RerankingOutcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
     }
-    for outcome in Outcome:
-        answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))
+    for outcome in RerankingOutcome:
+        answer = SearchResult(hits, reranking=RerankingReport("mini@1234", 12, outcome))
         response = answer_to_proto(answer)
         reranking = response.reranking
         assert (reranking.model, reranking.candidate_count) == ("mini@1234", 12)

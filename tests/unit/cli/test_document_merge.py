@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.cli.memory.document_merge import merge
-from strata.cli.memory.markdown import FIELDS, Document
+from strata.cli.memory.markdown import FIELDS, BlockFile
 
-BASE = Document("human", "one\ntwo\nthree\nfour\nfive", "d", 100, False, 3, "block-1")
+BASE = BlockFile("human", "one\ntwo\nthree\nfour\nfive", "d", 100, False, 3, "block-1")
 DOCUMENTS = st.builds(
-    Document,
+    BlockFile,
     label=st.sampled_from(["a", "b", "c"]),
     value=st.lists(st.sampled_from("xyz")).map("\n".join),
     description=st.sampled_from(["", "d", "e"]),
@@ -40,7 +40,7 @@ def test_conflicting_changes_keep_the_value_of_the_server() -> None:
 
 
 @given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
-def test_one_side_alone_always_wins(base: Document, theirs: Document, mine: Document) -> None:
+def test_one_side_alone_always_wins(base: BlockFile, theirs: BlockFile, mine: BlockFile) -> None:
     assert merge(base, base, mine).document.same(mine)
     assert merge(base, theirs, base).document == theirs
     assert merge(base, mine, mine).document == mine

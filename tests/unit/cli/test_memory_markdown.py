@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.cli.failures import UsageError
 from strata.cli.memory.folder import STATE_FILE, Files, MemoryFolder, file_name
 from strata.cli.memory.markdown import (
-    Document,
+    BlockFile,
     DocumentError,
     NoFrontMatterError,
     parse,
@@ -27,7 +27,7 @@ HARD = st.text(st.sampled_from("a \n\r\t-:#'\"|>\x85\u2028\u2029\ufeff{}[]&*!%@`
 TEXTS = ANY | HARD | st.builds("---\n{}\n---\n{}".format, HARD, HARD)
 LABELS = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", fullmatch=True)
 DOCUMENTS = st.builds(
-    Document,
+    BlockFile,
     label=LABELS,
     value=TEXTS,
     description=st.none() | TEXTS,
@@ -39,12 +39,12 @@ DOCUMENTS = st.builds(
 
 
 @given(DOCUMENTS)
-def test_rendered_document_parses_to_the_same_document(document: Document) -> None:
+def test_rendered_document_parses_to_the_same_document(document: BlockFile) -> None:
     assert parse(render(document)) == document
 
 
 @given(DOCUMENTS)
-def test_a_file_on_the_disk_keeps_every_byte(document: Document) -> None:
+def test_a_file_on_the_disk_keeps_every_byte(document: BlockFile) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = MemoryFolder(Path(place))
         folder.write(file_name(document.label), document)
@@ -54,7 +54,7 @@ def test_a_file_on_the_disk_keeps_every_byte(document: Document) -> None:
 
 
 def test_the_form_is_one_that_people_read_and_write() -> None:
-    document = Document("human", "Name: Ann\n", "What you know.\nKeep it.", 500, False, 3, "b-1")
+    document = BlockFile("human", "Name: Ann\n", "What you know.\nKeep it.", 500, False, 3, "b-1")
     assert render(document).decode() == (
         "---\n"
         "label: human\n"
@@ -92,7 +92,7 @@ def test_text_begins_after_the_front_matter(text: str, value: str) -> None:
 
 def test_plain_yaml_values_stay_text() -> None:
     document = parse(b"---\nlabel: no\ndescription: 2026-07-30\nlimit: 0500\n---\n")
-    assert document == Document("no", "", "2026-07-30", 500)
+    assert document == BlockFile("no", "", "2026-07-30", 500)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_the_label_follows_from_the_name_and_must_not_contradict_it(tmp_path: Pa
     (tmp_path / "a.b.md").write_text("---\n---\ntext\n")
     (tmp_path / "c.md").write_text("---\nlabel: d\n---\ntext\n")
     good, bad = MemoryFolder(tmp_path).read()
-    assert good.document == Document("a.b", "text")
+    assert good.document == BlockFile("a.b", "text")
     assert bad.document is None
     assert "Name the file d.md, or write label: c." in bad.problem
 
 
 def test_state_is_stored_and_detects_changed_files(tmp_path: Path) -> None:
-    document = Document("human", "text", "", 500, False, 3, new_id("block"))
+    document = BlockFile("human", "text", "", 500, False, 3, new_id("block"))
     folder = MemoryFolder(tmp_path / "new")
     folder.belong_to("agent-1")
     folder.write("human.md", document)
@@ -161,7 +161,7 @@ def test_damaged_state_is_reported_and_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_file_with_the_id_of_a_block_belongs_to_it(tmp_path: Path) -> None:
-    block = Document("human", "text", "", 500, False, 3, new_id("block"))
+    block = BlockFile("human", "text", "", 500, False, 3, new_id("block"))
     folder = MemoryFolder(tmp_path)
     folder.write("person.md", dataclasses.replace(block, label="person"))
     folder.write("human.md", dataclasses.replace(block, block_id="", revision=0))

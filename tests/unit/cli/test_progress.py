@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from strata.standalone.chat_model.progress import Phase, Progress
+from strata.standalone.chat_model.progress import Progress, StartPhase
 from strata.standalone.compose.progress import (
     ProgressBar,
     parse_progress,
@@ -16,7 +16,7 @@ from strata.standalone.compose.progress import (
 )
 from unit.cli.terminal import Terminal
 
-PHASE = next(iter(Phase))
+PHASE = next(iter(StartPhase))
 FETCHED = [
     Progress(PHASE, "Fetching weights", done * 1_000_000, 50_000_000, "bytes") for done in range(51)
 ]

@@ -15,10 +15,10 @@ from strata.core_memory.domain.prompt.compilation import (
     FileLimits,
     compile_memory,
 )
-from strata.core_memory.domain.prompt.memory_section import Form
+from strata.core_memory.domain.prompt.memory_section import MemoryForm
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-QUERY = CompileQuery("agent-1", Form.of("", line_numbers=False))
+QUERY = CompileQuery("agent-1", MemoryForm.of("", line_numbers=False))
 
 
 @dataclass
@@ -81,8 +81,8 @@ async def test_the_revision_names_form_and_limits() -> None:
     memory = Memory()
     queries = [
         QUERY,
-        replace(QUERY, form=Form.of("", line_numbers=True)),
-        replace(QUERY, form=Form.of("react_agent", line_numbers=False)),
+        replace(QUERY, form=MemoryForm.of("", line_numbers=True)),
+        replace(QUERY, form=MemoryForm.of("react_agent", line_numbers=False)),
         replace(QUERY, limits=FileLimits(max_open=6)),
         replace(QUERY, limits=FileLimits(view_chars=6)),
     ]

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core_memory.domain.blocks import Block, is_label
-from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import MemoryForm, render_memory
 from strata.core_memory.domain.prompt.tool_rules import INTRODUCTION, ToolRule, ToolRuleType
 from strata.shared.tag_escapes import escape, unescape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-STANDARD = Form.of("letta_v1_agent", line_numbers=False)
-NUMBERED = Form.of("letta_v1_agent", line_numbers=True)
+STANDARD = MemoryForm.of("letta_v1_agent", line_numbers=False)
+NUMBERED = MemoryForm.of("letta_v1_agent", line_numbers=True)
 
 
 def block(
@@ -190,19 +190,19 @@ def test_an_empty_value_has_no_line_in_the_numbered_form() -> None:
 
 @pytest.mark.parametrize("agent_type", ["memgpt_agent", "voice_convo_agent"])
 def test_types_that_do_not_edit_by_line_get_no_numbers(agent_type: str) -> None:
-    form = Form.of(agent_type, line_numbers=True)
+    form = MemoryForm.of(agent_type, line_numbers=True)
     blocks = [block("human", "x")]
     assert render_memory(form, blocks, []) == render_memory(STANDARD, blocks, [])
 
 
 @pytest.mark.parametrize("agent_type", ["sleeptime_agent", "memgpt_v2_agent", ""])
 def test_types_that_edit_by_line_get_numbers(agent_type: str) -> None:
-    assert Form.of(agent_type, line_numbers=True) == NUMBERED
+    assert MemoryForm.of(agent_type, line_numbers=True) == NUMBERED
 
 
 @pytest.mark.parametrize("agent_type", ["react_agent", "workflow_agent"])
 def test_tool_first_types_have_no_blocks_but_the_rest(agent_type: str) -> None:
-    form = Form.of(agent_type, line_numbers=True)
+    form = MemoryForm.of(agent_type, line_numbers=True)
     rules = [ToolRule(ToolRuleType.EXIT_LOOP, "answer")]
     rendered = render_memory(form, [block("human", "x")], rules, directories="<directories/>")
     assert rendered.startswith("<tool_usage_rules>\n")
@@ -214,7 +214,7 @@ def test_tool_first_types_have_no_blocks_but_the_rest(agent_type: str) -> None:
 def test_tool_first_types_show_nothing_without_rules_and_folders(
     agent_type: str, line_numbers: bool
 ) -> None:
-    form = Form.of(agent_type, line_numbers=line_numbers)
+    form = MemoryForm.of(agent_type, line_numbers=line_numbers)
     assert render_memory(form, [block("human", "x")], []) == ""
     assert render_memory(form, [], [], directories="<directories/>") == "<directories/>"
 

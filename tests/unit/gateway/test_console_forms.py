@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from strata.gateway.console.forms import Form, SentFile, read_form
+from strata.gateway.console.forms import FormFields, SentFile, read_form
 from strata.protocol.errors import InvalidArgumentError
 
 IN_PARTS = "multipart/form-data; boundary=line"
@@ -24,7 +24,7 @@ PICTURE = part('form-data; name="image"; filename="ä.png"', b"\x89PNG\r\n--li\r
 END = b"--line--\r\n"
 
 
-async def sent(body: bytes, kind: str = IN_PARTS, **options: Any) -> Form:
+async def sent(body: bytes, kind: str = IN_PARTS, **options: Any) -> FormFields:
     """Returns the form in a body."""
 
     async def receive() -> dict[str, Any]:
@@ -43,8 +43,8 @@ async def test_parts_are_fields_and_files() -> None:
 
 
 async def test_body_that_is_no_form_is_not_read() -> None:
-    assert await sent(b"\xff", "application/octet-stream") == Form()
-    assert await sent(TEXT + END, with_files=False) == Form()
+    assert await sent(b"\xff", "application/octet-stream") == FormFields()
+    assert await sent(TEXT + END, with_files=False) == FormFields()
 
 
 @pytest.mark.parametrize(

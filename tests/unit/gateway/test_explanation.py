@@ -20,7 +20,7 @@ from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.model_calls import MAX_CALLS, ModelCalls
 from strata.gateway.runs.explanation.convert import explanation_to_pb, step_to_pb
 from strata.gateway.runs.explanation.prices import ModelPrice
-from strata.gateway.runs.explanation.spans import Explanation
+from strata.gateway.runs.explanation.spans import SpanBuilder
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
@@ -79,14 +79,14 @@ STORED = pb.MessageStored(message=message_pb2.Message(role=message_pb2.ROLE_ASSI
 END = pb.RunFinished(stop_reason=pb.STOP_REASON_END_TURN)
 
 
-def explained(*events: pb.RunEvent, run: Run = RUN) -> Explanation:
-    explanation = Explanation(run)
+def explained(*events: pb.RunEvent, run: Run = RUN) -> SpanBuilder:
+    explanation = SpanBuilder(run)
     for event in events:
         explanation.note(event)
     return explanation
 
 
-def shares(explanation: Explanation) -> list[tuple[str, str, int]]:
+def shares(explanation: SpanBuilder) -> list[tuple[str, str, int]]:
     return [(span.kind.value, span.name, span.share_ms) for span in explanation.spans]
 
 

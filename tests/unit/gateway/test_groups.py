@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.gateway.groups.exchange import Exchange
+from strata.gateway.groups.exchange import GroupMessages
 from strata.gateway.groups.managers import GroupManager, GroupTurn, TurnReply, manager_of
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.runs.domain.runs import NewRun, Run, RunKind
@@ -47,7 +47,7 @@ def group_of(size: int, kind: pb.ManagerType.ValueType, max_turns: int) -> pb.Gr
 
 def play(group: pb.Group, replies: list[str]) -> tuple[list[GroupTurn], GroupManager, list[str]]:
     """Plays a run; the replies are used in turn, and again from the first."""
-    manager = manager_of(group, Exchange([message("Go.")]))
+    manager = manager_of(group, GroupMessages([message("Go.")]))
     turns: list[GroupTurn] = []
     texts: list[str] = []
     while (turn := manager.next_turn()) is not None:

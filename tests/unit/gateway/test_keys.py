@@ -21,12 +21,12 @@ from strata.protocol.errors import (
 from strata.protocol.shapes import RpcShape
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair, public_key_of
 from strata.shared.clock import ManualClock
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import ServedMethod
 from strata.shared.logs import redact_text
 from strata.shared.scopes import Scope
 
 HASHER = Hasher("a pepper of the tests")
-METHOD = Method("/s.S/M", "s.S", RpcShape(False, False))
+METHOD = ServedMethod("/s.S/M", "s.S", RpcShape(False, False))
 
 
 def test_a_new_key_names_itself_and_is_never_logged() -> None:

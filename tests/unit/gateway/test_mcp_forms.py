@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.mcp_forms import filled_form, server_in, without_credentials
 from strata.protocol.errors import InvalidArgumentError
 
@@ -34,7 +34,7 @@ def changed(server: pb.McpServer, **fields: str) -> pb.McpServer:
     """Returns what a form makes of a server after a person has changed fields."""
     form = filled_form(server)
     return server_in(
-        Form({**form.fields, **{name: [text] for name, text in fields.items()}}), server
+        FormFields({**form.fields, **{name: [text] for name, text in fields.items()}}), server
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
 
-from unit.house.repository import name_of, texts, tracked, trees
+from unit.house.repository import name_of, sources, texts, tracked, trees
 
 # Participles and pronouns: `found` may be rows, a match or a path. The reader has to look it up.
 _SAY_NOTHING = frozenset({"told", "found", "given", "said", "each"})
@@ -16,6 +17,38 @@ _SAY_NOTHING = frozenset({"told", "found", "given", "said", "each"})
 _BINDING = re.compile(
     rf"\b_*(?:{'|'.join(sorted(_SAY_NOTHING))})_*\b(?=\s*(?:[^\w\s.\['\"`]|(?:in|if|as)\b|#|\\|$))"
 )
+# The same concept at both ends of a contract; each side declares the fields that it uses.
+_ON_BOTH_SIDES = frozenset(
+    {
+        "ApiError",
+        "CallingGroup",
+        "ChatMessage",
+        "ChatRequest",
+        "CommittedStep",
+        "FileLimits",
+        "ForkServer",
+        "Indexes",
+        "LeaseLostError",
+        "Message",
+        "MessageBuffer",
+        "OlderLines",
+        "Origin",
+        "Page",
+        "PromptLimit",
+        "RetentionWorker",
+        "RunFailedError",
+        "RunFailure",
+        "RunFollower",
+        "TendedTurn",
+        "Tool",
+        "ToolCall",
+        "ToolError",
+        "ToolRule",
+        "TranscriptRead",
+        "Window",
+    }
+)
+_CLASS = re.compile(r"^class [A-Z]", re.MULTILINE)
 # A service was a "room" once. The word is left where a text of a test or a benchmark has it.
 _FORMER = re.compile(r"\b(?:room|rooms|Room|Rooms|ROOM|ROOMS)\b|(?<![a-z])[Rr]oom(?=[A-Z])")
 
@@ -72,6 +105,19 @@ def test_an_empty_name_is_seen(source: str) -> None:
 @pytest.mark.parametrize("source", ["row = 1", "reply.found", "f(found=1)", "text.given()"])
 def test_names_of_others_are_left_alone(source: str) -> None:
     assert _empty_names(ast.parse(source)) == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    modules: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees(sources(), _CLASS):
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef) and "generated" not in path.parts:
+                modules[node.name].append(name_of(path))
+    repeated = {
+        name: places for name, places in modules.items() if len(places) > 1 and name[0] != "_"
+    }
+    assert {name: repeated[name] for name in repeated.keys() - _ON_BOTH_SIDES} == {}
+    assert _ON_BOTH_SIDES - repeated.keys() == set()
 
 
 def test_what_is_deployed_is_called_a_service() -> None:

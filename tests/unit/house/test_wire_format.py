@@ -48,7 +48,7 @@ from strata.core_memory.files.domain import (
     window_plans,
 )
 from strata.core_memory.files.text_extraction import pages
-from strata.gateway.groups.exchange import Exchange
+from strata.gateway.groups.exchange import GroupMessages
 from strata.gateway.groups.managers import Dynamic
 from strata.gateway.runs.convert import runs as run_requests
 from strata.protocol import images
@@ -86,7 +86,7 @@ def block(label: str, description: str, value: str) -> blocks.Block:
 
 
 def system_text() -> str:
-    form = memory_section.Form.of("letta_v1_agent", line_numbers=False)
+    form = memory_section.MemoryForm.of("letta_v1_agent", line_numbers=False)
     persona = replace(block("persona", "Who you are.", "I am Ada."), read_only=True)
     human = block("human", "Whom you talk to.", "Name: Sam\nLikes rowing")
     notes = replace(
@@ -101,7 +101,7 @@ def system_text() -> str:
         "boat",
         "Papers of our boat.",
         "Quote the line.",
-        [file_windows.Window(file, 11, 12, NOW)],
+        [file_windows.FileWindow(file, 11, 12, NOW)],
         ["boat/log.csv"],
         950,
     )
@@ -129,7 +129,7 @@ def system_text() -> str:
 
 
 def numbered_text() -> str:
-    form = memory_section.Form.of("letta_v1_agent", line_numbers=True)
+    form = memory_section.MemoryForm.of("letta_v1_agent", line_numbers=True)
     text = memory_section.render_memory(
         form, [block("human", "Who.", "Name: Sam\nLikes rowing")], []
     )
@@ -171,7 +171,7 @@ def question_of_a_group() -> str:
     """Returns what a manager agent is asked, without the lines of the members."""
     group = group_pb.Group(members=[group_pb.GroupMember(agent_id="agent-1", name="Ada")])
     group.manager.termination_token = "TOKEN"
-    turn = Dynamic(group, Exchange([])).next_turn()
+    turn = Dynamic(group, GroupMessages([])).next_turn()
     assert turn is not None
     text: str = turn.messages[0].message.parts[0].text.text
     return text.partition("\n")[0]

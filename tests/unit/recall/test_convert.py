@@ -26,7 +26,7 @@ from strata.shared.convert.messages import ROLES
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.search.outdated import Outdated
-from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.reranking import RerankingOutcome, RerankingReport
 from strata.shared.search.results import Exclusion, SearchHit, SearchResult
 from strata.shared.search.time_expressions import TimeRange
 
@@ -306,12 +306,12 @@ def test_an_answer_has_the_outcome_of_the_reranker() -> None:
         SearchHit(message, "vector", 0.4, 3, None),
     )
     outcomes = {
-        Outcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
-        Outcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
-        Outcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
+        RerankingOutcome.DONE: search_pb2.RERANK_OUTCOME_DONE,
+        RerankingOutcome.OUT_OF_TIME: search_pb2.RERANK_OUTCOME_OUT_OF_TIME,
+        RerankingOutcome.FAILED: search_pb2.RERANK_OUTCOME_FAILED,
     }
-    for outcome in Outcome:
-        answer = SearchResult(hits, reranking=Report("mini@1234", 12, outcome))
+    for outcome in RerankingOutcome:
+        answer = SearchResult(hits, reranking=RerankingReport("mini@1234", 12, outcome))
         wire = convert_search.answer_to_proto(answer)
         assert (wire.reranking.model, wire.reranking.candidate_count) == ("mini@1234", 12)
         assert wire.reranking.outcome == outcomes[outcome]

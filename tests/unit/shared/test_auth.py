@@ -27,7 +27,7 @@ from strata.shared.auth import (
 )
 from strata.shared.clock import ManualClock
 from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import ServedMethod
 from strata.shared.scopes import OrganizationScope
 
 PRIVATE, PUBLIC = generate_key_pair()
@@ -241,7 +241,7 @@ def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
         names = set()
         for name, token in tokens.items():
             try:
-                method = Method(path, "a.A", RpcShape(False, False))
+                method = ServedMethod(path, "a.A", RpcShape(False, False))
                 await authenticator.authenticate(method, {"authorization": f"Bearer {token}"})
             except UnauthenticatedError:
                 continue

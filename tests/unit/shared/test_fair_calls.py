@@ -17,13 +17,13 @@ from strata.shared.context import Caller, RequestContext, calling_project, use
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import ServedMethod
 
-UNARY = Method("/a.B/Get", "a.B", RpcShape(False, False))
-ANOTHER = Method("/a.C/Search", "a.C", RpcShape(False, False))
-UPLOAD = Method("/a.B/InsertMany", "a.B", RpcShape(True, False))
-BOTH_WAYS = Method("/a.B/UploadMany", "a.B", RpcShape(True, True))
-ASKING = Method("/a.B/RunCode", "a.B", RpcShape(True, True))
+UNARY = ServedMethod("/a.B/Get", "a.B", RpcShape(False, False))
+ANOTHER = ServedMethod("/a.C/Search", "a.C", RpcShape(False, False))
+UPLOAD = ServedMethod("/a.B/InsertMany", "a.B", RpcShape(True, False))
+BOTH_WAYS = ServedMethod("/a.B/UploadMany", "a.B", RpcShape(True, True))
+ASKING = ServedMethod("/a.B/RunCode", "a.B", RpcShape(True, True))
 
 
 def of(project: str) -> Any:
@@ -31,7 +31,7 @@ def of(project: str) -> Any:
 
 
 @pytest.mark.parametrize("method", [UNARY, UPLOAD], ids=["calls", "streams"])
-async def test_one_project_cannot_take_every_place(method: Method) -> None:
+async def test_one_project_cannot_take_every_place(method: ServedMethod) -> None:
     released = asyncio.Event()
 
     async def proceed(call: Any) -> str:
@@ -117,7 +117,7 @@ async def _messages(*pauses: float) -> AsyncIterator[int]:
         yield number
 
 
-async def _receive(method: Method, pauses: list[float], work: float = 0.0) -> list[int]:
+async def _receive(method: ServedMethod, pauses: list[float], work: float = 0.0) -> list[int]:
     async def proceed(call: Any) -> list[int]:
         numbers = []
         async for message in call.request:
@@ -131,7 +131,7 @@ async def _receive(method: Method, pauses: list[float], work: float = 0.0) -> li
 
 
 @pytest.mark.parametrize("method", [UPLOAD, BOTH_WAYS], ids=["one way", "both ways"])
-async def test_an_upload_that_sends_nothing_is_ended(method: Method) -> None:
+async def test_an_upload_that_sends_nothing_is_ended(method: ServedMethod) -> None:
     assert await _receive(method, [0, 0.01, 0.01]) == [0, 1, 2]
     with pytest.raises(DeadlineExceededError, match=r"sent nothing for 0\.2 seconds"):
         await _receive(method, [0, 60])

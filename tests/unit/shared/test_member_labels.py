@@ -13,7 +13,7 @@ from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.group_tools import with_members
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
-from strata.gateway.groups.exchange import Exchange
+from strata.gateway.groups.exchange import GroupMessages
 from strata.gateway.groups.managers import GroupTurn, manager_of
 from strata.shared.member_labels import (
     MAX_DESCRIPTION_CHARS,
@@ -39,7 +39,7 @@ NAMES = st.lists(TEXTS, min_size=1, max_size=8)
 @example("\u2060 \ufeff")
 def test_a_member_never_speaks_without_a_name(name: str) -> None:
     member = pb.GroupMember(agent_id="agent-1", name=name.encode("utf-8", "replace").decode())
-    exchange = Exchange([])
+    exchange = GroupMessages([])
     exchange.add_reply(member, "Yes.", ())
     (shown,) = exchange.unseen_by("agent-2")
     assert shown.message.name.strip()
@@ -123,7 +123,7 @@ def test_the_question_to_a_manager_shows_each_member_on_one_line(
         manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, termination_token="DONE!"),
     )
     message = MessageInput(parts=[Part(text=TextPart(text="Go."))])
-    turn = manager_of(group, Exchange([message])).next_turn()
+    turn = manager_of(group, GroupMessages([message])).next_turn()
     assert isinstance(turn, GroupTurn)
     opening, *lines = turn.messages[-1].message.parts[0].text.text.split("\n")
     assert opening.startswith("[You manage this group of agents. ")

@@ -16,7 +16,7 @@ from strata.protocol.errors import FailedPreconditionError, UnavailableError
 from strata.standalone.locks import FolderLock
 from strata.standalone.supervisor import (
     Command,
-    Supervisor,
+    ProcessSupervisor,
     end,
     spawn,
     tail,
@@ -39,7 +39,7 @@ SLEEP = "import time; time.sleep(600)"
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)\n" + SLEEP
 
 
-def _supervisor(folder: Path, program: str, patience: float = 10.0) -> Supervisor:
+def _supervisor(folder: Path, program: str, patience: float = 10.0) -> ProcessSupervisor:
     async def launch() -> subprocess.Popen[bytes]:
         process = spawn(_command(folder, program))
         started = await until_ready(
@@ -54,7 +54,7 @@ def _supervisor(folder: Path, program: str, patience: float = 10.0) -> Superviso
             raise UnavailableError("ended at once")
         return process
 
-    return Supervisor(
+    return ProcessSupervisor(
         "child",
         launch,
         stop_signal=signal.SIGTERM,

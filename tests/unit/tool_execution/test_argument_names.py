@@ -32,7 +32,7 @@ from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web import WEB_TOOLS
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.memory_command import COMMANDS
-from strata.tool_execution.domain.tools import Call, Caller, CallingGroup
+from strata.tool_execution.domain.tools import CallingAgent, CallingGroup, ToolCall
 from strata.tool_execution.execution.argument_names import argument_of, in_argument_names
 
 # These make no request to a service from their arguments.
@@ -46,7 +46,7 @@ WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {
     "store_memories",
 }
 GROUP = CallingGroup(new_id("group"), (new_id("agent"),), ("Bob",))
-CALLER = Caller(
+CALLER = CallingAgent(
     new_id("agent"),
     new_id("conversation"),
     new_id("run"),
@@ -168,7 +168,7 @@ async def requested(name: str, arguments: dict[str, Any]) -> list[tuple[str, str
     [executor] = [executor for executor in executors(channel) if name in executor.names]
     text = json.dumps(arguments)
     fitting = parse_arguments(BUILTIN_TOOLS[name], text)
-    await executor.run(Call("call-1", name, text, "run/1/1"), fitting, CALLER)
+    await executor.run(ToolCall("call-1", name, text, "run/1/1"), fitting, CALLER)
     return [
         (method, field, repr(value))
         for method, request in channel.requests

@@ -20,21 +20,21 @@ from strata.shared.tracing.nested import nested_span
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     CallOutcome,
     Output,
     OwnDefinition,
     Tool,
+    ToolCall,
     ToolError,
     ToolType,
 )
-from strata.tool_execution.execution.engine import Engine, Started
+from strata.tool_execution.execution.engine import CallExecutor, Started
 
-CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
+CALLER = CallingAgent("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
 READ = BUILTIN_TOOLS["conversation_search"]
 WRITE = BUILTIN_TOOLS["core_memory_append"]
-Behaviour = Callable[[Call], Awaitable[Output]]
+Behaviour = Callable[[ToolCall], Awaitable[Output]]
 
 
 class Scripted:
@@ -45,22 +45,24 @@ class Scripted:
     def __init__(self, behave: Behaviour) -> None:
         self._behave = behave
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         return await self._behave(call)
 
 
-def engine(behave: Behaviour, timeout: float = 5, tools: dict[str, Tool] | None = None) -> Engine:
-    return Engine(
+def engine(
+    behave: Behaviour, timeout: float = 5, tools: dict[str, Tool] | None = None
+) -> CallExecutor:
+    return CallExecutor(
         tools or BUILTIN_TOOLS, [Scripted(behave)], SystemClock(), timeout=timeout, max_parallel=4
     )
 
 
-def call(number: int, tool: Tool, arguments: str = "") -> Call:
+def call(number: int, tool: Tool, arguments: str = "") -> ToolCall:
     usual = {READ.name: '{"query": "x"}', WRITE.name: '{"label": "a", "content": "b"}'}
-    return Call(f"call-{number}", tool.name, arguments or usual[tool.name], f"run/1/{number}")
+    return ToolCall(f"call-{number}", tool.name, arguments or usual[tool.name], f"run/1/{number}")
 
 
-async def outcomes(engine: Engine, *calls: Call) -> list[CallOutcome]:
+async def outcomes(engine: CallExecutor, *calls: ToolCall) -> list[CallOutcome]:
     events = [event async for event in engine.run(calls, CALLER, frozenset(BUILTIN_TOOLS))]
     assert sum(isinstance(event, Started) for event in events) == len(calls)
     return [event for event in events if isinstance(event, CallOutcome)]
@@ -71,7 +73,7 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
     order: list[str] = []
     released = asyncio.Event()
 
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         order.append(call.id)
         running.append(call.id)
         if call.name == WRITE.name:
@@ -88,7 +90,7 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
 
 
 async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         if call.name == READ.name:
             raise ToolError("No.")
         return Output("Done.")
@@ -97,7 +99,7 @@ async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in(
     telemetry = Telemetry()
     executor = Scripted(behave)
     executor.names = frozenset({*BUILTIN_TOOLS, custom.name})
-    measured = Engine(
+    measured = CallExecutor(
         {**BUILTIN_TOOLS, custom.name: custom},
         [executor],
         SystemClock(),
@@ -106,7 +108,7 @@ async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in(
         telemetry=telemetry,
     )
     calls = [call(1, READ), call(2, WRITE), call(3, custom, '{"query": "x"}')]
-    unknown = Call("call-4", "invented", "{}", "run/1/4")
+    unknown = ToolCall("call-4", "invented", "{}", "run/1/4")
     allowed = {*BUILTIN_TOOLS, custom.name}
     async for _ in measured.run([*calls, unknown], CALLER, allowed):
         pass
@@ -126,14 +128,14 @@ async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in(
 
 
 async def test_calls_are_spans_without_their_arguments_and_returns() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         with nested_span("inside"):
             if call.name == READ.name:
                 raise ToolError("secret of the error")
         return Output("secret of the return")
 
     recorder = SpanRecorder()
-    unknown = Call("call-3", "secret name", "{}", "run/1/3")
+    unknown = ToolCall("call-3", "secret name", "{}", "run/1/3")
     read = call(1, READ, '{"query": "secret of the query"}')
     with traced(recorder) as parent:
         await outcomes(engine(behave), read, call(2, WRITE), unknown)
@@ -157,26 +159,28 @@ async def test_later_calls_do_not_build_on_replaced_text() -> None:
     operations = iter(["append", "create", "append"])
 
     class Edits(Scripted):
-        async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        async def run(
+            self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent
+        ) -> Output:
             seen.append(dict(caller.block_revisions))
             edit = MemoryEdit("block-1", "human", 8, "+x", next(operations))
             return Output(None, memory_edits=(edit,))
 
     caller = replace(CALLER, block_revisions={"human": 7, "persona": 1})
-    running = Engine(BUILTIN_TOOLS, [Edits(_never)], SystemClock(), timeout=5, max_parallel=4).run(
-        [call(n, WRITE) for n in range(3)], caller, BUILTIN_TOOLS
-    )
+    running = CallExecutor(
+        BUILTIN_TOOLS, [Edits(_never)], SystemClock(), timeout=5, max_parallel=4
+    ).run([call(n, WRITE) for n in range(3)], caller, BUILTIN_TOOLS)
     async for _ in running:
         pass
     assert seen == [{"human": 7, "persona": 1}, {"human": 7, "persona": 1}, {"persona": 1}]
 
 
-async def _never(call: Call) -> Output:
+async def _never(call: ToolCall) -> Output:
     raise AssertionError(call)
 
 
 async def test_one_call_that_fails_leaves_the_others() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         if call.id == "call-1":
             raise RuntimeError("secret detail")
         return Output("fine")
@@ -187,12 +191,12 @@ async def test_one_call_that_fails_leaves_the_others() -> None:
     assert done["call-2"].ok
 
 
-def _two() -> tuple[Call, Call]:
+def _two() -> tuple[ToolCall, ToolCall]:
     return call(1, WRITE), call(2, WRITE)
 
 
 async def test_errors_of_a_tool_are_returned_with_their_message() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         raise ToolError("Invalid start_date format: x.")
 
     (done,) = await outcomes(engine(behave), call(1, WRITE))
@@ -200,7 +204,7 @@ async def test_errors_of_a_tool_are_returned_with_their_message() -> None:
 
 
 async def test_errors_of_a_tier_are_returned_with_their_message() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         raise FailedPreconditionError("Error: read-only.", reason=Reason.BLOCK_READ_ONLY)
 
     (done,) = await outcomes(engine(behave), call(1, WRITE))
@@ -208,7 +212,7 @@ async def test_errors_of_a_tier_are_returned_with_their_message() -> None:
 
 
 async def test_a_tier_that_is_away_is_a_failed_tool_not_a_broken_turn() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         raise UnavailableError("the database cannot be reached now")
 
     (done,) = await outcomes(engine(behave), call(1, WRITE))
@@ -217,7 +221,7 @@ async def test_a_tier_that_is_away_is_a_failed_tool_not_a_broken_turn() -> None:
 
 
 async def test_a_call_that_never_ends_is_ended() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -231,7 +235,7 @@ async def test_a_call_that_never_ends_is_ended() -> None:
 
 
 async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         if call.id == "call-1":
             raise LostAnswerError("The archival memory service gave no answer.")
         raise RuntimeError("secret detail")
@@ -244,7 +248,7 @@ async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
 async def test_calls_have_their_deadline() -> None:
     left: list[float] = []
 
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         remaining = current().remaining()
         assert remaining is not None
         left.append(remaining)
@@ -258,7 +262,7 @@ async def test_calls_have_their_deadline() -> None:
 
 
 async def test_a_tool_that_is_not_offered_is_refused() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         raise AssertionError
 
     running = engine(behave).run([call(1, WRITE)], CALLER, ["b", "a"])
@@ -271,7 +275,7 @@ async def test_a_tool_that_is_not_offered_is_refused() -> None:
 async def test_leaving_the_stream_stops_running_calls() -> None:
     stopped = asyncio.Event()
 
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         try:
             await asyncio.Event().wait()
         finally:
@@ -286,7 +290,7 @@ async def test_leaving_the_stream_stops_running_calls() -> None:
 
 
 async def test_the_limit_of_the_tool_cuts_its_return() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         return Output("x" * 500)
 
     short = replace(WRITE, return_char_limit=100)
@@ -313,14 +317,16 @@ async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place()
         tools = own
         names = frozenset(own)
 
-        async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        async def run(
+            self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent
+        ) -> Output:
             return Output(f"own {call.name}")
 
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         return Output(f"built in {call.name}")
 
     running = engine(behave)
-    mine = Call("call-9", "mine", '{"query": "x"}', "run/1/9")
+    mine = ToolCall("call-9", "mine", '{"query": "x"}', "run/1/9")
     allowed = frozenset({"mine", READ.name})
     events = [event async for event in running.run([mine, call(1, READ)], CALLER, allowed, Own())]
     done = [event for event in events if isinstance(event, CallOutcome)]
@@ -333,7 +339,7 @@ async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place()
 
 
 async def test_a_schema_that_breaks_its_checker_ends_one_call_only() -> None:
-    async def behave(call: Call) -> Output:
+    async def behave(call: ToolCall) -> Output:
         return Output(call.id)
 
     broken = {"type": "object", "properties": {"query": {"multipleOf": 1e-300}}}

@@ -11,14 +11,14 @@ from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.tool_catalogue import default_tools
 from strata.tool_execution.builtin.functions import FunctionTools
-from strata.tool_execution.domain.tools import Call, Caller, ToolError
+from strata.tool_execution.domain.tools import CallingAgent, ToolCall, ToolError
 
 CLOCK = ManualClock(datetime(2026, 7, 1, 22, 30, 5, tzinfo=UTC))
-CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "test/x", "America/New_York")
+CALLER = CallingAgent("agent-1", "conversation-1", "run-1", "step-1", "test/x", "America/New_York")
 
 
 async def current_time(**arguments: Any) -> str:
-    call = Call("call-1", "current_time", "{}", "run-1/step-1/call-1")
+    call = ToolCall("call-1", "current_time", "{}", "run-1/step-1/call-1")
     return str((await FunctionTools(CLOCK).run(call, arguments, CALLER)).value)
 
 

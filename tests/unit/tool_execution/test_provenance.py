@@ -8,7 +8,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.shared.messages import ToolStatus
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.convert.execution import event_to_proto
-from strata.tool_execution.domain.tools import Call, CallOutcome
+from strata.tool_execution.domain.tools import CallOutcome, ToolCall
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ from strata.tool_execution.domain.tools import Call, CallOutcome
 )
 def test_a_return_is_labelled(name: str, ok: bool, provenance: common.Provenance.ValueType) -> None:
     status = ToolStatus.OK if ok else ToolStatus.FAILED
-    outcome = CallOutcome(Call("call-1", name, "{}", "key"), status, "{}", 0.1)
+    outcome = CallOutcome(ToolCall("call-1", name, "{}", "key"), status, "{}", 0.1)
     finished = event_to_proto(outcome, dict(BUILTIN_TOOLS)).finished
     assert finished.tool_return.provenance == provenance

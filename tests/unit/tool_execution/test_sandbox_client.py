@@ -11,11 +11,11 @@ import pytest
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import UnavailableError
 from strata.shared.metric_names import SANDBOX_CALLS, SANDBOX_ISOLATION
-from strata.shared.sandbox import Isolation, Run, RunStatus
+from strata.shared.sandbox import Isolation, RunStatus, SandboxRun
 from strata.shared.telemetry import Telemetry
 from strata.tool_execution.clients.sandbox import SandboxClient
 
-RUN = Run(source="def f(): pass", function="f")
+RUN = SandboxRun(source="def f(): pass", function="f")
 
 
 class Runner:

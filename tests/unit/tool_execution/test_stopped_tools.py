@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.shared.messages import ToolStatus
-from strata.shared.sandbox import Failure, Isolation, Run, RunResult, RunStatus
+from strata.shared.sandbox import Failure, Isolation, RunResult, RunStatus, SandboxRun
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.network_policy import NetworkPolicy
@@ -29,7 +29,7 @@ class Ending:
     def __init__(self, status: RunStatus) -> None:
         self._status = status
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         failure = Failure("ValueError", "no") if self._status is RunStatus.TOOL_ERROR else None
         return RunResult(self._status, detail="It met a limit.", failure=failure)
 

@@ -14,10 +14,10 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.builtin.summaries import ExpandSummary
-from strata.tool_execution.domain.tools import Call, Caller
+from strata.tool_execution.domain.tools import CallingAgent, ToolCall
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "m", "Europe/Lisbon")
+CALLER = CallingAgent("agent-1", "conversation-1", "run-1", "step-1", "m", "Europe/Lisbon")
 
 
 class Stub:
@@ -47,7 +47,7 @@ class Stub:
 
 
 async def page(stub: Stub, **arguments: Any) -> dict[str, Any]:
-    call = Call("call-1", "expand_summary", json.dumps(arguments), "key")
+    call = ToolCall("call-1", "expand_summary", json.dumps(arguments), "key")
     output = await ExpandSummary(stub).run(call, arguments, CALLER)  # type: ignore[arg-type]
     packed, cut = pack("OK", output.value, NOW, FUNCTION_RETURN_CHAR_LIMIT)
     assert not cut

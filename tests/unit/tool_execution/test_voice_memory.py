@@ -12,16 +12,16 @@ from strata.protocol.errors import AlreadyExistsError, Reason, UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import MEMORIES_STORED
 from strata.tool_execution.builtin.voice_memory import StoreMemories, passages_of
-from strata.tool_execution.domain.tools import Call, Caller, OlderLines, ToolError
+from strata.tool_execution.domain.tools import CallingAgent, OlderLines, ToolCall, ToolError
 
 AGENT = new_id("agent")
 LINES = ("user: a", "assistant: b", "user: c\n  d")
-CALL = Call("call-1", "store_memories", "{}", "run/1/1")
+CALL = ToolCall("call-1", "store_memories", "{}", "run/1/1")
 
 
-def caller(lines: tuple[str, ...] | None = LINES) -> Caller:
+def caller(lines: tuple[str, ...] | None = LINES) -> CallingAgent:
     older = None if lines is None else OlderLines(AGENT, "memories-of/c/1/9", lines)
-    return Caller(
+    return CallingAgent(
         new_id("agent"),
         new_id("conversation"),
         new_id("run"),
@@ -55,7 +55,7 @@ class Passages:
             )
 
 
-async def store(passages: Any, *memories: dict[str, Any], who: Caller | None = None) -> Any:
+async def store(passages: Any, *memories: dict[str, Any], who: CallingAgent | None = None) -> Any:
     tool = StoreMemories(passages)
     return (await tool.run(CALL, {"memories": list(memories)}, who or caller())).value
 

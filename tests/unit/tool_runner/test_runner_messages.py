@@ -14,9 +14,9 @@ from strata.shared.sandbox import (
     Failure,
     Isolation,
     Limits,
-    Run,
     RunResult,
     RunStatus,
+    SandboxRun,
 )
 from strata.tool_execution.clients.sandbox import run_to_proto, to_isolation, to_result
 from strata.tool_runner.convert import sandbox as convert
@@ -29,7 +29,7 @@ LIMITS = st.fixed_dictionaries(
     {field.name: SECONDS if field.type == "float" else WHOLE for field in fields(Limits)}
 ).map(lambda limits: Limits(**limits))  # type: ignore[arg-type]
 RUNS = st.builds(
-    Run,
+    SandboxRun,
     source=TEXT,
     function=TEXT,
     arguments_json=TEXT,
@@ -52,11 +52,11 @@ RESULTS = st.builds(
     cpu_seconds=SECONDS,
     peak_bytes=WHOLE,
 )
-DEFAULTS = Run("def f(): pass", "f")
+DEFAULTS = SandboxRun("def f(): pass", "f")
 
 
 @given(RUNS)
-def test_a_call_arrives_as_it_was_sent(run: Run) -> None:
+def test_a_call_arrives_as_it_was_sent(run: SandboxRun) -> None:
     sent = run_to_proto(run).SerializeToString()
     assert convert.to_run(pb.RunCodeRequest.FromString(sent)) == run
 
@@ -70,7 +70,7 @@ def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
 def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
     """So that a field that is added later cannot be forgotten on the wire."""
     # Whether code can ask questions follows from the method that is called.
-    assert {field.name for field in fields(Run)} - {"answerer"} == {
+    assert {field.name for field in fields(SandboxRun)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",
     }

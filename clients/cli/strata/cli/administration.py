@@ -9,7 +9,7 @@ import typer
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.cli.client import Client, first_of
+from strata.cli.client import GatewayClient, first_of
 from strata.cli.output import note, print_json, print_listing, when
 from strata.cli.times import parse_end
 from strata.protocol.errors import NotFoundError, Reason
@@ -52,7 +52,7 @@ ExpiresOption = Annotated[
 ]
 
 
-async def project_id(client: Client, name_or_id: str) -> str:
+async def project_id(client: GatewayClient, name_or_id: str) -> str:
     """Returns the id of a project of the organization.
 
     Raises:
@@ -72,7 +72,7 @@ async def project_id(client: Client, name_or_id: str) -> str:
     return ids[0]
 
 
-async def organization_id(client: Client, name_or_id: str) -> str:
+async def organization_id(client: GatewayClient, name_or_id: str) -> str:
     """Returns the id of an organization; empty for an empty name, which means the key's own.
 
     Raises:

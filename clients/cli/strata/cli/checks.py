@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.cli.connection import Choice, Target, find_organization_target, find_target, folder_of
-from strata.cli.findings import CheckVerdict, Finding
+from strata.cli.findings import CheckVerdict, DoctorFinding
 from strata.cli.sandbox_check import local_sandbox, served_sandbox
 from strata.client.errors import UnreachableError
 from strata.client.settings import ClientSettings
@@ -25,7 +25,7 @@ from strata.shared.clock_skew import NOTICEABLE_S
 from strata.shared.partitions import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
-    from strata.cli.client import Client
+    from strata.cli.client import GatewayClient
     from strata.client.data_folder import DataFolderReader
 
 _PYTHON = ((3, 11), (3, 14))
@@ -37,11 +37,11 @@ _LATE_S = 300
 _REINSTALL = "Install Strata again: its packages are incomplete, or not for this machine."
 
 
-Findings = list[Finding]
+Findings = list[DoctorFinding]
 
 
 async def examine(
-    choice: Choice, settings: ClientSettings, report: Callable[[Finding], None]
+    choice: Choice, settings: ClientSettings, report: Callable[[DoctorFinding], None]
 ) -> None:
     """Runs every check, and reports each finding at once.
 
@@ -65,15 +65,15 @@ async def examine(
         report(finding)
 
 
-def python_version() -> Finding:
+def python_version() -> DoctorFinding:
     """Checks that Strata supports this version of Python."""
     release = ".".join(map(str, sys.version_info[:3]))
     if _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]:
-        return Finding("python", CheckVerdict.OK, release)
-    return Finding("python", CheckVerdict.FAIL, release, "Use Python 3.11, 3.12 or 3.13.")
+        return DoctorFinding("python", CheckVerdict.OK, release)
+    return DoctorFinding("python", CheckVerdict.FAIL, release, "Use Python 3.11, 3.12 or 3.13.")
 
 
-def postgres() -> Finding:
+def postgres() -> DoctorFinding:
     """Checks that PostgreSQL is installed and runs here."""
     from strata.standalone.postgres_binaries import find_binaries, major_version  # noqa: PLC0415
     from strata.standalone.supervisor import Identity  # noqa: PLC0415
@@ -82,17 +82,17 @@ def postgres() -> Finding:
         try:
             binaries = find_binaries(Path(scratch), Identity())
         except StrataError as error:
-            return Finding("postgresql", CheckVerdict.FAIL, error.message, _REINSTALL)
+            return DoctorFinding("postgresql", CheckVerdict.FAIL, error.message, _REINSTALL)
         major = major_version(binaries, Identity(), Path(scratch))
-    return Finding("postgresql", CheckVerdict.OK, f"version {major} in {binaries}")
+    return DoctorFinding("postgresql", CheckVerdict.OK, f"version {major} in {binaries}")
 
 
-def vector_engine() -> Finding:
+def vector_engine() -> DoctorFinding:
     """Checks that the vector engine can be imported."""
     return _loaded("vector engine", "qdrant_edge", "qdrant-edge-py")
 
 
-def embedding_model() -> Finding:
+def embedding_model() -> DoctorFinding:
     """Checks that the embedding model and its runtime are installed."""
     runtime = _loaded("embedding model", "onnxruntime", "onnxruntime")
     if runtime.verdict is not CheckVerdict.OK:
@@ -108,16 +108,16 @@ def embedding_model() -> Finding:
     return finding
 
 
-def _loaded(check: str, module: str, distribution: str) -> Finding:
+def _loaded(check: str, module: str, distribution: str) -> DoctorFinding:
     try:
         importlib.import_module(module)
         installed = version(distribution)
     except (ImportError, OSError, PackageNotFoundError) as error:
-        return Finding(check, CheckVerdict.FAIL, f"{distribution}: {error}", _REINSTALL)
-    return Finding(check, CheckVerdict.OK, f"{distribution} {installed}")
+        return DoctorFinding(check, CheckVerdict.FAIL, f"{distribution}: {error}", _REINSTALL)
+    return DoctorFinding(check, CheckVerdict.OK, f"{distribution} {installed}")
 
 
-def data_folder(folder: DataFolderReader) -> Iterator[Finding]:
+def data_folder(folder: DataFolderReader) -> Iterator[DoctorFinding]:
     """Checks that this user can write the data folder, and that others cannot read its secrets."""
     path = folder.path
     try:
@@ -134,7 +134,7 @@ def data_folder(folder: DataFolderReader) -> Iterator[Finding]:
         yield _owned_by_another_user(path)
     elif exposed:
         names = ", ".join(str(path) for path in exposed)
-        yield Finding(
+        yield DoctorFinding(
             "data folder",
             CheckVerdict.FAIL,
             f"others can read {names}",
@@ -142,14 +142,14 @@ def data_folder(folder: DataFolderReader) -> Iterator[Finding]:
         )
     else:
         used = f"in use by process {holder}" if holder is not None else "not in use"
-        yield Finding("data folder", CheckVerdict.OK, f"{path}, {used}")
+        yield DoctorFinding("data folder", CheckVerdict.OK, f"{path}, {used}")
 
 
-def _future_folder(path: Path) -> Finding:
+def _future_folder(path: Path) -> DoctorFinding:
     parent = _nearest_existing_parent(path)
     if os.access(parent, os.W_OK | os.X_OK):
-        return Finding("data folder", CheckVerdict.OK, f"{path}, created at the first start")
-    return Finding(
+        return DoctorFinding("data folder", CheckVerdict.OK, f"{path}, created at the first start")
+    return DoctorFinding(
         "data folder",
         CheckVerdict.FAIL,
         f"{path} cannot be created: {parent} is not writable",
@@ -157,8 +157,8 @@ def _future_folder(path: Path) -> Finding:
     )
 
 
-def _owned_by_another_user(path: Path) -> Finding:
-    return Finding(
+def _owned_by_another_user(path: Path) -> DoctorFinding:
+    return DoctorFinding(
         "data folder",
         CheckVerdict.FAIL,
         f"{path} belongs to another user",
@@ -180,18 +180,18 @@ def _nearest_existing_parent(path: Path) -> Path:
     return path
 
 
-def disk(folder: DataFolderReader) -> Finding:
+def disk(folder: DataFolderReader) -> DoctorFinding:
     """Checks the free disk space."""
     free = shutil.disk_usage(_nearest_existing_parent(folder.path)).free
     text = f"{free / _GB:.1f} GB free"
     if free < _NEEDED_BYTES:
-        return Finding(
+        return DoctorFinding(
             "disk", CheckVerdict.FAIL, text, f"Free at least {_NEEDED_BYTES / _GB:g} GB."
         )
     if free < _COMFORTABLE_BYTES:
         remedy = "Enough for data, not for the local demo model, which needs 3 GB."
-        return Finding("disk", CheckVerdict.WARN, text, remedy)
-    return Finding("disk", CheckVerdict.OK, text)
+        return DoctorFinding("disk", CheckVerdict.WARN, text, remedy)
+    return DoctorFinding("disk", CheckVerdict.OK, text)
 
 
 def _target(choice: Choice, settings: ClientSettings) -> Target | StrataError:
@@ -201,10 +201,10 @@ def _target(choice: Choice, settings: ClientSettings) -> Target | StrataError:
         return error
 
 
-def _not_reached(error: StrataError) -> Finding:
+def _not_reached(error: StrataError) -> DoctorFinding:
     message, _, advice = error.message.partition(". ")
     verdict = CheckVerdict.WARN if isinstance(error, UnreachableError) else CheckVerdict.FAIL
-    return Finding("gateway", verdict, message, advice)
+    return DoctorFinding("gateway", verdict, message, advice)
 
 
 async def _not_running(folder: DataFolderReader) -> Findings:
@@ -220,7 +220,7 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
         async with connected(target) as client:
             state = await gateway_state(client)
             findings = [
-                Finding(
+                DoctorFinding(
                     "gateway",
                     CheckVerdict.OK if state.serving else CheckVerdict.FAIL,
                     f"{target.address}, release {state.version}, project {state.project}",
@@ -233,7 +233,7 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
             )
             silent = [service for service in services if not service.answers]
             findings += [
-                Finding(
+                DoctorFinding(
                     f"service {service.service}", CheckVerdict.FAIL, service.detail, "See its log."
                 )
                 for service in silent
@@ -241,7 +241,9 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
             if not silent:
                 # A service refuses to start on a schema of another release.
                 findings.append(
-                    Finding("services", CheckVerdict.OK, "all answer, and their schemas match")
+                    DoctorFinding(
+                        "services", CheckVerdict.OK, "all answer, and their schemas match"
+                    )
                 )
                 findings += await _served_models(client)
                 findings.append(await served_sandbox(client))
@@ -250,7 +252,7 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
         return [_not_reached(error), *await _not_running(folder)]
     except StrataError as error:
         remedy = "Check that the API key belongs to this gateway and is not revoked."
-        return [Finding("gateway", CheckVerdict.FAIL, error.message, remedy)]
+        return [DoctorFinding("gateway", CheckVerdict.FAIL, error.message, remedy)]
 
 
 def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> Findings:
@@ -265,7 +267,7 @@ def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> F
         return []
     known = {name: skew - gateway_s for name, skew in services_s.items() if skew is not None}
     findings = [
-        Finding(
+        DoctorFinding(
             "clocks",
             CheckVerdict.FAIL if abs(skew) >= CLOCK_LEEWAY_S else CheckVerdict.WARN,
             f"the clock of {name} is {abs(skew):.0f} s {_side(skew)} that of the gateway",
@@ -279,19 +281,19 @@ def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> F
     text = "all agree" if known else "one host"
     if abs(gateway_s) > NOTICEABLE_S:
         text += f"; this machine differs from the gateway by {abs(gateway_s):.0f} s"
-    return [Finding("clocks", CheckVerdict.OK, text)]
+    return [DoctorFinding("clocks", CheckVerdict.OK, text)]
 
 
 def _side(skew: float) -> str:
     return "ahead of" if skew > 0 else "behind"
 
 
-async def _served_models(client: Client) -> Findings:
+async def _served_models(client: GatewayClient) -> Findings:
     from strata.api.agent_loop.v1 import model_service_pb2 as pb  # noqa: PLC0415
 
     listed = await client.models.ListModels(pb.ListModelsRequest())
     findings = [
-        Finding(
+        DoctorFinding(
             "chat model",
             CheckVerdict.WARN,
             f"{endpoint.name} does not answer: {endpoint.error}",
@@ -304,11 +306,11 @@ async def _served_models(client: Client) -> Findings:
     if default:
         return [
             *findings,
-            Finding("chat model", CheckVerdict.OK, f"{default}, of {len(listed.models)}"),
+            DoctorFinding("chat model", CheckVerdict.OK, f"{default}, of {len(listed.models)}"),
         ]
     return [
         *findings,
-        Finding("chat model", CheckVerdict.WARN, "there is no default", listed.notice),
+        DoctorFinding("chat model", CheckVerdict.WARN, "there is no default", listed.notice),
     ]
 
 
@@ -332,7 +334,7 @@ async def lag_of_indexes(choice: Choice, settings: ClientSettings) -> Findings:
         if late:
             text += f", the oldest for {index.lag_seconds:.0f} s"
         findings.append(
-            Finding(
+            DoctorFinding(
                 f"index of {index.collection}",
                 CheckVerdict.WARN if late else CheckVerdict.OK,
                 text,
@@ -356,16 +358,20 @@ async def local_model_choice() -> Findings:
         registry = AgentLoopSettings().registry()
         demo = LocalDemoSettings().local_demo
     except ValueError as error:
-        return [Finding("chat model", CheckVerdict.FAIL, f"the settings are wrong: {error}")]
+        return [DoctorFinding("chat model", CheckVerdict.FAIL, f"the settings are wrong: {error}")]
     if registry.endpoints:
         names = ", ".join(endpoint.name for endpoint in registry.endpoints)
         default = registry.default_handle or "its first model"
-        return [Finding("chat model", CheckVerdict.OK, f"{default}, of the configured {names}")]
+        return [
+            DoctorFinding("chat model", CheckVerdict.OK, f"{default}, of the configured {names}")
+        ]
     choice = choose([], await discover(USUAL_ADDRESSES), demo)
     sentence, _, ways_out = choice.sentence.partition(" Configure a provider")
     if choice.source is Source.LOCAL_SERVER:
-        return [Finding("chat model", CheckVerdict.OK, choice.sentence)]
-    return [Finding("chat model", CheckVerdict.WARN, sentence, f"Configure a provider{ways_out}")]
+        return [DoctorFinding("chat model", CheckVerdict.OK, choice.sentence)]
+    return [
+        DoctorFinding("chat model", CheckVerdict.WARN, sentence, f"Configure a provider{ways_out}")
+    ]
 
 
 async def schemas(folder: DataFolderReader) -> Findings:
@@ -387,14 +393,16 @@ async def schemas(folder: DataFolderReader) -> Findings:
             await check()
         except StrataError as error:
             findings.append(
-                Finding(
+                DoctorFinding(
                     f"schema {service}", CheckVerdict.FAIL, error.message, "Run: strata migrate"
                 )
             )
     if checks:
         return findings or [
-            Finding("schemas", CheckVerdict.OK, "up to date in the configured database")
+            DoctorFinding("schemas", CheckVerdict.OK, "up to date in the configured database")
         ]
     if (folder.path / "postgres").exists():
-        return [Finding("schemas", CheckVerdict.OK, "brought up to date by the next strata up")]
-    return [Finding("schemas", CheckVerdict.OK, "created by the first strata up")]
+        return [
+            DoctorFinding("schemas", CheckVerdict.OK, "brought up to date by the next strata up")
+        ]
+    return [DoctorFinding("schemas", CheckVerdict.OK, "created by the first strata up")]

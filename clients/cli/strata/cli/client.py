@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 _PAGE_SIZE = 500
 
 
-class Client(Services):
+class GatewayClient(Services):
     """Stubs of one gateway's services, and look-up of agents by name."""
 
     async def agent(self, name_or_id: str) -> agent_service_pb2.Agent:
@@ -92,7 +92,7 @@ def new_request_id() -> str:
 
 
 @asynccontextmanager
-async def connected(target: Target) -> AsyncIterator[Client]:
+async def connected(target: Target) -> AsyncIterator[GatewayClient]:
     """Opens a connection to a gateway for the length of the block.
 
     Raises:
@@ -100,7 +100,7 @@ async def connected(target: Target) -> AsyncIterator[Client]:
     """
     try:
         async with open_channel(target.address, target.api_key, tls=target.tls) as channel:
-            yield Client(channel)
+            yield GatewayClient(channel)
     except UnavailableError as error:
         if not is_transport_failure(error):
             raise
@@ -109,7 +109,7 @@ async def connected(target: Target) -> AsyncIterator[Client]:
         ) from error
 
 
-def talk(target: Target, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+def talk(target: Target, work: Callable[[GatewayClient], Awaitable[ResultT]]) -> ResultT:
     """Connects to a gateway, runs `work` and returns its result."""
 
     async def main() -> ResultT:

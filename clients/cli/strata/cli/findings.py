@@ -15,7 +15,7 @@ class CheckVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the report of ``strata doctor``.
 
     Attributes:

@@ -16,7 +16,7 @@ from strata.api.core_memory.v1 import block_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.recall.v1 import message_service_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.client.services import is_transport_failure
 from strata.protocol.errors import DeadlineExceededError, StrataError, UnavailableError
@@ -65,7 +65,7 @@ class GatewayState:
     skew_s: float | None = None
 
 
-async def gateway_state(client: Client) -> GatewayState:
+async def gateway_state(client: GatewayClient) -> GatewayState:
     """Returns the state of the gateway.
 
     Raises:
@@ -87,7 +87,7 @@ async def gateway_state(client: Client) -> GatewayState:
     )
 
 
-async def service_states(client: Client) -> list[ServiceState]:
+async def service_states(client: GatewayClient) -> list[ServiceState]:
     """Returns the health of each service behind the gateway.
 
     The gateway does not forward health checks, so each service gets a small read that succeeds in
@@ -139,7 +139,7 @@ def _skew(trailing: Any, sent: float) -> float | None:
     return None if server is None else skew_between(server, sent, time.time())
 
 
-async def index_states(client: Client) -> list[IndexState]:
+async def index_states(client: GatewayClient) -> list[IndexState]:
     """Returns the state of each index that the key may read."""
     states = []
     for name in COLLECTIONS:
@@ -150,7 +150,7 @@ async def index_states(client: Client) -> list[IndexState]:
     return states
 
 
-async def count_agents(client: Client) -> str:
+async def count_agents(client: GatewayClient) -> str:
     """Returns the number of agents in the project; ``10000+`` if there are more."""
     request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE_SIZE)
     count = 0

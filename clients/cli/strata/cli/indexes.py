@@ -9,7 +9,7 @@ from typing import Any
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.common.v1 import search_pb2 as pb
 from strata.cli.archival.references import archive_id
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.protocol.errors import NotFoundError, Reason
 
 COLLECTIONS = ("passages", "files", "messages")
@@ -73,7 +73,7 @@ class WholeIndex:
 class ArchiveIndex:
     """The index of one archive; same methods as `WholeIndex`."""
 
-    client: Client
+    client: GatewayClient
     archive_id: str
 
     async def latest(self) -> pb.Reindex:
@@ -101,7 +101,9 @@ class ArchiveIndex:
         return _reindex(await self.client.archives.ReindexArchive(request))
 
 
-async def index_of(client: Client, name: str, partition: str = "") -> WholeIndex | ArchiveIndex:
+async def index_of(
+    client: GatewayClient, name: str, partition: str = ""
+) -> WholeIndex | ArchiveIndex:
     """Returns the index of a collection on a partition, or of an archive by id or name.
 
     Raises:
@@ -112,7 +114,7 @@ async def index_of(client: Client, name: str, partition: str = "") -> WholeIndex
     return ArchiveIndex(client, await archive_id(client, name))
 
 
-def whole_index(client: Client, name: str, partition: str = "") -> WholeIndex:
+def whole_index(client: GatewayClient, name: str, partition: str = "") -> WholeIndex:
     """Returns an index that all projects of a partition share."""
     stub: Any = client.message_index if name == "messages" else client.passage_index
     return WholeIndex(stub, name, partition)

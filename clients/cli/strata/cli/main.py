@@ -20,7 +20,7 @@ _USE = "Agents and their memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command of ``strata``, before its module is imported.
 
     Attributes:
@@ -37,37 +37,53 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("run", "Start Strata unless it runs, and chat with an agent.", _RUN, "server"),
-    Entry("up", "Start Strata in the foreground.", _RUN, "server"),
-    Entry("console", "Print a link that signs in to the web console.", _RUN, "console"),
-    Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
-    Entry("bootstrap", "Make an organization key in a PostgreSQL of your own.", _RUN, "server"),
-    Entry("backup", "Write a backup of a data folder, even while Strata runs.", _RUN, "backup"),
-    Entry("restore", "Check a backup, or make a data folder from it.", _RUN, "backup"),
-    Entry("projects", "List and create projects.", _RUN, "projects"),
-    Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
-    Entry("organizations", "List and create organizations, manage keys.", _RUN, "organizations"),
-    Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
-    Entry("status", "Show whether Strata runs, and which services answer.", _RUN, "status"),
-    Entry("top", "Show rates, waiting times and latencies, live.", _RUN, "top"),
-    Entry("doctor", "Check this machine, and print how to fix what is wrong.", _RUN, "doctor"),
-    Entry("chat", "Talk with an agent.", _USE, "chat"),
-    Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
-    Entry("groups", "Let several agents answer together.", _USE, "groups"),
-    Entry("memory", "Show, edit, explain and undo changes of memory blocks.", _USE, "memory"),
-    Entry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
-    Entry("files", "Upload, open and search files.", _USE, "files"),
-    Entry("recall", "List, search, pin and export messages.", _USE, "recall"),
-    Entry("archival", "Store and search passages.", _USE, "archival"),
-    Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
-    Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
-    Entry("mcp", "Use tools of MCP servers, and serve memory to MCP clients.", _USE, "mcp"),
-    Entry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
-    Entry("schedules", "Start runs at a set time, once or repeatedly.", _USE, "schedules"),
-    Entry("webhooks", "Notify other programs when runs end.", _USE, "webhooks"),
-    Entry("approvals", "List, show and answer requests for approval.", _USE, "approvals"),
-    Entry("prompts", "List and show the system prompts for new agents.", _USE, "prompts"),
-    Entry("models", "List the chat models that agents can use, manage keys.", _USE, "models"),
+    CommandEntry("run", "Start Strata unless it runs, and chat with an agent.", _RUN, "server"),
+    CommandEntry("up", "Start Strata in the foreground.", _RUN, "server"),
+    CommandEntry("console", "Print a link that signs in to the web console.", _RUN, "console"),
+    CommandEntry(
+        "migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"
+    ),
+    CommandEntry(
+        "bootstrap", "Make an organization key in a PostgreSQL of your own.", _RUN, "server"
+    ),
+    CommandEntry(
+        "backup", "Write a backup of a data folder, even while Strata runs.", _RUN, "backup"
+    ),
+    CommandEntry("restore", "Check a backup, or make a data folder from it.", _RUN, "backup"),
+    CommandEntry("projects", "List and create projects.", _RUN, "projects"),
+    CommandEntry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
+    CommandEntry(
+        "organizations", "List and create organizations, manage keys.", _RUN, "organizations"
+    ),
+    CommandEntry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
+    CommandEntry("status", "Show whether Strata runs, and which services answer.", _RUN, "status"),
+    CommandEntry("top", "Show rates, waiting times and latencies, live.", _RUN, "top"),
+    CommandEntry(
+        "doctor", "Check this machine, and print how to fix what is wrong.", _RUN, "doctor"
+    ),
+    CommandEntry("chat", "Talk with an agent.", _USE, "chat"),
+    CommandEntry("agents", "Create, show, change and delete agents.", _USE, "agents"),
+    CommandEntry("groups", "Let several agents answer together.", _USE, "groups"),
+    CommandEntry(
+        "memory", "Show, edit, explain and undo changes of memory blocks.", _USE, "memory"
+    ),
+    CommandEntry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
+    CommandEntry("files", "Upload, open and search files.", _USE, "files"),
+    CommandEntry("recall", "List, search, pin and export messages.", _USE, "recall"),
+    CommandEntry("archival", "Store and search passages.", _USE, "archival"),
+    CommandEntry(
+        "reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"
+    ),
+    CommandEntry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
+    CommandEntry("mcp", "Use tools of MCP servers, and serve memory to MCP clients.", _USE, "mcp"),
+    CommandEntry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
+    CommandEntry("schedules", "Start runs at a set time, once or repeatedly.", _USE, "schedules"),
+    CommandEntry("webhooks", "Notify other programs when runs end.", _USE, "webhooks"),
+    CommandEntry("approvals", "List, show and answer requests for approval.", _USE, "approvals"),
+    CommandEntry("prompts", "List and show the system prompts for new agents.", _USE, "prompts"),
+    CommandEntry(
+        "models", "List the chat models that agents can use, manage keys.", _USE, "models"
+    ),
 )
 
 

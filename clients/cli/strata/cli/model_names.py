@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.output import note
 from strata.protocol.errors import StrataError
 
 
-async def warn_of_unchecked_model(client: Client, handle: str) -> None:
+async def warn_of_unchecked_model(client: GatewayClient, handle: str) -> None:
     """Prints a warning if the provider of a model does not answer.
 
     If it answers, the server refuses a model that the provider does not have.

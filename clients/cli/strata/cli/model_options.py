@@ -25,7 +25,7 @@ FallbackModelsOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelOptions:
     """Values of the model options; None keeps the agent's setting.
 
     Attributes:

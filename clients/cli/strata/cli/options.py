@@ -13,7 +13,7 @@ import typer
 
 from strata.cli.agent_names import complete_agent
 from strata.cli.arguments import folder_of_option, named
-from strata.cli.client import Client, talk
+from strata.cli.client import GatewayClient, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
 from strata.client.settings import ClientSettings
@@ -68,7 +68,7 @@ ConversationOption = Annotated[
 ]
 
 
-class Connection:
+class GatewayOptions:
     """The gateway that a command calls.
 
     Args:
@@ -86,7 +86,7 @@ class Connection:
         """
         return find_target(self.choice, ClientSettings.from_environment())
 
-    def run(self, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+    def run(self, work: Callable[[GatewayClient], Awaitable[ResultT]]) -> ResultT:
         """Connects to the gateway, runs `work` and returns its result.
 
         Raises:
@@ -95,7 +95,7 @@ class Connection:
         return talk(self.target(), work)
 
     def run_as_organization(
-        self, work: Callable[[Client], Awaitable[ResultT]], organization_key: str = ""
+        self, work: Callable[[GatewayClient], Awaitable[ResultT]], organization_key: str = ""
     ) -> ResultT:
         """Runs `work` with an organization key.
 
@@ -115,7 +115,7 @@ class Connection:
 
 
 def online(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the connection options to a command, and passes a `Connection` as first argument.
+    """Adds the connection options to a command, and passes a `GatewayOptions` as first argument.
 
     The command is declared as ``def show(connection: Connection, agent: AgentArgument)``; typer
     gets ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` instead of
@@ -133,7 +133,7 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         options = {name: _take(group, values) for name, group in groups.items()}
-        command(Connection(_take(Choice, values)), **options, **values)
+        command(GatewayOptions(_take(Choice, values)), **options, **values)
 
     parameters = []
     for parameter in own:

@@ -13,7 +13,7 @@ from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller
 from strata.shared.interceptors.auth import Metadata, bearer
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import ServedMethod
 from strata.shared.scopes import OrganizationScope, with_included
 
 API_KEY_HEADER = "x-api-key"
@@ -68,7 +68,7 @@ class ApiKeyAuthenticator:
         self._lookups: dict[str, asyncio.Task[KeyRecord | None]] = {}
         self._slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
-    async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
+    async def authenticate(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Returns the caller, with the internal token for calls on its behalf.
 
         Raises:

@@ -9,7 +9,7 @@ from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY, Authenticator, Metadata, bearer
-from strata.shared.interceptors.pipeline import Method, not_built
+from strata.shared.interceptors.pipeline import ServedMethod, not_built
 from strata.shared.scopes import Scope
 
 FOR_RUNS = frozenset(
@@ -44,7 +44,7 @@ class RunTokenAuthenticator:
         self._verifier = verifier
         self._limiter = limiter
 
-    async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
+    async def authenticate(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Returns the caller.
 
         Raises:
@@ -64,7 +64,7 @@ class RunTokenAuthenticator:
         self._limiter.take(caller.principal)
         return caller
 
-    async def _gateway(self, method: Method, metadata: Metadata) -> Caller:
+    async def _gateway(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Authenticates another gateway that follows a run, and returns its caller."""
         if not _is_token(metadata):
             # For clients this method does not exist.

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from strata.gateway.console.pages import render
 from strata.gateway.console.sealing import Sealer
 from strata.gateway.console.sessions import Sessions
-from strata.gateway.console.sign_in import SignIn
+from strata.gateway.console.sign_in import SignInPages
 from strata.gateway.console.sign_in_links import LinkTokens
 from strata.gateway.console.views import (
     agents,
@@ -102,7 +102,7 @@ def console_application(
     sealer = Sealer(secret, clock)
     sessions = Sessions(sealer, clock)
     signed_in = SignedIn(channel, sessions, max_body_bytes=max_body_bytes)
-    sign_in = SignIn(signed_in, sessions, LinkTokens(sealer, clock, started))
+    sign_in = SignInPages(signed_in, sessions, LinkTokens(sealer, clock, started))
     views = (*VIEWS, ViewRoute("/sign-out", sign_in.sign_out, "POST"))
     routes = [
         *sign_in.routes(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.visits import Visit
 from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.protocol.errors import (
@@ -55,7 +55,7 @@ class FormPage:
     template: str
     fields: Mapping[str, str]
 
-    def show(self, visit: Visit, form: Form, **values: Any) -> Response:
+    def show(self, visit: Visit, form: FormFields, **values: Any) -> Response:
         """Returns the page with a form that can be sent."""
         return visit.page(self.template, form=form, problems=Problems(), **values)
 
@@ -123,6 +123,6 @@ def refusal(message: str, name: str, problem: str) -> InvalidArgumentError:
     return InvalidArgumentError(message, violations=[FieldViolation(name, problem)])
 
 
-def lines_in(form: Form, name: str) -> list[str]:
+def lines_in(form: FormFields, name: str) -> list[str]:
     """Returns the lines of a field that are not blank, without the blanks around them."""
     return [line.strip() for line in form.text(name).split("\n") if line.strip()]

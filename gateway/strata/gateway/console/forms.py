@@ -34,7 +34,7 @@ class SentFile:
 
 
 @dataclass(frozen=True)
-class Form:
+class FormFields:
     """The fields of a form; a missing field is empty.
 
     Attributes:
@@ -58,7 +58,7 @@ class Form:
         return bool(self.text(name))
 
 
-async def read_form(request: Request, max_bytes: int, *, with_files: bool = True) -> Form:
+async def read_form(request: Request, max_bytes: int, *, with_files: bool = True) -> FormFields:
     """Returns the form in the body of a request; an empty one if the body is not a form.
 
     Args:
@@ -71,10 +71,10 @@ async def read_form(request: Request, max_bytes: int, *, with_files: bool = True
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind == "application/x-www-form-urlencoded":
-        return Form(await _fields(request, max_bytes))
+        return FormFields(await _fields(request, max_bytes))
     if with_files and kind == "multipart/form-data":
         return await _form_in_parts(request, max_bytes)
-    return Form()
+    return FormFields()
 
 
 async def _fields(request: Request, max_bytes: int) -> dict[str, list[str]]:
@@ -87,7 +87,7 @@ async def _fields(request: Request, max_bytes: int) -> dict[str, list[str]]:
         raise InvalidArgumentError(f"The form cannot be read: {error}") from error
 
 
-async def _form_in_parts(request: Request, max_bytes: int) -> Form:
+async def _form_in_parts(request: Request, max_bytes: int) -> FormFields:
     """Returns a form with files. Nothing of it is written to a disk."""
     try:
         body = await read_body(request, max_bytes)
@@ -128,7 +128,7 @@ class _Parts:
             "on_part_data": lambda data, start, end: self._parts[-1][1].extend(data[start:end]),
         }
 
-    def form(self) -> Form:
+    def form(self) -> FormFields:
         """Returns the form.
 
         Raises:
@@ -144,7 +144,7 @@ class _Parts:
             elif options[b"filename"]:
                 # A browser sends a file without a name for a field without one.
                 files.append(SentFile(options[b"filename"].decode(), bytes(data)))
-        return Form(fields, files)
+        return FormFields(fields, files)
 
     def _begin(self) -> None:
         if len(self._parts) == _MAX_FIELDS:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.visits import Visit
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.scopes import OrganizationScope, Scope
@@ -38,7 +38,7 @@ def _held(visit: Visit, scopes: Iterable[str]) -> list[str]:
     return [str(scope) for scope in scopes if visit.may(scope)]
 
 
-def expiry_in(form: Form) -> Timestamp | None:
+def expiry_in(form: FormFields) -> Timestamp | None:
     """Returns when the key of a form expires; None for never.
 
     Raises:

@@ -47,7 +47,7 @@ def remove(element: str) -> Operation:
     return {"op": "remove", "id": element}
 
 
-class LiveRun:
+class RunView:
     """Turns the events of one run into operations on its element in the page.
 
     Args:
@@ -221,7 +221,7 @@ class LiveRun:
 
 
 async def server_sent_events(
-    call: AsyncIterable[pb.StreamRunResponse], live: LiveRun
+    call: AsyncIterable[pb.StreamRunResponse], live: RunView
 ) -> AsyncIterator[bytes]:
     """Yields the operations of a run as server-sent events, one for each event of the run.
 

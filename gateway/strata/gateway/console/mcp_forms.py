@@ -14,7 +14,7 @@ from urllib.parse import quote
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.gateway.console.form_pages import refusal
 from strata.gateway.console.form_values import whole_number
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.shared.plain_credentials import plain_credentials
 from strata.shared.redaction import REDACTED, Redactor
 
@@ -71,11 +71,11 @@ def without_credentials(server: pb.McpServer) -> pb.McpServer:
     return shown
 
 
-def filled_form(server: pb.McpServer) -> Form:
+def filled_form(server: pb.McpServer) -> FormFields:
     """Returns the filled-in form of a server."""
     shown = without_credentials(server)
     client = server.client_credentials if _is_client(server) else server.oauth_client
-    return Form(
+    return FormFields(
         {
             "state": [state_of(server)],
             "url": [shown.url],
@@ -102,7 +102,7 @@ def state_of(server: pb.McpServer) -> str:
     return server.update_time.ToJsonString()
 
 
-def server_in(form: Form, stored: pb.McpServer | None = None) -> pb.McpServer:
+def server_in(form: FormFields, stored: pb.McpServer | None = None) -> pb.McpServer:
     """Returns the server that a form describes.
 
     Args:
@@ -143,7 +143,7 @@ def server_in(form: Form, stored: pb.McpServer | None = None) -> pb.McpServer:
     return server
 
 
-def transport_in(form: Form) -> pb.McpTransport.ValueType:
+def transport_in(form: FormFields) -> pb.McpTransport.ValueType:
     """Returns the transport of a new server.
 
     Raises:
@@ -241,11 +241,11 @@ def _on_one_line(name: str, value: str) -> str:
     return _SEVERAL_LINES.format(name=name) if several else value
 
 
-def _lines(form: Form, field: str) -> list[str]:
+def _lines(form: FormFields, field: str) -> list[str]:
     return [line for line in form.text(field).split("\n") if line.strip()]
 
 
-def _pairs(form: Form, field: str, separator: str) -> dict[str, str]:
+def _pairs(form: FormFields, field: str, separator: str) -> dict[str, str]:
     pairs = {}
     for line in _lines(form, field):
         name, separated, value = line.partition(separator)

@@ -29,7 +29,7 @@ _KEY_FIELD = "api_key"
 _MAX_FORM_BYTES = 16 * 1024
 
 
-class SignIn:
+class SignInPages:
     """The pages for signing in.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.json_text import JsonTextError, parse_json
 
@@ -94,7 +94,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) and kind in _SIMPLE else "json"
 
 
-def arguments_of(parameters_json: str, form: Form) -> str:
+def arguments_of(parameters_json: str, form: FormFields) -> str:
     """Returns the arguments in a form as a JSON object.
 
     Empty fields are left out, except for required texts.

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
-from strata.gateway.console.forms import Form, read_form
+from strata.gateway.console.forms import FormFields, read_form
 from strata.gateway.console.pages import render
 from strata.gateway.console.sessions import Session, Sessions, SessionValues
 from strata.gateway.http.calls import metadata_of
@@ -58,7 +58,7 @@ class Visit:
     csrf_token: str
     kept: SessionValues
     max_form_bytes: int
-    form: Form
+    form: FormFields
 
     @property
     def by_htmx(self) -> bool:
@@ -168,7 +168,9 @@ class SignedIn:
             identity = await services.admin.WhoAmI(admin_pb.WhoAmIRequest())
             token = self._sessions.csrf_token(session)
             kept = self._sessions.values(request, session)
-            visit = Visit(request, services, identity, token, kept, self._max_body_bytes, Form())
+            visit = Visit(
+                request, services, identity, token, kept, self._max_body_bytes, FormFields()
+            )
             if route.method != "GET":
                 visit = replace(visit, form=await self._form(request, route, session))
             response = await route.view(visit)
@@ -183,7 +185,7 @@ class SignedIn:
         self._sessions.renew(request, response, session)
         return response
 
-    async def _form(self, request: Request, route: ViewRoute, session: Session) -> Form:
+    async def _form(self, request: Request, route: ViewRoute, session: Session) -> FormFields:
         """Returns the form of a request, once its token is checked.
 
         The body of a PUT, and any body that is not a form, is not read; the token is in a header.
@@ -194,7 +196,7 @@ class SignedIn:
         """
         token = request.headers.get(CSRF_HEADER, "")
         # A view of PUT stores the body, regardless of its type.
-        form = Form()
+        form = FormFields()
         if route.method != "PUT":
             form = await read_form(request, self._max_body_bytes)
         token = token or form.text(CSRF_FIELD)
@@ -206,7 +208,7 @@ class SignedIn:
         return form
 
 
-async def form_of(request: Request, max_bytes: int) -> Form:
+async def form_of(request: Request, max_bytes: int) -> FormFields:
     """Returns the form of a request that belongs to no session.
 
     Raises:

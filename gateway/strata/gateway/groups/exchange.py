@@ -26,7 +26,7 @@ class ExchangeMessage:
     sender_agent_id: str = ""
 
 
-class Exchange:
+class GroupMessages:
     """The messages of a run of a group, in order.
 
     Args:

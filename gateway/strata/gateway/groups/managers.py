@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1 import group_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1.message_pb2 import MessageInput, Part, TextPart
-from strata.gateway.groups.exchange import Exchange, ExchangeMessage, Labels, named_message
+from strata.gateway.groups.exchange import ExchangeMessage, GroupMessages, Labels, named_message
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.member_labels import labels_of, member_lines, position_of
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
@@ -80,7 +80,7 @@ class GroupManager(ABC):
         exchange: The messages of the run; the manager adds the replies.
     """
 
-    def __init__(self, group: pb.Group, exchange: Exchange) -> None:
+    def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         self.group = group
         self.exchange = exchange
 
@@ -118,7 +118,7 @@ class GroupManager(ABC):
 class RoundRobin(GroupManager):
     """The members speak in their order."""
 
-    def __init__(self, group: pb.Group, exchange: Exchange) -> None:
+    def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
         self._taken = 0
 
@@ -143,7 +143,7 @@ class Dynamic(GroupManager):
     order speaks.
     """
 
-    def __init__(self, group: pb.Group, exchange: Exchange) -> None:
+    def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
         self._taken = 0
         self._last = -1
@@ -230,7 +230,7 @@ class Paired(GroupManager):
     other turn of the manager agent.
     """
 
-    def __init__(self, group: pb.Group, exchange: Exchange) -> None:
+    def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
         self._over = False
 
@@ -275,7 +275,7 @@ class Swarm(GroupManager):
             the first member does.
     """
 
-    def __init__(self, group: pb.Group, exchange: Exchange, holder: str = "") -> None:
+    def __init__(self, group: pb.Group, exchange: GroupMessages, holder: str = "") -> None:
         super().__init__(group, exchange)
         ids = [member.agent_id for member in group.members]
         self.hand_overs = 0
@@ -353,7 +353,7 @@ _PAIRED = frozenset({pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME}
 _WITH_MANAGER_AGENT = frozenset({pb.MANAGER_TYPE_DYNAMIC, pb.MANAGER_TYPE_SUPERVISOR})
 
 
-def manager_of(group: pb.Group, exchange: Exchange, *, holder: str = "") -> GroupManager:
+def manager_of(group: pb.Group, exchange: GroupMessages, *, holder: str = "") -> GroupManager:
     """Returns the manager of a group.
 
     Args:

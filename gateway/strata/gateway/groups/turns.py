@@ -20,7 +20,7 @@ from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.groups.asked_members import AskedMembers
-from strata.gateway.groups.exchange import Exchange
+from strata.gateway.groups.exchange import GroupMessages
 from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.managers import (
     GroupManager,
@@ -129,7 +129,7 @@ class _GroupRun:
         self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, holder: str
     ) -> None:
         self.request = request
-        exchange = Exchange(request.messages)
+        exchange = GroupMessages(request.messages)
         self.manager: GroupManager = manager_of(request.group, exchange, holder=holder)
         self.stop = asyncio.Event()
         remaining = request.remaining_time.ToTimedelta().total_seconds()

@@ -25,7 +25,7 @@ from strata.gateway.http.keyed_services import KeyedServices
 from strata.protocol.error_text import error_lines
 from strata.protocol.errors import StrataError, UnauthenticatedError
 from strata.protocol.status import code_of
-from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.agent_mcp.server import build_server
 from strata.shared.http_listener import ENDING, EXTENSIONS, Receive, Scope, Send
 from strata.shared.interceptors.admission import Slots
@@ -83,7 +83,7 @@ class McpApplication:
             await self._serve(memory, headers, scope, receive, send)
 
     async def _serve(
-        self, memory: AgentMemory, headers: Headers, scope: Scope, receive: Receive, send: Send
+        self, memory: ConnectedAgent, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
         read_only = not memory.may_write or _READ_ONLY in scope["query_string"].split(b"&")
         manager = StreamableHTTPSessionManager(
@@ -140,7 +140,7 @@ class _Subscription:
 
 async def _memory_of(
     services: KeyedServices, who: admin_service_pb2.WhoAmIResponse, name: str, headers: Headers
-) -> AgentMemory:
+) -> ConnectedAgent:
     """Returns the memory of an agent, by id or name.
 
     Raises:
@@ -152,7 +152,7 @@ async def _memory_of(
     async def connected() -> AsyncIterator[KeyedServices]:
         yield services
 
-    return AgentMemory(
+    return ConnectedAgent(
         connected,
         lambda error: "\n".join(error_lines(error)),
         agent.id,

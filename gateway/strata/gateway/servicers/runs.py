@@ -32,7 +32,7 @@ from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.run_follower import RunFollower
 from strata.gateway.runs.explanation.convert import explanation_to_pb, step_to_pb
 from strata.gateway.runs.explanation.prices import ModelPrice
-from strata.gateway.runs.explanation.spans import Explanation
+from strata.gateway.runs.explanation.spans import SpanBuilder
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.run_recorder import RunRecorder
 from strata.protocol.errors import StrataError, invalid_field
@@ -266,11 +266,11 @@ class RunServicer(pb_grpc.RunServiceServicer):
             next_page_token=page.next_page_token,
         )
 
-    async def _explain(self, run_id: str) -> tuple[Run, Explanation]:
+    async def _explain(self, run_id: str) -> tuple[Run, SpanBuilder]:
         """Reads the log of a run page by page, up to its last event at the time of the call."""
         project_id = current_project()
         run = await self._store.get(project_id, check_id(run_id, "run", field="run_id"))
-        explanation, after = Explanation(run), 0
+        explanation, after = SpanBuilder(run), 0
         while after < run.last_sequence:
             page = await self._store.events(project_id, run.id, after)
             if not page.events:

@@ -16,7 +16,7 @@ _MESSAGE_BYTES = 1_500
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWindow:
+class CachedWindow:
     """A window as it was at the beginning of an earlier turn.
 
     Attributes:
@@ -37,7 +37,7 @@ class HeldWindow:
         )
 
 
-def whole_window(response: window_pb.BeginTurnResponse, held: HeldWindow | None) -> HeldWindow:
+def whole_window(response: window_pb.BeginTurnResponse, held: CachedWindow | None) -> CachedWindow:
     """Returns the window of a turn that has begun, with the messages that recall left out.
 
     Args:
@@ -48,11 +48,11 @@ def whole_window(response: window_pb.BeginTurnResponse, held: HeldWindow | None)
     sizes = [_MESSAGE_BYTES + message.ByteSize() for message in response.window.messages]
     unchanged = response.unchanged_count
     if not unchanged:
-        return HeldWindow(window, sum(sizes))
+        return CachedWindow(window, sum(sizes))
     assert held is not None  # else recall leaves nothing out
     system, *added = window.messages
     messages = (system, *held.window.messages[1 : 1 + unchanged], *added)
-    return HeldWindow(replace(window, messages=messages), held.size + sum(sizes[1:]))
+    return CachedWindow(replace(window, messages=messages), held.size + sum(sizes[1:]))
 
 
 class WindowCache:
@@ -65,13 +65,13 @@ class WindowCache:
     def __init__(self, limit: int = WINDOW_CACHE_BYTES) -> None:
         self._limit = limit
         self._size = 0
-        self._windows: OrderedDict[tuple[str, str], HeldWindow] = OrderedDict()
+        self._windows: OrderedDict[tuple[str, str], CachedWindow] = OrderedDict()
 
-    def get(self, key: tuple[str, str]) -> HeldWindow | None:
+    def get(self, key: tuple[str, str]) -> CachedWindow | None:
         """Returns a window; None if it is not held."""
         return self._windows.get(key)
 
-    def put(self, key: tuple[str, str], held: HeldWindow) -> None:
+    def put(self, key: tuple[str, str], held: CachedWindow) -> None:
         """Adds a window, or replaces it."""
         earlier = self._windows.pop(key, None)
         self._size += held.size - (earlier.size if earlier is not None else 0)

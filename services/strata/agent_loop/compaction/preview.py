@@ -21,7 +21,7 @@ EXCERPT_CHARS = 120
 """Characters shown of a message."""
 
 
-class Outcome(StrEnum):
+class PreviewOutcome(StrEnum):
     """What a compaction does with a message."""
 
     KEPT = "kept"
@@ -42,7 +42,7 @@ class PreviewedMessage:
     """
 
     message: Message
-    outcome: Outcome
+    outcome: PreviewOutcome
     tokens: int
     excerpt: str
 
@@ -71,7 +71,7 @@ class CompactionPreview:
 
     messages: Sequence[PreviewedMessage]
     first_position: int
-    sums: dict[Outcome, OutcomeSum]
+    sums: dict[PreviewOutcome, OutcomeSum]
     obstacle: Obstacle | None
     tokens_before: int
     tokens_kept: int
@@ -90,7 +90,7 @@ def preview_of(
     view, body = next_request.view, next_request.window.messages[1:]
     outcomes = _outcomes(body, planned)
     sizes = [view.size([message]) for message in body]
-    by_outcome: dict[Outcome, list[int]] = {outcome: [] for outcome in Outcome}
+    by_outcome: dict[PreviewOutcome, list[int]] = {outcome: [] for outcome in PreviewOutcome}
     for outcome, size in zip(outcomes, sizes, strict=True):
         by_outcome[outcome].append(size)
     first = _first_listed(outcomes)
@@ -109,26 +109,32 @@ def preview_of(
         },
         obstacle=planned if isinstance(planned, Obstacle) else None,
         tokens_before=token_budget.estimate(fixed + sum(sizes)),
-        tokens_kept=token_budget.estimate(fixed + sum(by_outcome[Outcome.KEPT])),
+        tokens_kept=token_budget.estimate(fixed + sum(by_outcome[PreviewOutcome.KEPT])),
     )
 
 
-def _outcomes(body: Sequence[Message], planned: Plan | Obstacle) -> list[Outcome]:
+def _outcomes(body: Sequence[Message], planned: Plan | Obstacle) -> list[PreviewOutcome]:
     if isinstance(planned, Obstacle):
-        return [Outcome.KEPT] * len(body)
+        return [PreviewOutcome.KEPT] * len(body)
     kept = {message.id for message in planned.kept}
     return [_outcome(message, kept) for message in body]
 
 
-def _outcome(message: Message, kept: AbstractSet[str]) -> Outcome:
+def _outcome(message: Message, kept: AbstractSet[str]) -> PreviewOutcome:
     if message.id in kept:
-        return Outcome.KEPT
-    return Outcome.REPLACED if message.role is MessageRole.SUMMARY else Outcome.SUMMARIZED
+        return PreviewOutcome.KEPT
+    return (
+        PreviewOutcome.REPLACED
+        if message.role is MessageRole.SUMMARY
+        else PreviewOutcome.SUMMARIZED
+    )
 
 
-def _first_listed(outcomes: Sequence[Outcome]) -> int:
+def _first_listed(outcomes: Sequence[PreviewOutcome]) -> int:
     """Returns the position of the first message that is listed."""
-    leaving = [index for index, outcome in enumerate(outcomes) if outcome is not Outcome.KEPT]
+    leaving = [
+        index for index, outcome in enumerate(outcomes) if outcome is not PreviewOutcome.KEPT
+    ]
     middle = leaving[-1] if leaving else 0
     return max(0, min(middle - MAX_MESSAGES // 2, len(outcomes) - MAX_MESSAGES))
 

@@ -7,9 +7,9 @@ from strata.agent_loop.compaction.manual_compaction import CompactionResult
 from strata.agent_loop.compaction.plan import Obstacle, Plan
 from strata.agent_loop.compaction.preview import (
     CompactionPreview,
-    Outcome,
     OutcomeSum,
     PreviewedMessage,
+    PreviewOutcome,
 )
 from strata.agent_loop.context.inspection import NextRequest, describe
 from strata.agent_loop.context.token_budget import TokenBudget
@@ -21,7 +21,7 @@ from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.messages import ROLES
 
 _OBSTACLES = EnumTable(pb.CompactionObstacle, Obstacle)
-_OUTCOMES = EnumTable(pb.CompactionOutcome, Outcome)
+_OUTCOMES = EnumTable(pb.CompactionOutcome, PreviewOutcome)
 
 
 def window_to_proto(
@@ -80,9 +80,9 @@ def preview_to_proto(preview: CompactionPreview, mode: str) -> pb.PreviewCompact
     response = pb.PreviewCompactionResponse(
         messages=map(_previewed_to_proto, preview.messages),
         first_position=preview.first_position,
-        kept=_sum_to_proto(preview.sums[Outcome.KEPT]),
-        summarized=_sum_to_proto(preview.sums[Outcome.SUMMARIZED]),
-        replaced=_sum_to_proto(preview.sums[Outcome.REPLACED]),
+        kept=_sum_to_proto(preview.sums[PreviewOutcome.KEPT]),
+        summarized=_sum_to_proto(preview.sums[PreviewOutcome.SUMMARIZED]),
+        replaced=_sum_to_proto(preview.sums[PreviewOutcome.REPLACED]),
         mode=mode,
         tokens_before=preview.tokens_before,
         tokens_kept=preview.tokens_kept,

@@ -24,7 +24,7 @@ LONGEST_CYCLE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class CallWithResult:
     """One call and its result, without id and time, which always differ."""
 
     name: str
@@ -34,7 +34,7 @@ class Exchange:
     images: tuple[str, ...]
 
 
-StepTrace: TypeAlias = tuple[Exchange, ...]
+StepTrace: TypeAlias = tuple[CallWithResult, ...]
 """The exchanges of one step, in order; empty for a reply without calls."""
 
 
@@ -67,10 +67,10 @@ def _repeats(traces: Sequence[object], length: int) -> int:
     return count
 
 
-def _exchange(part: ToolReturn, arguments: dict[str, str]) -> Exchange:
+def _exchange(part: ToolReturn, arguments: dict[str, str]) -> CallWithResult:
     output = called_by(part).output
     text = output if isinstance(output, str) else json.dumps(output, sort_keys=True)
-    return Exchange(
+    return CallWithResult(
         part.name,
         _canonical(arguments.get(part.tool_call_id, "")),
         part.status.value,

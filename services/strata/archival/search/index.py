@@ -14,7 +14,7 @@ from strata.archival.store.embedding_assignment import EmbeddingAssignment
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.fusion import merge_rankings
 from strata.shared.search.indexing.generations import Routes, Serving, first_generation
-from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex, as_models
+from strata.shared.search.indexing.text_index import CHUNK_TOKENS, IndexEntry, TextIndex, as_models
 from strata.shared.search.reindexing.routes import GenerationsByModel
 from strata.shared.search.time_expressions import TimeRange, just_before
 from strata.shared.search.time_preference import newest_share, time_preferences
@@ -255,10 +255,10 @@ class PassageIndex:
         return [] if self._own is None else await self._own.all(fresh=fresh)
 
 
-def entry_of(passage: Passage) -> Entry:
+def entry_of(passage: Passage) -> IndexEntry:
     """Returns the index entry of a passage."""
     vector = passage.vector
-    return Entry(
+    return IndexEntry(
         passage.id,
         passage.text,
         {
@@ -271,11 +271,11 @@ def entry_of(passage: Passage) -> Entry:
     )
 
 
-def chunk_entries(batch: ChunkBatch) -> list[Entry]:
+def chunk_entries(batch: ChunkBatch) -> list[IndexEntry]:
     """Returns the index entries of chunks of a file."""
     shared = {"folder_id": batch.folder_id, "file_id": batch.file_id, "set_id": batch.set_id}
     return [
-        Entry(
+        IndexEntry(
             chunk_key(batch.set_id, chunk.ordinal),
             chunk.indexed_text,
             {**shared, "ordinal": chunk.ordinal, "chars": len(chunk.text)},

@@ -12,7 +12,7 @@ from strata.archival.search.index import PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.search.outdated import DatedText
-from strata.shared.search.pipeline import Explanation, SearchPipeline
+from strata.shared.search.pipeline import SearchExplanation, SearchPipeline
 from strata.shared.search.reranking.result_order import Reranking
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.results import SearchResult
@@ -55,7 +55,7 @@ class PassageSearch:
         times = self._pipeline.times(search.query, search.timezone, search.reference_time)
         explanation = None
         if search.explain:
-            explanation = Explanation(
+            explanation = SearchExplanation(
                 self._passages(search, Filter(tuple(archives)), times), search.left_out_by
             )
         return await self._pipeline.search(

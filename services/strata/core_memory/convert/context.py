@@ -31,7 +31,7 @@ from strata.core_memory.domain.prompt.compilation import (
     FileLimits,
 )
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
-from strata.core_memory.domain.prompt.memory_section import Form
+from strata.core_memory.domain.prompt.memory_section import MemoryForm
 from strata.core_memory.domain.prompt.tool_rules import ToolRule
 from strata.shared.checks import Checks
 from strata.shared.convert.messages import labels_to_proto
@@ -75,7 +75,7 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
     )
     as_of = checks.optional_time(message, "as_of_time")
     checks.done()
-    form = Form.of(message.agent_type, line_numbers=message.line_numbers)
+    form = MemoryForm.of(message.agent_type, line_numbers=message.line_numbers)
     return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision, limits, as_of)
 
 

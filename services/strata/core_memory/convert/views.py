@@ -8,7 +8,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.convert.blocks import block_to_proto, stamp
 from strata.core_memory.domain.lint import Finding, LintRule
 from strata.core_memory.domain.prompt.compilation import Compiled, CompileQuery
-from strata.core_memory.domain.prompt.memory_section import Form
+from strata.core_memory.domain.prompt.memory_section import MemoryForm
 from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
 
@@ -21,7 +21,7 @@ def to_render(message: pb.RenderMemoryRequest) -> CompileQuery:
     checks.id(message.agent_id, "agent", "agent_id")
     as_of = checks.optional_time(message, "as_of_time")
     checks.done()
-    form = Form(blocks=True, line_numbers=message.line_numbers)
+    form = MemoryForm(blocks=True, line_numbers=message.line_numbers)
     return CompileQuery(message.agent_id, form, as_of=as_of)
 
 

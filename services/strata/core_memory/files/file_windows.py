@@ -13,15 +13,15 @@ from strata.core_memory.files.domain.file_windows import (
     DEFAULT_MAX_OPEN,
     AttachedFile,
     CheckUse,
+    FileWindow,
+    FileWindowStore,
     OpenFilesResult,
     OpenWindows,
     PlanWindows,
     PromptUse,
     UnknownFileError,
-    Window,
     WindowPlan,
     WindowRequest,
-    WindowStore,
 )
 from strata.core_memory.files.domain.window_plans import (
     NoSpaceError,
@@ -42,7 +42,7 @@ _NO_RECEIPT: Receipt[OpenFilesResult] = Receipt(RequestKey(), lambda _: b"")
 class Windows:
     """The windows of agents into the files of their folders."""
 
-    def __init__(self, store: WindowStore, clock: Clock) -> None:
+    def __init__(self, store: FileWindowStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
@@ -108,7 +108,7 @@ class Windows:
     async def _open_some(self, agent_id: str, names: Sequence[str], known: PromptLimit) -> None:
         opening = OpenWindows(agent_id, (), max_open=0, view_chars=0).within(known)
 
-        def decide(files: Mapping[str, AttachedFile], windows: Sequence[Window]) -> WindowPlan:
+        def decide(files: Mapping[str, AttachedFile], windows: Sequence[FileWindow]) -> WindowPlan:
             # Skip files that were deleted meanwhile.
             requests = tuple(WindowRequest(name) for name in names if name in files)
             command = replace(opening, requests=requests)

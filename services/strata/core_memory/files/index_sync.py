@@ -15,7 +15,7 @@ from strata.core_memory.files.store.queue import (
     FileQueue,
     WaitingFile,
 )
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.protocol.errors import (
     AbortedError,
     CancelledError,
@@ -137,7 +137,7 @@ class FileIndexSync:
     async def _chunks(self, claim: ClaimedFile) -> AsyncIterator[Sequence[Chunk]]:
         """Yields the chunks of a file, those of one page of text at a time."""
         name, format_ = await self._queue.name_of(claim)
-        chunker = Chunker(name, with_headings=bool(format_) and Format(format_).has_headings)
+        chunker = Chunker(name, with_headings=bool(format_) and FileFormat(format_).has_headings)
         async for page in self._contents.pages(claim.project_id, claim.content):
             if chunks := list(chunker.feed(page.text.split("\n"))):
                 yield chunks

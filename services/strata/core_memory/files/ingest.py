@@ -19,7 +19,7 @@ from strata.core_memory.files.index_sync import FileIndexSync
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import ClaimedContent, FileQueue, FileWork
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
 from strata.protocol.errors import StrataError
@@ -126,7 +126,7 @@ class ContentReader:
         format_and_size = await self._queue.format_of(claim)
         if format_and_size is None:
             raise LeaseLostError
-        file_format, size = Format(format_and_size[0]), format_and_size[1]
+        file_format, size = FileFormat(format_and_size[0]), format_and_size[1]
         lines, chars = 0, -1
         if size:
             with _spool(file_format, size) as file:
@@ -144,7 +144,7 @@ class ContentReader:
             raise LeaseLostError
 
     async def _write_pages(
-        self, claim: ClaimedContent, file: BinaryIO, file_format: Format
+        self, claim: ClaimedContent, file: BinaryIO, file_format: FileFormat
     ) -> tuple[int, int]:
         """Writes the pages; returns lines and characters, including line feeds between lines."""
         lines, chars = 0, -1
@@ -302,7 +302,7 @@ class Ingest:
             idle_pause.note(worked=False)
 
 
-def _spool(file_format: Format, size: int) -> BinaryIO:
+def _spool(file_format: FileFormat, size: int) -> BinaryIO:
     """Returns a temporary file; in memory if small, unless a converter needs a real file."""
     if size <= _IN_MEMORY_BYTES and not file_format.is_converted:
         return io.BytesIO()

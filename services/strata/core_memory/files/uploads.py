@@ -18,7 +18,12 @@ from strata.core_memory.files.domain.files import (
     folder_not_found,
 )
 from strata.core_memory.files.domain.ports import FolderStore, UploadStore
-from strata.core_memory.files.text_extraction.formats import HEAD_BYTES, READABLE, Format, kind_of
+from strata.core_memory.files.text_extraction.formats import (
+    HEAD_BYTES,
+    READABLE,
+    FileFormat,
+    kind_of,
+)
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.ids import new_id
@@ -26,13 +31,13 @@ from strata.shared.logs import get_logger
 
 _WRITERS = 4
 _MEDIA_TYPES = {
-    Format.TEXT: "text/plain",
-    Format.MARKDOWN: "text/markdown",
-    Format.CODE: "text/plain",
-    Format.CSV: "text/csv",
-    Format.HTML: "text/html",
-    Format.PDF: "application/pdf",
-    Format.DOCX: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    FileFormat.TEXT: "text/plain",
+    FileFormat.MARKDOWN: "text/markdown",
+    FileFormat.CODE: "text/plain",
+    FileFormat.CSV: "text/csv",
+    FileFormat.HTML: "text/html",
+    FileFormat.PDF: "application/pdf",
+    FileFormat.DOCX: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
 }
 # Python's own table: that of the system differs from host to host.
 _NAMES = mimetypes.MimeTypes()
@@ -109,7 +114,7 @@ class _Incoming:
         self._parts = 0
         self._put_last: asyncio.Future[None] | None = None
         self._size = 0
-        self._format: Format | None = None
+        self._format: FileFormat | None = None
 
     @property
     def sha256(self) -> str:
@@ -153,7 +158,7 @@ class _Incoming:
         assert self._format is not None
         guessed, encoding = _NAMES.guess_type(self._header.name)
         # Only for source code the name says more about the type than the bytes do.
-        if self._format is Format.CODE and guessed and not encoding:
+        if self._format is FileFormat.CODE and guessed and not encoding:
             return guessed
         return _MEDIA_TYPES[self._format]
 

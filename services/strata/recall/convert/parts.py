@@ -21,10 +21,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2 as tool
 from strata.protocol.images import image_id, inspect_image
-from strata.recall.domain.messages import Image, Part
+from strata.recall.domain.messages import Part, StoredImage
 from strata.shared.convert.enums import numbers_by_name
 
-_Writer = Callable[[Any, list[Image]], Any]
+_Writer = Callable[[Any, list[StoredImage]], Any]
 _Reader = Callable[[Any], Any]
 
 _NEVER_STORED = frozenset({"data", "source_url", "default_decision", "response_format"})
@@ -63,7 +63,7 @@ class _MessageForm:
             self._readers[field.name] = read
             self._writers.append((field.name, write, field.number <= always, field.has_presence))
 
-    def write(self, wire: Any, images: list[Image]) -> dict[str, Any]:
+    def write(self, wire: Any, images: list[StoredImage]) -> dict[str, Any]:
         """Returns a message as JSON; adds its images that have bytes to `images`."""
         stored: dict[str, Any] = {}
         for name, write, always, has_presence in self._writers:
@@ -92,7 +92,7 @@ class _MessageForm:
 class _ImageForm(_MessageForm):
     """The stored form of an image: its bytes are stored apart, and it has one URL."""
 
-    def write(self, wire: common.ImagePart, images: list[Image]) -> dict[str, Any]:
+    def write(self, wire: common.ImagePart, images: list[StoredImage]) -> dict[str, Any]:
         """Returns an image as JSON; adds its bytes, if it has any, to `images`."""
         stored = {
             "media_type": wire.media_type,
@@ -113,7 +113,7 @@ class _ImageForm(_MessageForm):
                 "height": header.height,
                 "size_bytes": len(wire.data),
             }
-            images.append(Image(stored["image_id"], header.media_type, wire.data))
+            images.append(StoredImage(stored["image_id"], header.media_type, wire.data))
         return stored
 
     def read(self, stored: Mapping[str, Any]) -> common.ImagePart:
@@ -133,7 +133,7 @@ class _ImageForm(_MessageForm):
 class _ApprovalRequestForm(_MessageForm):
     """The stored form of a request for approval, with the default decision as a flag."""
 
-    def write(self, wire: common.ApprovalRequestPart, images: list[Image]) -> dict[str, Any]:
+    def write(self, wire: common.ApprovalRequestPart, images: list[StoredImage]) -> dict[str, Any]:
         """Returns a request as JSON."""
         stored = super().write(wire, images)
         if wire.default_decision == tool.DEFAULT_DECISION_APPROVE:
@@ -231,7 +231,7 @@ def provenance_from_text(value: str) -> common.Provenance.ValueType:
     return cast("common.Provenance.ValueType", _PROVENANCES[1].get(value, 0))
 
 
-def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
+def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple[StoredImage, ...]]:
     """Returns parts as JSON, and the images in them that have bytes.
 
     A part without content is left out. NUL characters are replaced.
@@ -239,7 +239,7 @@ def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple
     Raises:
         ImageError: The bytes of an image are not an accepted image.
     """
-    images: list[Image] = []
+    images: list[StoredImage] = []
     stored: list[Part] = []
     for part in parts:
         kind = part.WhichOneof("content")

@@ -34,7 +34,7 @@ Cursor = tuple[str | int | datetime, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class StoredImage:
     """The bytes of an image. The id is their SHA-256, so that equal images are stored once."""
 
     id: str
@@ -78,7 +78,7 @@ class Message:
     pinned: bool = False
     client_message_id: str = ""
     copied_from_id: str = ""
-    images: tuple[Image, ...] = ()
+    images: tuple[StoredImage, ...] = ()
 
     def placed(self, conversation_id: str, agent_id: str, sequence: int) -> Self:
         """Returns the message as stored at a position of a conversation."""

@@ -11,11 +11,11 @@ from strata.recall.domain.messages import (
     Compaction,
     Cursor,
     HeldWindow,
-    Image,
     Message,
     MessageFilter,
     MessagePage,
     Step,
+    StoredImage,
     TurnStart,
     Window,
 )
@@ -118,7 +118,7 @@ class ForkStore(Protocol):
 class ImageStore(Protocol):
     """Images of messages."""
 
-    async def get(self, image_id: str) -> Image:
+    async def get(self, image_id: str) -> StoredImage:
         """Returns an image of the current project.
 
         Raises:

@@ -10,7 +10,7 @@ from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.indexing.generations import Routes
-from strata.shared.search.indexing.text_index import CHUNK_TOKENS, Entry, TextIndex
+from strata.shared.search.indexing.text_index import CHUNK_TOKENS, IndexEntry, TextIndex
 from strata.shared.search.time_expressions import TimeRange, just_before
 from strata.shared.search.time_preference import newest_share, time_preferences
 from strata.shared.search.vectors import (
@@ -129,10 +129,10 @@ class MessageIndex:
         )
 
 
-def entries_of(messages: Sequence[Message]) -> list[Entry]:
+def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
     """Returns the index entries of messages; those that are not indexed are left out."""
     return [
-        Entry(
+        IndexEntry(
             message.id,
             text,
             {

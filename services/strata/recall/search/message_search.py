@@ -15,7 +15,7 @@ from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.messages import MessageRole
 from strata.shared.search.outdated import DatedText
-from strata.shared.search.pipeline import Explanation, SearchPipeline
+from strata.shared.search.pipeline import SearchExplanation, SearchPipeline
 from strata.shared.search.reranking.result_order import Reranking
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.results import SearchResult
@@ -56,7 +56,7 @@ class MessageSearch:
         explanation = None
         if query.explain:
             everything = _Messages(self._store, self._index, query.without_conditions(), times)
-            explanation = Explanation(everything, query.left_out_by)
+            explanation = SearchExplanation(everything, query.left_out_by)
         result = await self._pipeline.search(
             query.text,
             query.limit,

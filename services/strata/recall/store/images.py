@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import NotFoundError, Reason
-from strata.recall.domain.messages import Image, Message
+from strata.recall.domain.messages import Message, StoredImage
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
@@ -65,7 +65,7 @@ class PostgresImageStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def get(self, image_id: str) -> Image:
+    async def get(self, image_id: str) -> StoredImage:
         """Returns an image."""
         async with self._database.transaction(read_only=True) as connection:
             result = await connection.execute(_GET, {"project": current_project(), "id": image_id})
@@ -76,7 +76,7 @@ class PostgresImageStore:
                 reason=Reason.IMAGE_NOT_FOUND,
                 metadata={"id": image_id},
             )
-        return Image(image_id, row.media_type, bytes(row.data))
+        return StoredImage(image_id, row.media_type, bytes(row.data))
 
 
 async def store_images(

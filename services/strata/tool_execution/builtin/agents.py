@@ -30,10 +30,10 @@ from strata.shared.tool_schemas import parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.peers import LostAnswerError, backoff
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     CallingGroup,
     Output,
+    ToolCall,
     ToolError,
     ToolType,
 )
@@ -225,7 +225,7 @@ class AgentTools:
         self._agents = agents
         self._wait_s = wait_s
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Sends the message.
 
         Raises:
@@ -249,7 +249,9 @@ class AgentTools:
             raise ToolError("The agent could not answer.", answer.for_model(other))
         return Output(answer.for_model(other), taint=answer.taint)
 
-    async def _without_waiting(self, call: Call, other: str, text: str, caller: Caller) -> Output:
+    async def _without_waiting(
+        self, call: ToolCall, other: str, text: str, caller: CallingAgent
+    ) -> Output:
         message = await self._message(text, caller, waits=False)
         started = await self._runs.StartRun(
             run_pb.StartRunRequest(
@@ -264,7 +266,9 @@ class AgentTools:
             }
         )
 
-    async def _to_tagged(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def _to_tagged(
+        self, call: ToolCall, arguments: Arguments, caller: CallingAgent
+    ) -> Output:
         recipients = await self._tagged(arguments["match_all"], arguments["match_some"])
         recipients.pop(caller.agent_id, None)
         if not recipients:
@@ -277,7 +281,7 @@ class AgentTools:
         message = await self._message(arguments["message"], caller, waits=True)
         return await self._ask_all(call, recipients, message)
 
-    async def _to_group(self, call: Call, text: str, caller: Caller) -> Output:
+    async def _to_group(self, call: ToolCall, text: str, caller: CallingAgent) -> Output:
         group = caller.group
         if not group.agent_ids:
             raise ToolError(_ONLY_IN_GROUPS)
@@ -287,7 +291,7 @@ class AgentTools:
 
     async def _ask_all(
         self,
-        call: Call,
+        call: ToolCall,
         agents: Mapping[str, str],
         message: common.MessageInput,
         group_id: str = "",
@@ -331,7 +335,7 @@ class AgentTools:
         return Output(results, taint=tuple(sorted(labels)))
 
     async def _ask(
-        self, call: Call, agent_id: str, message: common.MessageInput, group_id: str = ""
+        self, call: ToolCall, agent_id: str, message: common.MessageInput, group_id: str = ""
     ) -> _Answer:
         """Sends the message and collects the answer; retries while the gateway is unavailable.
 
@@ -416,7 +420,9 @@ class AgentTools:
             names |= {agent.id: agent.name for agent in page.agents}
         return names
 
-    async def _message(self, text: str, caller: Caller, *, waits: bool) -> common.MessageInput:
+    async def _message(
+        self, text: str, caller: CallingAgent, *, waits: bool
+    ) -> common.MessageInput:
         response = await self._agents.GetAgent(agent_pb.GetAgentRequest(agent_id=caller.agent_id))
         name = response.agent.name
         how = (
@@ -454,7 +460,7 @@ def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
     return {**shown, "status": "failed", "note": error.message}
 
 
-def _request_id(call: Call, agent_id: str) -> str:
+def _request_id(call: ToolCall, agent_id: str) -> str:
     """Returns a stable request id. It is a hash because keys and call ids may be long."""
     digest = hashlib.sha256(f"{call.key} {agent_id}".encode())
     return f"agents-{digest.hexdigest()}"

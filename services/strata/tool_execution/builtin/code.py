@@ -12,15 +12,15 @@ from strata.shared.sandbox import (
     Answerer,
     Isolation,
     Limits,
-    Run,
     RunResult,
     RunStatus,
     Sandbox,
+    SandboxRun,
 )
 from strata.shared.tool_schemas import parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.printed import shortened
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError, ToolType
 
 OUTPUT_CHARS = 16_000
 """Characters of stdout and of stderr that the model sees."""
@@ -95,7 +95,7 @@ class CodeTools:
         self._sandbox = sandbox
         self._limits = limits or Limits()
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Runs code. The output is returned also if the code failed.
 
         Raises:
@@ -118,7 +118,7 @@ def run_of(
     code_arguments: Mapping[str, Any],
     limits: Limits,
     answerer: Answerer | None = None,
-) -> Run:
+) -> SandboxRun:
     """Returns the sandbox run that executes code.
 
     Args:
@@ -135,7 +135,7 @@ def run_of(
         arguments_json.encode()
     except UnicodeEncodeError:
         raise ToolError("The code contains a lone surrogate, which is not valid text.") from None
-    return Run(
+    return SandboxRun(
         source=_source_of("code_child.py"),
         function=function,
         arguments_json=arguments_json,

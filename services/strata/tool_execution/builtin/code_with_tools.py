@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from strata.shared.sandbox import Limits, Sandbox
 from strata.tool_execution.builtin.code import output_of, run_of
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError
 
 MAX_CALLS = 100
 """Nested calls, run or refused, after which the code is ended. The agent loop has a lower limit."""
@@ -74,7 +74,7 @@ class CodeWithTools:
         self._tools = {name: list(parameters) for name, parameters in tools.items()}
         self._limits = limits
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Runs code. Its output and the tools it called are returned also if the code failed.
 
         Raises:

@@ -8,7 +8,7 @@ from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.shared.tool_schemas import integer, parameters, text
 from strata.tool_execution.builtin.schemas import builtin
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolType
 
 Arguments = dict[str, Any]
 
@@ -85,7 +85,7 @@ class FileTools:
     def __init__(self, files: pb_grpc.FileServiceStub) -> None:
         self._files = files
 
-    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         """Opens files or searches them.
 
         Raises:
@@ -99,7 +99,7 @@ class FileTools:
             case _:
                 return await self._search(arguments, caller)
 
-    async def _open(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def _open(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         response = await self._files.OpenFiles(
             pb.OpenFilesRequest(
                 request_id=call.key,
@@ -120,7 +120,7 @@ class FileTools:
         )
         return Output(response.message, files_changed=True)
 
-    async def _grep(self, arguments: Arguments, caller: Caller) -> Output:
+    async def _grep(self, arguments: Arguments, caller: CallingAgent) -> Output:
         response = await self._files.GrepFiles(
             pb.GrepFilesRequest(
                 agent_id=caller.agent_id,
@@ -132,7 +132,7 @@ class FileTools:
         )
         return Output(response.message)
 
-    async def _search(self, arguments: Arguments, caller: Caller) -> Output:
+    async def _search(self, arguments: Arguments, caller: CallingAgent) -> Output:
         response = await self._files.SearchFiles(
             pb.SearchFilesRequest(
                 agent_id=caller.agent_id,

@@ -17,10 +17,10 @@ from strata.shared.tool_returns import TIME_FORMAT
 from strata.shared.tool_schemas import parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     Output,
     Tool,
+    ToolCall,
     ToolError,
     ToolType,
 )
@@ -37,7 +37,7 @@ class Invocation:
     """
 
     arguments: Mapping[str, Any]
-    caller: Caller
+    caller: CallingAgent
     clock: Clock
 
 
@@ -118,7 +118,7 @@ class FunctionTools:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Calls the function.
 
         Raises:

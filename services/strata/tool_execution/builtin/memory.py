@@ -16,7 +16,7 @@ from strata.shared.tool_schemas import integer, parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.editors import editor_kind
 from strata.tool_execution.domain.memory_command import COMMANDS, problem_of
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError, ToolType
 
 Arguments = dict[str, Any]
 
@@ -235,7 +235,7 @@ class MemoryTools:
     def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
         self._blocks = blocks
 
-    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         """Applies one edit.
 
         Raises:
@@ -280,7 +280,7 @@ class MemoryTools:
         )
 
 
-def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRequest:
+def _request(call: ToolCall, arguments: Arguments, caller: CallingAgent) -> pb.EditBlockRequest:
     if call.name == "memory":
         edit = _COMMANDS[arguments["command"]](arguments)
         label = arguments.get("path") or arguments.get("old_path", "")

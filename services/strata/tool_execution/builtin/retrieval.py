@@ -30,7 +30,7 @@ from strata.shared.tool_schemas import date, integer, parameters, text, texts
 from strata.tool_execution.builtin.excerpts import excerpts_of, shortened, show
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolType
 
 Arguments = dict[str, Any]
 
@@ -117,7 +117,7 @@ class ConversationSearch:
         self._messages = messages
         self._clock = clock
 
-    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         """Searches the agent's messages.
 
         Raises:
@@ -160,7 +160,7 @@ class ArchivalTools:
     def __init__(self, passages: passage_grpc.PassageServiceStub) -> None:
         self._passages = passages
 
-    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         """Inserts or searches.
 
         Raises:
@@ -171,7 +171,7 @@ class ArchivalTools:
             return await self._insert(call, arguments, caller)
         return await self._search(arguments, caller)
 
-    async def _insert(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def _insert(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         stored = await self._passages.InsertPassage(
             passage_pb.InsertPassageRequest(
                 request_id=call.key,
@@ -197,7 +197,7 @@ class ArchivalTools:
         )
         return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
 
-    async def _search(self, arguments: Arguments, caller: Caller) -> Output:
+    async def _search(self, arguments: Arguments, caller: CallingAgent) -> Output:
         timezone = zone_of(caller.timezone)
         request = passage_pb.SearchPassagesRequest(
             agent_id=caller.agent_id,

@@ -15,7 +15,7 @@ from strata.shared.tool_schemas import date, integer, parameters
 from strata.tool_execution.builtin.retrieval import local_time
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.domain.dates import start_of
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolType
 
 PAGE_CHARS = 4_000
 """Characters of a page. The smallest return limit of the agent loop (5,000) shows it completely."""
@@ -50,7 +50,7 @@ class ExpandSummary:
     def __init__(self, messages: message_grpc.MessageServiceStub) -> None:
         self._messages = messages
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Reads a page of the messages that the newest summary of the conversation replaces.
 
         Raises:

@@ -30,7 +30,7 @@ from strata.shared.tool_catalogue import (
 from strata.shared.tool_schemas import integer, parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.peers import backoff
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError, ToolType
 
 _MOST_CHARS = 6_000
 """Characters of the lines of one passage. With its context, a passage stays below 8192 tokens in
@@ -111,7 +111,7 @@ class StoreMemories:
     def __init__(self, passages: passage_grpc.PassageServiceStub) -> None:
         self._passages = passages
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Stores one or more passages per memory.
 
         Raises:

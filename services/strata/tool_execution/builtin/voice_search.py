@@ -24,7 +24,7 @@ from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_schemas import integer, parameters, texts
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
 from strata.tool_execution.builtin.schemas import builtin
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError, ToolType
 
 Arguments = dict[str, Any]
 
@@ -81,7 +81,7 @@ class SearchMemory:
         self._passages = passages
         self._clock = clock
 
-    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
         """Searches messages and archival memory.
 
         Raises:
@@ -133,7 +133,7 @@ class SearchMemory:
                 frame[name].FromDatetime(self._clock.now() - timedelta(minutes=minutes))
         return frame
 
-    async def _last_user_text(self, caller: Caller) -> str:
+    async def _last_user_text(self, caller: CallingAgent) -> str:
         """Returns the last text of the user, in this run or else before it; empty if none."""
         for run_id in (caller.run_id, ""):
             request = message_pb.ListMessagesRequest(
@@ -150,7 +150,7 @@ class SearchMemory:
         return ""
 
     async def _search(
-        self, query: str, caller: Caller, frame: dict[str, Timestamp], limit: int
+        self, query: str, caller: CallingAgent, frame: dict[str, Timestamp], limit: int
     ) -> list[message_pb.MessageHit]:
         request = message_pb.SearchMessagesRequest(
             agent_id=caller.agent_id,
@@ -164,7 +164,7 @@ class SearchMemory:
         return list((await self._messages.SearchMessages(request)).hits)
 
     async def _facts(
-        self, query: str, caller: Caller, frame: dict[str, Timestamp]
+        self, query: str, caller: CallingAgent, frame: dict[str, Timestamp]
     ) -> list[passage_pb.PassageHit]:
         request = passage_pb.SearchPassagesRequest(
             agent_id=caller.agent_id,

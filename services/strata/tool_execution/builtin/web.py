@@ -11,7 +11,7 @@ from strata.tool_execution.builtin.page_reader import PageReader, takes
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.builtin.web_search import SearchProvider
 from strata.tool_execution.builtin.web_texts import tidy
-from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError, ToolType
+from strata.tool_execution.domain.tools import CallingAgent, Output, ToolCall, ToolError, ToolType
 
 PAGE_CHARS = 20_000
 """Characters of a page that are returned at once; about 5,000 tokens."""
@@ -76,7 +76,7 @@ class WebTools:
         self._reader = reader
         self._search = search
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Reads a page or searches for pages.
 
         Raises:

@@ -17,7 +17,7 @@ from strata.shared.redaction import key_redactor
 from strata.shared.web.errors import FetchError
 from strata.shared.web.fetcher import Fetched, Fetcher
 from strata.tool_execution.builtin.web_texts import tidy
-from strata.tool_execution.domain.web import ProviderName, SearchHit
+from strata.tool_execution.domain.web import ProviderName, WebResult
 
 _TEXT_CHARS = 1_000
 _TITLE_CHARS = 300
@@ -33,7 +33,7 @@ DEFAULT_URLS = {
 class SearchProvider(Protocol):
     """A search engine."""
 
-    async def search(self, query: str, limit: int) -> list[SearchHit]:
+    async def search(self, query: str, limit: int) -> list[WebResult]:
         """Returns pages, best first.
 
         Raises:
@@ -84,7 +84,7 @@ class _Engine:
 class Tavily(_Engine):
     """``POST /search`` with a bearer token."""
 
-    async def search(self, query: str, limit: int) -> list[SearchHit]:
+    async def search(self, query: str, limit: int) -> list[WebResult]:
         """Returns pages, best first; see `SearchProvider`."""
         results = await self._post(
             {"Authorization": f"Bearer {self._key}"},
@@ -96,7 +96,7 @@ class Tavily(_Engine):
 class Exa(_Engine):
     """``POST /search`` with an ``x-api-key`` and the text of the pages."""
 
-    async def search(self, query: str, limit: int) -> list[SearchHit]:
+    async def search(self, query: str, limit: int) -> list[WebResult]:
         """Returns pages, best first; see `SearchProvider`."""
         results = await self._post(
             {"x-api-key": self._key},
@@ -113,7 +113,7 @@ class Exa(_Engine):
 class SearXNG(_Engine):
     """``GET /search?format=json``, which has no parameter for the number of results."""
 
-    async def search(self, query: str, limit: int) -> list[SearchHit]:
+    async def search(self, query: str, limit: int) -> list[WebResult]:
         """Returns pages, best first; see `SearchProvider`."""
         fetched = await self._fetcher.fetch(
             f"{self._root}/search?{urlencode({'q': query, 'format': 'json'})}",
@@ -146,7 +146,7 @@ def _results_of(fetched: Fetched) -> Any:
     return answer["results"]
 
 
-def _hits(results: list[Any], text: str, published: str) -> list[SearchHit]:
+def _hits(results: list[Any], text: str, published: str) -> list[WebResult]:
     hits = []
     for result in results:
         if not isinstance(result, dict):
@@ -155,7 +155,7 @@ def _hits(results: list[Any], text: str, published: str) -> list[SearchHit]:
         # Other addresses cannot be fetched.
         if url.startswith(("https://", "http://")):
             hits.append(
-                SearchHit(
+                WebResult(
                     title=_string(result, "title", _TITLE_CHARS) or url,
                     url=url,
                     text=_string(result, text, _TEXT_CHARS),

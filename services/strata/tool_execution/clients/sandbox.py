@@ -13,7 +13,7 @@ from strata.protocol.errors import UnavailableError
 from strata.protocol.stream_completion import complete_in_background
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.metric_names import SANDBOX_CALLS, SANDBOX_ISOLATION
-from strata.shared.sandbox import Answerer, Failure, Isolation, Run, RunResult, RunStatus
+from strata.shared.sandbox import Answerer, Failure, Isolation, RunResult, RunStatus, SandboxRun
 from strata.shared.telemetry import Telemetry
 
 _LEVELS = frozenset(int(level) for level in Isolation)
@@ -67,7 +67,7 @@ class SandboxClient:
             # Retrieves the exception: the next call connects again and raises it.
             self._preparing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
         If a runner that was connected cannot be reached any more, it is unknown whether the call
@@ -84,7 +84,7 @@ class SandboxClient:
         ).inc()
         return result
 
-    async def _run(self, run: Run) -> RunResult:
+    async def _run(self, run: SandboxRun) -> RunResult:
         failed: list[UnavailableError] = []
         try:
             if run.answerer is None:
@@ -104,7 +104,7 @@ class SandboxClient:
         return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
 
     def _asking(
-        self, run: Run, answerer: Answerer, failed: list[UnavailableError]
+        self, run: SandboxRun, answerer: Answerer, failed: list[UnavailableError]
     ) -> AsyncGenerator[pb.RunAskingCodeResponse, None]:
         async def answered(question: str) -> pb.RunAskingCodeRequest:
             try:
@@ -145,7 +145,7 @@ class SandboxClient:
             await asyncio.gather(self._preparing, return_exceptions=True)
 
 
-def run_to_proto(run: Run) -> pb.RunCodeRequest:
+def run_to_proto(run: SandboxRun) -> pb.RunCodeRequest:
     """Returns the wire form of a call."""
     return pb.RunCodeRequest(
         source=run.source,

@@ -19,13 +19,13 @@ from strata.shared.convert.tools import EFFECTS
 from strata.shared.ids import check_id
 from strata.shared.sandbox import RunStatus
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     CallingGroup,
     CallOutcome,
-    Image,
     OlderLines,
+    ReturnedImage,
     Tool,
+    ToolCall,
     ToolType,
 )
 from strata.tool_execution.execution.engine import Started
@@ -73,7 +73,7 @@ def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[
     return frozenset(name for name, value in _TYPES.to_proto.items() if value in wanted)
 
 
-def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Caller]:
+def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[ToolCall], CallingAgent]:
     """Returns the calls to run, and the caller on whose behalf they run.
 
     Raises:
@@ -99,10 +99,10 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     checks.unless(bool(request.calls), "calls", "must not be empty")
     checks.done()
     calls = [
-        Call(call.tool_call_id, call.name, call.arguments, call.idempotency_key)
+        ToolCall(call.tool_call_id, call.name, call.arguments, call.idempotency_key)
         for call in request.calls
     ]
-    caller = Caller(
+    caller = CallingAgent(
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,
         run_id=request.run_id,
@@ -175,7 +175,7 @@ def _finished(outcome: CallOutcome, tools: Mapping[str, Tool]) -> execution_pb.F
     )
 
 
-def image_to_proto(image: Image) -> common.ImagePart:
+def image_to_proto(image: ReturnedImage) -> common.ImagePart:
     """Returns the wire form of an image, with its bytes."""
     return common.ImagePart(
         media_type=image.header.media_type,

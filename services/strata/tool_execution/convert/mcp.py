@@ -21,10 +21,10 @@ from strata.tool_execution.domain.mcp import (
     DEFAULT_CALLS,
     DEFAULT_TIMEOUT_S,
     ClientCredentials,
+    CompletedSignIn,
     McpServer,
     McpTool,
     OAuthClient,
-    SignIn,
     ToolState,
     Transport,
 )
@@ -402,7 +402,7 @@ def _oauth_to_proto(client: OAuthClient | None) -> pb.McpOAuthClient | None:
     )
 
 
-def _sign_in_to_proto(sign_in: SignIn | None) -> pb.McpSignIn | None:
+def _sign_in_to_proto(sign_in: CompletedSignIn | None) -> pb.McpSignIn | None:
     if sign_in is None:
         return None
     wire = pb.McpSignIn(principal=sign_in.principal, issuer=sign_in.issuer, problem=sign_in.problem)

@@ -17,7 +17,7 @@ from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.memory_edits import MemoryEdit
 from strata.tool_execution.clients.editors import editor_kind
 from strata.tool_execution.clients.peers import LostAnswerError
-from strata.tool_execution.domain.tools import Call, Caller, ToolError
+from strata.tool_execution.domain.tools import CallingAgent, ToolCall, ToolError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
@@ -92,7 +92,7 @@ class AgentBlocks:
         return texts
 
 
-class AgentMemory:
+class BlockMemory:
     """Reads and changes the blocks of agents through core memory's block service.
 
     Args:
@@ -123,8 +123,8 @@ class AgentMemory:
 
     async def store(
         self,
-        call: Call,
-        caller: Caller,
+        call: ToolCall,
+        caller: CallingAgent,
         before: AgentBlocks,
         texts: Mapping[str, str],
         taint: Sequence[str] = (),
@@ -190,7 +190,7 @@ class AgentMemory:
         return tuple(edits)
 
     async def _edit(
-        self, call: Call, caller: Caller, request: pb.EditBlockRequest
+        self, call: ToolCall, caller: CallingAgent, request: pb.EditBlockRequest
     ) -> Sequence[MemoryEdit]:
         try:
             response = await self._blocks.EditBlock(request)
@@ -211,7 +211,7 @@ class AgentMemory:
         ]
 
     async def _earlier_edit(
-        self, call: Call, caller: Caller, request: pb.EditBlockRequest
+        self, call: ToolCall, caller: CallingAgent, request: pb.EditBlockRequest
     ) -> Sequence[MemoryEdit]:
         """Returns the edit that an earlier run of this call made, if it is among the newest."""
         recent = await self._blocks.ListBlockVersions(
@@ -235,7 +235,7 @@ class AgentMemory:
         return ()
 
 
-def _key(call: Call, block_id: str) -> str:
+def _key(call: ToolCall, block_id: str) -> str:
     """Returns the idempotency key for the edit of one block by one call.
 
     It holds the block id instead of a counter: a repeated call may change fewer blocks.

@@ -24,23 +24,23 @@ from strata.shared.sandbox import (
     CONVERSION_MODULE,
     Isolation,
     Limits,
-    Run,
     RunResult,
     RunStatus,
     Sandbox,
+    SandboxRun,
 )
-from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+from strata.tool_execution.custom.agent_memory import AgentBlocks, BlockMemory
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.printed import PrintedLines
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     Effect,
     Output,
     Tool,
+    ToolCall,
     ToolError,
     ToolType,
 )
@@ -160,7 +160,7 @@ class SandboxRunner:
         if state is not None:
             arguments_by_name[_STATE] = state.as_json()
         result = await self._sandbox.run(
-            Run(
+            SandboxRun(
                 source=_with_entry_point(
                     tool.own.source_code, tool.own.function, state is not None
                 ),
@@ -273,7 +273,7 @@ class OwnTools:
     """
 
     def __init__(
-        self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner, memory: AgentMemory
+        self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner, memory: BlockMemory
     ) -> None:
         self._runnable = runnable
         self._runner = runner
@@ -290,7 +290,7 @@ class OwnTools:
         """Names of the tools that it runs."""
         return self._runnable.tools.keys()
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Runs one call with valid arguments."""
         tool = self._runnable.tools[call.name]
         if tool.type is ToolType.MCP:

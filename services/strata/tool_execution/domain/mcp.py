@@ -76,7 +76,7 @@ class OAuthClient:
 
 
 @dataclass(frozen=True, slots=True)
-class SignIn:
+class CompletedSignIn:
     """A completed sign-in to a server.
 
     Attributes:
@@ -133,7 +133,7 @@ class McpServer:
     last_contact_time: datetime | None = None
     create_time: datetime | None = None
     update_time: datetime | None = None
-    sign_in: SignIn | None = None
+    sign_in: CompletedSignIn | None = None
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -277,7 +277,7 @@ class Connectable:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncResult:
+class ServerSyncResult:
     """A server after its tools were listed and stored.
 
     Attributes:
@@ -322,7 +322,7 @@ class McpStore(Protocol):
         """Returns servers by id with their secrets; deleted servers are left out."""
         ...
 
-    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> ServerSyncResult:
         """Stores the reported tools of a server, and a successful contact."""
         ...
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.tool_execution.domain.mcp import SignIn
+from strata.tool_execution.domain.mcp import CompletedSignIn
 
 LIFETIME = timedelta(minutes=10)
 """How long a pending sign-in can be completed."""
@@ -139,7 +139,7 @@ class SignInStore(Protocol):
         """Removes and returns a pending sign-in; None if it does not exist or has expired."""
         ...
 
-    async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:
+    async def put(self, server_id: str, sealed: bytes, sign_in: CompletedSignIn) -> None:
         """Stores the tokens of a sign-in; they replace earlier ones.
 
         Raises:

@@ -157,7 +157,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """One tool call of a model.
 
     Attributes:
@@ -204,7 +204,7 @@ class CallingGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class CallingAgent:
     """The agent and the run that make calls, with the settings that tools need.
 
     Attributes:
@@ -240,7 +240,7 @@ class Caller:
     older_lines: OlderLines | None = None
     group: CallingGroup = CallingGroup()
 
-    def after(self, edits: Iterable[MemoryEdit]) -> Caller:
+    def after(self, edits: Iterable[MemoryEdit]) -> CallingAgent:
         """Returns the caller for later calls of the same reply."""
         revisions = revisions_after(self.block_revisions, edits)
         if revisions is self.block_revisions:
@@ -249,7 +249,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ReturnedImage:
     """An image that a tool returned."""
 
     header: ImageHeader
@@ -276,7 +276,7 @@ class Output:
     archival_changed: bool = False
     files_changed: bool = False
     taint: tuple[str, ...] = ()
-    images: tuple[Image, ...] = ()
+    images: tuple[ReturnedImage, ...] = ()
     printed: PrintedLines = field(default_factory=PrintedLines)
 
 
@@ -323,7 +323,7 @@ class CallOutcome:
         output: The output of the tool.
     """
 
-    call: Call
+    call: ToolCall
     status: ToolStatus
     content: str
     duration: float

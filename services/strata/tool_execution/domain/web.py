@@ -15,7 +15,7 @@ class ProviderName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchHit:
+class WebResult:
     """A page that a search engine returned.
 
     Attributes:

@@ -20,12 +20,12 @@ from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.tools import (
-    Call,
-    Caller,
+    CallingAgent,
     CallOutcome,
     Effect,
     Output,
     Tool,
+    ToolCall,
     ToolError,
 )
 from strata.tool_execution.execution.argument_names import in_argument_names
@@ -53,7 +53,7 @@ class Executor(Protocol):
         """Names of the tools that it runs."""
         ...
 
-    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+    async def run(self, call: ToolCall, arguments: dict[str, Any], caller: CallingAgent) -> Output:
         """Runs one call with valid arguments.
 
         Raises:
@@ -76,10 +76,10 @@ class OwnExecutor(Executor, Protocol):
 class Started:
     """A call starts."""
 
-    call: Call
+    call: ToolCall
 
 
-class Engine:
+class CallExecutor:
     """Runs calls: those of parallel tools concurrently, the others one after another in order.
 
     Args:
@@ -114,8 +114,8 @@ class Engine:
 
     def run(
         self,
-        calls: Sequence[Call],
-        caller: Caller,
+        calls: Sequence[ToolCall],
+        caller: CallingAgent,
         allowed: Collection[str],
         own: OwnExecutor | None = None,
         more: Sequence[Executor] = (),
@@ -131,7 +131,7 @@ class Engine:
         """
         if own is None and not more:
             return self._run(calls, caller, allowed)
-        joined = Engine(
+        joined = CallExecutor(
             {**(own.tools if own is not None else {}), **self._tools},
             [*([own] if own is not None else []), *self._all, *more],
             self._clock,
@@ -143,19 +143,19 @@ class Engine:
         return joined.run(calls, caller, allowed)
 
     async def _run(
-        self, calls: Sequence[Call], caller: Caller, allowed: Collection[str]
+        self, calls: Sequence[ToolCall], caller: CallingAgent, allowed: Collection[str]
     ) -> AsyncGenerator[Started | CallOutcome, None]:
         events: asyncio.Queue[Started | CallOutcome] = asyncio.Queue()
         slots = asyncio.Semaphore(self._max_parallel)
 
-        async def run_one(call: Call, caller: Caller) -> CallOutcome:
+        async def run_one(call: ToolCall, caller: CallingAgent) -> CallOutcome:
             async with slots:
                 events.put_nowait(Started(call))
                 outcome = await self._outcome(call, caller, allowed)
                 events.put_nowait(outcome)
                 return outcome
 
-        async def run_in_order(serial: Sequence[Call], caller: Caller) -> None:
+        async def run_in_order(serial: Sequence[ToolCall], caller: CallingAgent) -> None:
             for call in serial:
                 outcome = await run_one(call, caller)
                 caller = caller.after(outcome.output.memory_edits)
@@ -178,11 +178,13 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _is_parallel(self, call: Call) -> bool:
+    def _is_parallel(self, call: ToolCall) -> bool:
         tool = self._tools.get(call.name)
         return tool is not None and tool.parallel
 
-    async def _outcome(self, call: Call, caller: Caller, allowed: Collection[str]) -> CallOutcome:
+    async def _outcome(
+        self, call: ToolCall, caller: CallingAgent, allowed: Collection[str]
+    ) -> CallOutcome:
         tool = self._tools.get(call.name)
         with tool_span(tool) as span:
             outcome = await self._timed(call, caller, allowed)
@@ -190,7 +192,9 @@ class Engine:
                 note_outcome(span, outcome)
             return outcome
 
-    async def _timed(self, call: Call, caller: Caller, allowed: Collection[str]) -> CallOutcome:
+    async def _timed(
+        self, call: ToolCall, caller: CallingAgent, allowed: Collection[str]
+    ) -> CallOutcome:
         began = self._clock.monotonic()
         try:
             output = await self._execute(call, caller, allowed)
@@ -213,7 +217,9 @@ class Engine:
         self._telemetry.counter(TOOL_CALLS, type=kind, tool=name, status=status.value).inc()
         self._telemetry.histogram(TOOL_CALL_SECONDS, type=kind, tool=name).observe(seconds)
 
-    async def _execute(self, call: Call, caller: Caller, allowed: Collection[str]) -> Output:
+    async def _execute(
+        self, call: ToolCall, caller: CallingAgent, allowed: Collection[str]
+    ) -> Output:
         tool = self._tools.get(call.name)
         if tool is None or call.name not in allowed:
             raise ToolError(

@@ -37,7 +37,7 @@ _NO_ANSWER = (
 )
 
 
-class Connection:
+class McpConnection:
     """A session with a server. Create it with `open`.
 
     Args:
@@ -52,7 +52,7 @@ class Connection:
         digests: Hashes of the usable tools by name, from the last listing.
     """
 
-    def __init__(self, opener: Opener, on_change: Callable[[Connection], None]) -> None:
+    def __init__(self, opener: Opener, on_change: Callable[[McpConnection], None]) -> None:
         self._opener = opener
         self._on_change = on_change
         self._ready: asyncio.Future[JSONRPCDispatcher[Any]] = (
@@ -76,8 +76,8 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, opener: Opener, on_change: Callable[[Connection], None], seconds: float
-    ) -> Connection:
+        cls, opener: Opener, on_change: Callable[[McpConnection], None], seconds: float
+    ) -> McpConnection:
         """Returns an initialised session.
 
         Raises:

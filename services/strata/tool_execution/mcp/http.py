@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import httpx2
 
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.url_guard import Admission, parse_url
+from strata.shared.web.url_guard import TargetCheck, parse_url
 
 _MOST_ADDRESSES = 4
 SIGN_IN = frozenset((401, 403))
@@ -31,7 +31,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         last_status: HTTP status of the last message that was sent; 0 before the first response.
     """
 
-    def __init__(self, admission: Admission, limit: int, ssl_context: ssl.SSLContext) -> None:
+    def __init__(self, admission: TargetCheck, limit: int, ssl_context: ssl.SSLContext) -> None:
         self._admission = admission
         self._limit = limit
         self._transport = httpx2.AsyncHTTPTransport(verify=ssl_context, trust_env=False)

@@ -30,7 +30,7 @@ from strata.tool_execution.domain.mcp import (
     GONE_REASON,
     Connectable,
     McpStore,
-    SyncResult,
+    ServerSyncResult,
 )
 from strata.tool_execution.domain.tools import McpOrigin, Output, Tool, ToolError
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
@@ -39,7 +39,7 @@ from strata.tool_execution.mcp.tool_check import check_tools
 from strata.tool_execution.mcp.transports import McpTransports
 
 if TYPE_CHECKING:
-    from strata.tool_execution.mcp.connection import Connection
+    from strata.tool_execution.mcp.connection import McpConnection
 
 _CONNECTION = "strata.tool_execution.mcp.connection"
 # Part of a caller's time that is reserved for returning the error.
@@ -77,7 +77,7 @@ class _Entry:
     slots: asyncio.Semaphore
     calls: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    connection: Connection | None = None
+    connection: McpConnection | None = None
     fingerprint: str = ""
     error: str = ""
     pause: float = 0.0
@@ -206,7 +206,7 @@ class McpManager:
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         return await connection.call(origin.name, arguments, left)
 
-    async def refresh(self, server_id: str) -> SyncResult:
+    async def refresh(self, server_id: str) -> ServerSyncResult:
         """Reads the tools of a server again, without waiting for the backoff of earlier failures.
 
         Raises:
@@ -216,7 +216,7 @@ class McpManager:
         server = await self._store.get(server_id)
         if not server.enabled:
             await self.forget(server_id)
-            return SyncResult(server, [])
+            return ServerSyncResult(server, [])
         connectable = (await self._store.connectable([server_id])).get(server_id)
         if connectable is None:
             connectable = Connectable(server)
@@ -348,7 +348,7 @@ class McpManager:
             entry.slots, entry.calls = asyncio.Semaphore(calls), calls
         return entry
 
-    async def _connected(self, connectable: Connectable, entry: _Entry, name: str) -> Connection:
+    async def _connected(self, connectable: Connectable, entry: _Entry, name: str) -> McpConnection:
         async with entry.lock:
             connection = entry.connection
             if connection is not None and (
@@ -367,7 +367,7 @@ class McpManager:
             assert connection is not None
             return connection
 
-    async def _open(self, connectable: Connectable, entry: _Entry, name: str) -> SyncResult:
+    async def _open(self, connectable: Connectable, entry: _Entry, name: str) -> ServerSyncResult:
         """Opens a session and reads the tools; the caller holds the lock."""
         server = connectable.server
         key = (current_project(), server.id)
@@ -377,7 +377,7 @@ class McpManager:
             await self._make_space(entry)
             # On a thread: the first import takes a second and would block the event loop.
             module = await asyncio.to_thread(importlib.import_module, _CONNECTION)
-            connection: Connection = await module.Connection.open(
+            connection: McpConnection = await module.Connection.open(
                 self._transports.opener(server, secrets, entry.tokens),
                 lambda changed: self._changed(key, changed),
                 self._limits.connect_s,
@@ -400,8 +400,8 @@ class McpManager:
         return synced
 
     async def _synced(
-        self, connectable: Connectable, connection: Connection, listed: list[Any]
-    ) -> SyncResult:
+        self, connectable: Connectable, connection: McpConnection, listed: list[Any]
+    ) -> ServerSyncResult:
         # Descriptions are stored and shown, and a server may repeat secrets in them: redact first.
         reported = check_tools(connectable.server.name, self._redactor(connectable).value(listed))
         synced = await self._store.sync(connectable.server.id, reported)
@@ -445,7 +445,7 @@ class McpManager:
         if connection is not None:
             await connection.close()
 
-    def _changed(self, key: Key, connection: Connection) -> None:
+    def _changed(self, key: Key, connection: McpConnection) -> None:
         """Reads the tools again soon; several notifications in a row cause one reading."""
         running = self._resyncs.get(key)
         if running is None or running.done():
@@ -453,7 +453,7 @@ class McpManager:
         else:
             connection.stale = True
 
-    async def _resync(self, key: Key, connection: Connection) -> None:
+    async def _resync(self, key: Key, connection: McpConnection) -> None:
         project, server_id = key
         with use(self._context(project)):
             while not connection.ended:

@@ -12,7 +12,7 @@ from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, ins
 from strata.shared.json_schemas import unstorable
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.sandbox import RunStatus
-from strata.tool_execution.domain.tools import Image, Output, ToolError
+from strata.tool_execution.domain.tools import Output, ReturnedImage, ToolError
 
 MAX_FAILURE = 4_000
 
@@ -53,7 +53,7 @@ class _ContentReader:
     """
 
     def __init__(self) -> None:
-        self.images: list[Image] = []
+        self.images: list[ReturnedImage] = []
         self._left = MAX_IMAGES_BYTES
 
     def text(self, part: Any) -> str:
@@ -98,7 +98,7 @@ class _ContentReader:
         if len(self.images) == MAX_IMAGES or len(data) > self._left:
             return f"[image, {kind}, {len(data)} bytes, not shown: the images are too many]"
         self._left -= len(data)
-        self.images.append(Image(header, data))
+        self.images.append(ReturnedImage(header, data))
         return f"[image {len(self.images)}: {header.media_type}, {header.width} x {header.height}]"
 
 

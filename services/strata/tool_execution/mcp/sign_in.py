@@ -24,7 +24,7 @@ from strata.protocol.errors import DataLossError, FailedPreconditionError
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, require_caller, use
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.mcp import McpServer, McpStore, OAuthClient, SignIn
+from strata.tool_execution.domain.mcp import CompletedSignIn, McpServer, McpStore, OAuthClient
 from strata.tool_execution.domain.mcp_sign_in import (
     LIFETIME,
     PendingSignIn,
@@ -176,7 +176,7 @@ class SignIns:
         now = self._clock.now()
         async with self._client_for_step(server_id, flow) as http:
             tokens = await flow.exchange_code(http, pending, code, now.timestamp())
-        signed = SignIn(require_caller().principal, now, pending.issuer)
+        signed = CompletedSignIn(require_caller().principal, now, pending.issuer)
         await self._store.put(server_id, self._sealed(server_id, tokens), signed)
 
     async def forget(self, server_id: str) -> None:

@@ -17,7 +17,7 @@ import httpx2
 
 from strata.shared.context import current_project, require_caller
 from strata.shared.web.errors import FetchError
-from strata.shared.web.url_guard import Admission, parse_url
+from strata.shared.web.url_guard import TargetCheck, parse_url
 from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
@@ -48,7 +48,7 @@ class McpTransports:
     """
 
     programs: bool
-    admission: Admission
+    admission: TargetCheck
     message_bytes: int
     connect_s: float
     ssl_context: ssl.SSLContext

@@ -14,11 +14,11 @@ from strata.protocol.errors import invalid_field
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.convert import execution as convert
-from strata.tool_execution.custom.agent_memory import AgentMemory
+from strata.tool_execution.custom.agent_memory import BlockMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
-from strata.tool_execution.execution.engine import Engine, Executor
+from strata.tool_execution.execution.engine import CallExecutor, Executor
 from strata.tool_execution.mcp.server_tools import ServerToolNames
 from strata.tool_execution.servicers.relay import Relay
 
@@ -45,11 +45,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
     def __init__(
         self,
         tools: Mapping[str, Tool],
-        engine: Engine,
+        engine: CallExecutor,
         store: ToolStore,
         runner: SandboxRunner,
         mcp: McpRunner,
-        memory: AgentMemory,
+        memory: BlockMemory,
         prepare: Callable[[], None],
         nesting: Callable[[NestedCaller, Mapping[str, Sequence[str]]], Executor],
     ) -> None:

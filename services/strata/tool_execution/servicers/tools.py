@@ -21,7 +21,7 @@ from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
 from strata.tool_execution.convert import execution as convert
 from strata.tool_execution.convert import tools as convert_registry
-from strata.tool_execution.custom.agent_memory import AgentMemory
+from strata.tool_execution.custom.agent_memory import BlockMemory
 from strata.tool_execution.custom.executor import (
     McpRunner,
     SandboxOutput,
@@ -71,7 +71,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         secrets: SecretStore,
         box: SecretBox,
         runner: SandboxRunner,
-        memory: AgentMemory,
+        memory: BlockMemory,
         search: ToolSearch,
         clock: Clock,
         mcp: McpRunner,

@@ -29,7 +29,7 @@ from strata.tool_execution.domain.mcp import (
     McpServer,
     McpTool,
     ReportedTool,
-    SyncResult,
+    ServerSyncResult,
     ToolState,
     reconcile,
     server_missing,
@@ -128,7 +128,7 @@ class PostgresMcpStore:
             for row in rows
         }
 
-    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> SyncResult:
+    async def sync(self, server_id: str, reported: Sequence[ReportedTool]) -> ServerSyncResult:
         """Stores the reported tools of a server, and a successful contact."""
         project = current_project()
         bound = {"project": project, "id": server_id}
@@ -158,7 +158,7 @@ class PostgresMcpStore:
             error = TOO_MANY_TOOLS if left_out else ""
             row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
-            return SyncResult(to_server(row), sorted(changed))
+            return ServerSyncResult(to_server(row), sorted(changed))
 
     async def failed(self, server_id: str, error: str) -> None:
         """Stores a failed contact."""

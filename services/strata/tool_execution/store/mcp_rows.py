@@ -9,10 +9,10 @@ from typing import Any
 
 from strata.tool_execution.domain.mcp import (
     ClientCredentials,
+    CompletedSignIn,
     McpServer,
     McpTool,
     OAuthClient,
-    SignIn,
     ToolState,
     Transport,
 )
@@ -102,7 +102,7 @@ def to_server(row: Any) -> McpServer:
         last_contact_time=row.last_contact_time,
         create_time=row.create_time,
         update_time=row.update_time,
-        sign_in=SignIn(**{**sign_in, "time": datetime.fromisoformat(sign_in["time"])})
+        sign_in=CompletedSignIn(**{**sign_in, "time": datetime.fromisoformat(sign_in["time"])})
         if sign_in
         else None,
     )

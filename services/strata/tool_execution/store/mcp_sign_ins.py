@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.tool_execution.domain.mcp import SignIn, server_missing
+from strata.tool_execution.domain.mcp import CompletedSignIn, server_missing
 from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, Renewal, SealedTokens
 from strata.tool_execution.store import mcp_statements as sql
 
@@ -90,7 +90,7 @@ class PostgresSignInStore:
             row = rows.one_or_none()
         return bytes(row.sealed) if row is not None and row.counts else None
 
-    async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:
+    async def put(self, server_id: str, sealed: bytes, sign_in: CompletedSignIn) -> None:
         """Stores tokens."""
         values = {
             "sealed": sealed,

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.shared.checks import Checks
-from strata.shared.sandbox import LIMIT_NAMES, Isolation, Limits, Run, RunResult
+from strata.shared.sandbox import LIMIT_NAMES, Isolation, Limits, RunResult, SandboxRun
 
 _LEVELS = frozenset(int(level) for level in Isolation)
 
 
-def to_run(wire: pb.RunCodeRequest) -> Run:
+def to_run(wire: pb.RunCodeRequest) -> SandboxRun:
     """Returns the call that a request describes.
 
     Raises:
@@ -23,7 +23,7 @@ def to_run(wire: pb.RunCodeRequest) -> Run:
         checks.fail(f"limits.{name}", "must be above zero")
     checks.unless(wire.minimum in _LEVELS, "minimum", "is not a known isolation level")
     checks.done()
-    return Run(
+    return SandboxRun(
         source=wire.source,
         function=wire.function,
         arguments_json=wire.arguments_json,

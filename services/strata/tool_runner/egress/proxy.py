@@ -16,7 +16,7 @@ from strata.shared.context import current, use
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.host_patterns import listed
-from strata.shared.web.url_guard import Admission, Target
+from strata.shared.web.url_guard import TargetCheck, UrlTarget
 from strata.tool_runner.egress.requests import ProxyError, ProxyRequest, check_name, read_request
 
 _CHUNK = 1 << 16
@@ -58,7 +58,7 @@ class EgressProxy:
         limits: Limits of the call.
     """
 
-    def __init__(self, hosts: Sequence[str], admission: Admission, limits: ProxyLimits) -> None:
+    def __init__(self, hosts: Sequence[str], admission: TargetCheck, limits: ProxyLimits) -> None:
         self._hosts = tuple(hosts)
         self._admission = admission
         self._limits = limits
@@ -162,7 +162,9 @@ class EgressProxy:
             ) from None
         return read_request(head)
 
-    async def _connect(self, target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(
+        self, target: UrlTarget
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Resolves the name once and connects to one of its checked addresses."""
         check_name(target)
         if not listed(target.host, self._hosts):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from strata.shared.web.errors import ForbiddenUrlError
-from strata.shared.web.url_guard import Target, parse_url
+from strata.shared.web.url_guard import UrlTarget, parse_url
 
 _WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _LINE = re.compile(rf"({_WORD}) (\S+) HTTP/1\.[01]")
@@ -46,7 +46,7 @@ class ProxyRequest:
         body: Length of the body in bytes.
     """
 
-    target: Target
+    target: UrlTarget
     tunnel: bool
     head: bytes = b""
     body: int = 0
@@ -116,7 +116,7 @@ def _body(fields: list[tuple[str, str]]) -> int:
     return int(length)
 
 
-def check_name(target: Target) -> None:
+def check_name(target: UrlTarget) -> None:
     """Checks that a target is a name and not an IP address in any notation.
 
     Raises:

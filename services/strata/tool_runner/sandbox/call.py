@@ -15,11 +15,11 @@ import time
 from collections.abc import Awaitable
 
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
-from strata.shared.sandbox import ASK, Run, RunResult, RunStatus
+from strata.shared.sandbox import ASK, RunResult, RunStatus, SandboxRun
 from strata.tool_runner.domain.proxy import Proxy
 from strata.tool_runner.sandbox import frames, outcome
 from strata.tool_runner.sandbox.forkserver import Child, Exit
-from strata.tool_runner.sandbox.outcome import CallVerdict
+from strata.tool_runner.sandbox.outcome import CallStatus
 
 # Prefix of a message that asks a question; other messages are the answer to the call.
 _ASKS = b'{"ask":'
@@ -77,7 +77,7 @@ class _Output:
                 return
 
 
-class Call:
+class JailedCall:
     """A call in a jailed process.
 
     Args:
@@ -86,7 +86,7 @@ class Call:
         proxy: The proxy to its hosts; None for a call without hosts.
     """
 
-    def __init__(self, child: Child, run: Run, proxy: Proxy | None = None) -> None:
+    def __init__(self, child: Child, run: SandboxRun, proxy: Proxy | None = None) -> None:
         self._child = child
         self._proxy = proxy
         self._run = run
@@ -154,7 +154,7 @@ class Call:
             if not self._flood.done():
                 self._flood.set_result(None)
 
-    async def _wait(self, talk: asyncio.Future[CallVerdict | None]) -> CallVerdict | None:
+    async def _wait(self, talk: asyncio.Future[CallStatus | None]) -> CallStatus | None:
         """Returns the verdict, or None if the process ended without an answer."""
         limits = self._run.limits
         exited = self._child.exited
@@ -169,18 +169,18 @@ class Call:
             return talk.result() or await self._silent()
         if self._flood.done():
             detail = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
-            return CallVerdict(RunStatus.OUTPUT, detail=detail)
+            return CallStatus(RunStatus.OUTPUT, detail=detail)
         if exited.done():
             return None
         detail = f"It did not end within {limits.wall_seconds:.3g} seconds."
-        return CallVerdict(RunStatus.TIMEOUT, detail=detail)
+        return CallStatus(RunStatus.TIMEOUT, detail=detail)
 
-    async def _silent(self) -> CallVerdict | None:
+    async def _silent(self) -> CallStatus | None:
         """Returns the verdict of a process that closed its connection; None if it has ended."""
         await asyncio.wait({self._child.exited}, timeout=_LAST_ANSWER_S)
         if self._child.exited.done():
             return None
-        return CallVerdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
+        return CallStatus(RunStatus.KILLED, detail="It closed its connection without an answer.")
 
     async def _end(self, *, answered: bool) -> Exit:
         """Kills the process if necessary, and waits for its end."""
@@ -205,14 +205,14 @@ class Call:
             return child.exited.result()
         return Exit(-9, reason="its end was not reported")
 
-    async def _talk(self) -> CallVerdict | None:
+    async def _talk(self) -> CallStatus | None:
         """Sends the request and reads the answer; None if the process ends first."""
         try:
             return await self._converse()
         except OSError:
             return None
 
-    async def _converse(self) -> CallVerdict | None:
+    async def _converse(self) -> CallStatus | None:
         body = self._request()
         connection = self._child.connection
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -223,7 +223,7 @@ class Call:
             return None
         if first != b'{"locked":true}':
             detail = first.decode("utf-8", "replace")[:500]
-            return CallVerdict(
+            return CallStatus(
                 RunStatus.REFUSED, detail=f"The call could not be locked in: {detail}"
             )
         limits = self._run.limits
@@ -327,7 +327,7 @@ class Call:
         return bytes(parts)
 
 
-def check(run: Run) -> str:
+def check(run: SandboxRun) -> str:
     """Returns why a call is invalid; empty if it is valid.
 
     Checks only what the jail cannot handle. Other errors are reported by the tool.

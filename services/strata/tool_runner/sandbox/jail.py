@@ -23,14 +23,14 @@ from strata.shared.sandbox import (
     CONVERSION_MODULE,
     JAIL_UID,
     Isolation,
-    Run,
     RunResult,
     RunStatus,
+    SandboxRun,
     tool_interpreter,
 )
 from strata.tool_runner.domain.proxy import Proxies
 from strata.tool_runner.sandbox import outcome
-from strata.tool_runner.sandbox.call import Call, check
+from strata.tool_runner.sandbox.call import JailedCall, check
 from strata.tool_runner.sandbox.forkserver import (
     Child,
     ForkServer,
@@ -45,7 +45,7 @@ _REFILL_S = 0.002
 # Part of a caller's time that is reserved for returning the result.
 _ANSWER_S = 0.5
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
-_PROBE = Run(source="def probe():\n    return 1\n", function="probe")
+_PROBE = SandboxRun(source="def probe():\n    return 1\n", function="probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class JailSandbox:
         """Process id of the fork server; None if it is not running."""
         return self._server.pid if self._server and self._server.alive else None
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
         Waiting for a slot does not count towards the time limit. The call is stopped before the
@@ -192,14 +192,14 @@ class JailSandbox:
             finally:
                 self._running.discard(task)
 
-    def _too_little(self, run: Run) -> RunResult:
+    def _too_little(self, run: SandboxRun) -> RunResult:
         reason = (
             f"The call needs at least the isolation {run.minimum.label};"
             f" this machine gives {self._probe.description()}."
         )
         return replace(outcome.refused(reason), isolation=self.isolation)
 
-    def _no_network(self, run: Run) -> str:
+    def _no_network(self, run: SandboxRun) -> str:
         """Returns why a call cannot reach its hosts; empty if it can or has none."""
         if not run.hosts:
             return ""
@@ -213,7 +213,7 @@ class JailSandbox:
             )
         return ""
 
-    def _shape(self, run: Run) -> tuple[Shape | None, str]:
+    def _shape(self, run: SandboxRun) -> tuple[Shape | None, str]:
         """Returns the shape of a process for the call, or why there is none."""
         egress = bool(run.hosts)
         if run.packages is None:
@@ -234,7 +234,7 @@ class JailSandbox:
         name = str(path.relative_to(root)) if inside else str(path)
         return Shape.of(run.limits, packages=name, packages_status=status, egress=egress), ""
 
-    async def _call(self, run: Run, shape: Shape) -> RunResult:
+    async def _call(self, run: SandboxRun, shape: Shape) -> RunResult:
         left = current().remaining()
         if left is not None:
             seconds = min(run.limits.wall_seconds, left - _ANSWER_S)
@@ -248,7 +248,7 @@ class JailSandbox:
             server.watch(child, run.limits)
             proxies = self._config.proxies
             proxy = proxies(run.hosts) if proxies is not None and run.hosts else None
-            result = await Call(child, run, proxy).run()
+            result = await JailedCall(child, run, proxy).run()
         finally:
             child.close()
             if not child.exited.done():

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from strata.protocol.errors import UnavailableError
 from strata.shared.logs import get_logger
-from strata.shared.sandbox import Isolation, Run, RunResult, Sandbox
+from strata.shared.sandbox import Isolation, RunResult, Sandbox, SandboxRun
 
 _log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class SandboxOnDemand:
         # Cancelling one call must not cancel the start, since others may wait for it.
         return await asyncio.shield(self._task())
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         """See `Sandbox.run`; the first call waits for the start.
 
         Raises:

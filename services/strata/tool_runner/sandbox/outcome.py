@@ -24,7 +24,7 @@ class Refused(Exception):  # noqa: N818 - the name of the status
 
 
 @dataclass(frozen=True, slots=True)
-class CallVerdict:
+class CallStatus:
     """Status of a call, with its value, failure or message."""
 
     status: RunStatus
@@ -42,8 +42,8 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _bad(why: str) -> CallVerdict:
-    return CallVerdict(RunStatus.BAD_RESULT, detail=f"The returned value cannot be used. {why}")
+def _bad(why: str) -> CallStatus:
+    return CallStatus(RunStatus.BAD_RESULT, detail=f"The returned value cannot be used. {why}")
 
 
 def _text(value: object, most: int) -> str:
@@ -52,15 +52,15 @@ def _text(value: object, most: int) -> str:
     return value[:most].encode("utf-8", "replace").decode()
 
 
-def too_large(limits: Limits) -> CallVerdict:
+def too_large(limits: Limits) -> CallStatus:
     """Returns the verdict for a value that is too large."""
-    return CallVerdict(
+    return CallStatus(
         RunStatus.RESULT_TOO_LARGE,
         detail=f"The returned value is larger than {size(limits.result_bytes)} as JSON.",
     )
 
 
-def verdict_of(frame: bytes, limits: Limits) -> CallVerdict:
+def verdict_of(frame: bytes, limits: Limits) -> CallStatus:
     """Returns the verdict of an answer.
 
     Args:
@@ -87,7 +87,7 @@ def verdict_of(frame: bytes, limits: Limits) -> CallVerdict:
     return _bad("The process sent an invalid answer.")
 
 
-def _value(value: object, limits: Limits) -> CallVerdict:
+def _value(value: object, limits: Limits) -> CallStatus:
     if is_deeper(value):
         return _bad(f"It is nested deeper than {MAX_JSON_DEPTH} levels.")
     try:
@@ -99,25 +99,25 @@ def _value(value: object, limits: Limits) -> CallVerdict:
         return _bad("It contains a number that is not finite, or too long.")
     if len(encoded) > limits.result_bytes:
         return too_large(limits)
-    return CallVerdict(RunStatus.OK, value_json=text)
+    return CallStatus(RunStatus.OK, value_json=text)
 
 
-def _failure(body: dict[str, object], limits: Limits) -> CallVerdict:
+def _failure(body: dict[str, object], limits: Limits) -> CallStatus:
     failure = Failure(
         _text(body.get("type"), _MAX_TYPE) or "Exception",
         _text(body.get("message"), _MAX_MESSAGE),
         _text(body.get("traceback"), _MAX_TRACEBACK),
     )
     if failure.type == "MemoryError":
-        return CallVerdict(RunStatus.MEMORY, detail=_memory(limits), failure=failure)
-    return CallVerdict(RunStatus.TOOL_ERROR, failure=failure)
+        return CallStatus(RunStatus.MEMORY, detail=_memory(limits), failure=failure)
+    return CallStatus(RunStatus.TOOL_ERROR, failure=failure)
 
 
 def _memory(limits: Limits) -> str:
     return f"A process requested more memory than {size(limits.memory_bytes)}."
 
 
-def ended(end: Exit, limits: Limits) -> CallVerdict:
+def ended(end: Exit, limits: Limits) -> CallStatus:
     """Returns the verdict of a process that ended without an answer."""
     over = {
         "memory": (
@@ -135,11 +135,11 @@ def ended(end: Exit, limits: Limits) -> CallVerdict:
         "files": (RunStatus.KILLED, f"Its scratch folder held more than {limits.files} entries."),
     }.get(end.over)
     if over:
-        return CallVerdict(over[0], detail=over[1])
+        return CallStatus(over[0], detail=over[1])
     if end.reason:
-        return CallVerdict(RunStatus.KILLED, detail=f"The call was lost: {end.reason}.")
+        return CallStatus(RunStatus.KILLED, detail=f"The call was lost: {end.reason}.")
     if end.code == -signal.SIGKILL and end.cpu_seconds >= limits.cpu_seconds * _CPU_SHARE:
-        return CallVerdict(
+        return CallStatus(
             RunStatus.CPU,
             detail=f"It took more than {limits.cpu_seconds} seconds of CPU time.",
         )
@@ -148,8 +148,8 @@ def ended(end: Exit, limits: Limits) -> CallVerdict:
             name = signal.Signals(-end.code).name
         except ValueError:
             name = f"signal {-end.code}"
-        return CallVerdict(RunStatus.KILLED, detail=f"Its process was killed by {name}.")
-    return CallVerdict(
+        return CallStatus(RunStatus.KILLED, detail=f"Its process was killed by {name}.")
+    return CallStatus(
         RunStatus.KILLED,
         detail=f"Its process ended with exit code {end.code} before the call returned.",
     )

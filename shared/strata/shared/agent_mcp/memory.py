@@ -35,7 +35,7 @@ class MemoryServices(BlockServices, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentMemory:
+class ConnectedAgent:
     """One agent with the gateway and the permissions of an API key.
 
     Attributes:

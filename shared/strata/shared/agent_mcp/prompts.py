@@ -10,7 +10,7 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from strata.protocol.errors import StrataError
-from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
+from strata.shared.agent_mcp.memory import ConnectedAgent, MemoryServices
 from strata.shared.agent_mcp.search_tools import search_conversations, search_passages
 from strata.shared.agent_mcp.tools import rendered
 from strata.shared.json_text import encodable_text
@@ -55,7 +55,7 @@ class Prompts:
         read_only: Leave out those that change the memory.
     """
 
-    def __init__(self, memory: AgentMemory, *, read_only: bool) -> None:
+    def __init__(self, memory: ConnectedAgent, *, read_only: bool) -> None:
         self._memory = memory
         self._offered = {
             prompt.name: prompt for prompt in (_READING if read_only else _READING + _CHANGING)

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.protocol.errors import NotFoundError, StrataError
 from strata.shared.agent_mcp.blocks import attached_block, blocks_of
-from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.json_text import encodable_text
 
 _MARKDOWN = "text/markdown"
@@ -24,7 +24,7 @@ class Resources:
         memory: The agent.
     """
 
-    def __init__(self, memory: AgentMemory) -> None:
+    def __init__(self, memory: ConnectedAgent) -> None:
         self._memory = memory
 
     async def list_resources(
@@ -90,7 +90,7 @@ class Resources:
         )
 
 
-def failure_of_resource(memory: AgentMemory, error: StrataError) -> MCPError:
+def failure_of_resource(memory: ConnectedAgent, error: StrataError) -> MCPError:
     """Returns the error of the protocol for a failed call about resources."""
     missing = isinstance(error, NotFoundError)
     code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR

@@ -14,7 +14,7 @@ from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.protocol.images import image_text
-from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
+from strata.shared.agent_mcp.memory import ConnectedAgent, MemoryServices
 from strata.shared.convert.messages import ROLES, role_name
 from strata.shared.local_time import in_zone
 from strata.shared.messages import MessageRole
@@ -29,7 +29,7 @@ _TAG_MATCH_MODES = {
 
 
 async def search_conversations(
-    client: MemoryServices, memory: AgentMemory, arguments: Arguments
+    client: MemoryServices, memory: ConnectedAgent, arguments: Arguments
 ) -> dict[str, Any]:
     """Searches the messages of all conversations of the agent.
 
@@ -53,7 +53,7 @@ async def search_conversations(
 
 
 async def search_passages(
-    client: MemoryServices, memory: AgentMemory, arguments: Arguments
+    client: MemoryServices, memory: ConnectedAgent, arguments: Arguments
 ) -> dict[str, Any]:
     """Searches all archives of the agent.
 
@@ -76,7 +76,7 @@ async def search_passages(
 
 
 async def insert_passage(
-    client: MemoryServices, memory: AgentMemory, arguments: Arguments, editor: str
+    client: MemoryServices, memory: ConnectedAgent, arguments: Arguments, editor: str
 ) -> dict[str, Any]:
     """Stores a fact in the agent's own archive, with the client's name in its metadata.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp.server import Server
 
-from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.agent_mcp.prompts import Prompts
 from strata.shared.agent_mcp.resources import Resources
 from strata.shared.agent_mcp.subscriptions import (
@@ -14,7 +14,7 @@ from strata.shared.agent_mcp.subscriptions import (
     ConnectionSubscriptions,
     ListenStreams,
 )
-from strata.shared.agent_mcp.tools import Tools
+from strata.shared.agent_mcp.tools import AgentMemoryTools
 from strata.shared.one_line import clipped, one_line
 from strata.shared.release import release
 
@@ -22,7 +22,7 @@ _NAME_CHARS = 100
 
 
 def build_server(
-    memory: AgentMemory, *, read_only: bool, one_connection: bool = False
+    memory: ConnectedAgent, *, read_only: bool, one_connection: bool = False
 ) -> Server[dict[str, Any]]:
     """Returns a server for the memory of one agent.
 
@@ -34,7 +34,7 @@ def build_server(
             a separate request.
     """
     name = clipped(one_line(memory.agent_name), _NAME_CHARS)
-    tools = Tools(memory, read_only=read_only)
+    tools = AgentMemoryTools(memory, read_only=read_only)
     resources = Resources(memory)
     prompts = Prompts(memory, read_only=read_only)
     changes = BlockChanges(memory)

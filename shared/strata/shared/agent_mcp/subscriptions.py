@@ -27,7 +27,7 @@ from strata.protocol.errors import (
     UnauthenticatedError,
 )
 from strata.shared.agent_mcp.blocks import blocks_of
-from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.agent_mcp.resources import failure_of_resource, uri_of
 
 FIRST_PAUSE_S = 1.0
@@ -50,7 +50,7 @@ class BlockChanges:
         first_pause_s: See `FIRST_PAUSE_S`.
     """
 
-    def __init__(self, memory: AgentMemory, *, first_pause_s: float = FIRST_PAUSE_S) -> None:
+    def __init__(self, memory: ConnectedAgent, *, first_pause_s: float = FIRST_PAUSE_S) -> None:
         self._memory = memory
         self._first_pause_s = first_pause_s
         self._bus = InMemorySubscriptionBus()

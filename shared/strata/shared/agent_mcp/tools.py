@@ -17,7 +17,7 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataE
 from strata.shared.agent_mcp.blocks import attached_block, blocks_of
 from strata.shared.agent_mcp.definitions import CHANGING, READING
 from strata.shared.agent_mcp.edit_tools import EDITS, Arguments, edit_block
-from strata.shared.agent_mcp.memory import AgentMemory, MemoryServices
+from strata.shared.agent_mcp.memory import ConnectedAgent, MemoryServices
 from strata.shared.agent_mcp.results import ToolReturn, editor_of, failure_of, result_of
 from strata.shared.agent_mcp.search_tools import (
     insert_passage,
@@ -31,7 +31,7 @@ _MAX_INT32 = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Tools:
+class AgentMemoryTools:
     """The tools of one agent's memory.
 
     Args:
@@ -39,7 +39,7 @@ class Tools:
         read_only: Leave out the tools that change the memory.
     """
 
-    def __init__(self, memory: AgentMemory, *, read_only: bool) -> None:
+    def __init__(self, memory: ConnectedAgent, *, read_only: bool) -> None:
         self._memory = memory
         self._offered = {tool.name: tool for tool in (READING if read_only else READING + CHANGING)}
         self._validators = {

@@ -15,7 +15,7 @@ from typing import Any
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
 from strata.shared.fair_slots import share_of
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
 
 class Slots:
@@ -96,7 +96,7 @@ class Admission:
             )
         }
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call that is counted and may be refused."""
         if method.infrastructure:
             return proceed

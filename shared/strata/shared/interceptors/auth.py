@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, current, use
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
 AUTHORIZATION_KEY = "authorization"
 
@@ -19,7 +19,7 @@ Metadata = Mapping[str, str | bytes]
 class Authenticator(Protocol):
     """Identifies the caller from the metadata of a call."""
 
-    async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
+    async def authenticate(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Returns the caller.
 
         Raises:
@@ -57,7 +57,7 @@ class TokenAuthenticator:
 
     async def authenticate(
         self,
-        method: Method,
+        method: ServedMethod,
         metadata: Metadata,
     ) -> Caller:
         """Returns the caller that the token identifies.
@@ -100,7 +100,7 @@ class Authenticate:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the authenticated call."""
         if method.infrastructure:
             return proceed

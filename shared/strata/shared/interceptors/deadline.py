@@ -7,7 +7,7 @@ from typing import Any
 
 from strata.protocol.errors import DeadlineExceededError
 from strata.shared.context import current, use
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
 
 class Deadline:
@@ -27,7 +27,7 @@ class Deadline:
         self._default = {False: unary_s, True: stream_s}
         self._floor = floor_s
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with its deadline enforced."""
         if method.infrastructure:
             return proceed

@@ -10,7 +10,7 @@ import grpc.aio
 
 from strata.protocol.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.protocol.status import code_of, to_status
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 from strata.shared.logs import get_logger
 
 _RETRY_AFTER_S = 0.5
@@ -25,7 +25,7 @@ class MapErrors:
     exception group with `StrataError`s only, the first is sent.
     """
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call whose errors are mapped."""
 
         async def run(call: ServerCall) -> Any:
@@ -82,7 +82,7 @@ def _expected(raised: Exception) -> StrataError | None:
     return leaf if isinstance(leaf, StrataError) else None
 
 
-def _incident(raised: BaseException, method: Method) -> StrataError:
+def _incident(raised: BaseException, method: ServedMethod) -> StrataError:
     incident_id = f"incident-{secrets.token_hex(8)}"
     _log.error("unexpected error", incident_id=incident_id, method=method.label, exc_info=raised)
     return InternalError(

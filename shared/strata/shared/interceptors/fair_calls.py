@@ -6,7 +6,7 @@ from typing import Any
 
 from strata.shared.context import calling_project
 from strata.shared.fair_slots import slots_of_short_work
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
 
 class FairCalls:
@@ -22,7 +22,7 @@ class FairCalls:
     def __init__(self, max_unary: int) -> None:
         self._slots = slots_of_short_work(max_unary, "calls")
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with a wait for a slot of its project."""
         if method.infrastructure or method.shape.streaming:
             return proceed

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from strata.protocol.errors import DeadlineExceededError
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
 _UPLOAD = "Upload"
 
@@ -26,7 +26,7 @@ class IdleUploads:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with the idle limit on its requests."""
         name = method.path.rpartition("/")[2]
         alone = method.shape.request_streaming and not method.shape.response_streaming

@@ -14,7 +14,7 @@ import grpc
 from strata.shared.clock import Clock
 from strata.shared.clock_skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.context import RequestContext, use
-from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 from strata.shared.logs import get_logger
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS, RPC_SECONDS
 from strata.shared.telemetry import Counter, Telemetry
@@ -67,7 +67,7 @@ class Observe:
         self._host: _Trailing = ((SERVER_HOST_KEY, host),) if host else ()
         self._ok_level = logging.INFO if access_log else logging.DEBUG
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the observed call."""
         telemetry, label = self._telemetry, method.label
         in_flight = telemetry.gauge(RPC_IN_FLIGHT, method=label)

@@ -40,7 +40,7 @@ _CACHED_METHODS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ServedMethod:
     """A method as served.
 
     Attributes:
@@ -86,7 +86,7 @@ class ServerCall:
         "trailing",
     )  # fmt: skip
 
-    def __init__(self, method: Method, request: Any, context: Any) -> None:
+    def __init__(self, method: ServedMethod, request: Any, context: Any) -> None:
         self.method = method
         self.request = request
         self.context = context
@@ -107,7 +107,7 @@ Handle = Callable[[Any, Any], Awaitable[Any]]
 class ServerInterceptor(Protocol):
     """Surrounds the calls of a method."""
 
-    def bind(self, method: Method, proceed: Next) -> Next:
+    def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the function that runs instead of `proceed`, or `proceed` to do nothing."""
         ...
 
@@ -116,7 +116,7 @@ class ServerInterceptor(Protocol):
 class Endpoint:
     """A method ready to be called with bytes."""
 
-    method: Method
+    method: ServedMethod
     handle: Handle
     rpc_handler: grpc.RpcMethodHandler[Any, Any]
 
@@ -195,11 +195,11 @@ class MethodTable(grpc.GenericRpcHandler):
     def _build(self, path: str, raw: grpc.RpcMethodHandler[Any, Any] | None) -> Endpoint:
         service = path.rpartition("/")[0].lstrip("/")
         if raw is None:
-            method = Method(path, service, RpcShape(True, True), known=False)
+            method = ServedMethod(path, service, RpcShape(True, True), known=False)
             proceed: Next = _refuse_unknown
         else:
             shape = RpcShape(raw.request_streaming, raw.response_streaming)
-            method = Method(path, service, shape)
+            method = ServedMethod(path, service, shape)
             proceed = _Invocation(method, raw, self._limit)
         for interceptor in reversed(self._interceptors):
             proceed = interceptor.bind(method, proceed)
@@ -247,7 +247,7 @@ class _Invocation:
     """The innermost end of the chain: parses, calls the servicer, serialises."""
 
     def __init__(
-        self, method: Method, handler: grpc.RpcMethodHandler[Any, Any], limit: int
+        self, method: ServedMethod, handler: grpc.RpcMethodHandler[Any, Any], limit: int
     ) -> None:
         self._method = method
         self._limit = limit

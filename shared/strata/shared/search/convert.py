@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strata.api.common.v1 import search_pb2 as pb
-from strata.shared.search.reranking import Outcome, Report
+from strata.shared.search.reranking import RerankingOutcome, RerankingReport
 from strata.shared.search.results import Exclusion, SearchHit
 from strata.shared.search.time_expressions import TimeRange
 
 _OUTCOMES = {
-    Outcome.DONE: pb.RERANK_OUTCOME_DONE,
-    Outcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
-    Outcome.FAILED: pb.RERANK_OUTCOME_FAILED,
+    RerankingOutcome.DONE: pb.RERANK_OUTCOME_DONE,
+    RerankingOutcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
+    RerankingOutcome.FAILED: pb.RERANK_OUTCOME_FAILED,
 }
 
 
@@ -51,7 +51,7 @@ def exclusion_to_proto(exclusion: Exclusion) -> pb.Exclusion:
     )
 
 
-def report_to_proto(report: Report | None) -> pb.Reranking | None:
+def report_to_proto(report: RerankingReport | None) -> pb.Reranking | None:
     """Returns the report of a reranking as a proto; None if nothing was reranked."""
     if report is None:
         return None

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from strata.shared.clock import Clock
 from strata.shared.search.outdated import DatedText, Outdated, possibly_outdated
-from strata.shared.search.reranking import Report
+from strata.shared.search.reranking import RerankingReport
 from strata.shared.search.reranking.result_order import Ranked, Reranking, explain_rank
 from strata.shared.search.result_merge import (
     DatabaseSnapshot,
@@ -93,7 +93,7 @@ class ExplainedSource(SearchSource[_Item], Protocol[_Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation(Generic[_Item]):
+class SearchExplanation(Generic[_Item]):
     """What is needed to explain a search.
 
     Attributes:
@@ -173,7 +173,7 @@ class SearchPipeline:
         source: ExplainedSource[_Item],
         times: tuple[TimeRange, ...],
         *,
-        explanation: Explanation[_Item] | None = None,
+        explanation: SearchExplanation[_Item] | None = None,
         rerank: bool = True,
     ) -> SearchResult[_Item]:
         """Returns the best texts, best first.
@@ -223,7 +223,7 @@ def _why(
     source: ExplainedSource[_Item],
     ranked: Ranked[_Item],
     place: int,
-    report: Report | None,
+    report: RerankingReport | None,
     outdated: Mapping[str, Outdated],
 ) -> str:
     reasons = source.preferences_met(ranked.item)

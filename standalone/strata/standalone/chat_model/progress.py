@@ -10,7 +10,7 @@ from enum import StrEnum
 from strata.protocol.errors import FailedPreconditionError, Reason
 
 
-class Phase(StrEnum):
+class StartPhase(StrEnum):
     """The steps before `local-demo` can answer."""
 
     MODEL = "model"
@@ -30,7 +30,7 @@ class Progress:
         unit: "bytes" or "steps".
     """
 
-    phase: Phase
+    phase: StartPhase
     message: str
     done: int = 0
     total: int = 0

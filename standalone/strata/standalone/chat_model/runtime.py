@@ -23,9 +23,9 @@ from strata.standalone.chat_model.packages import (
 from strata.standalone.chat_model.progress import (
     Cancellation,
     LocalModelError,
-    Phase,
     Progress,
     ProgressCallback,
+    StartPhase,
 )
 
 REQUIREMENT = "llama-cpp-python==0.3.36"
@@ -117,7 +117,7 @@ class RuntimeInstaller:
         self, client: PackageClient, report: ProgressCallback, cancellation: Cancellation
     ) -> None:
         message = f"Building {REQUIREMENT} with {client.name}, once, {_MINUTES}"
-        report(Progress(Phase.RUNTIME, message))
+        report(Progress(StartPhase.RUNTIME, message))
         client.create_environment(self.environment, cancellation)
         client.install(
             REQUIREMENT,
@@ -150,6 +150,6 @@ def _step_reporter(message: str, report: ProgressCallback) -> LineCallback:
         done, total = int(match[1]), int(match[2])
         if done != last and total > 1:
             last = done
-            report(Progress(Phase.RUNTIME, message, done, total))
+            report(Progress(StartPhase.RUNTIME, message, done, total))
 
     return on_line

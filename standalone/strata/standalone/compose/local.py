@@ -22,7 +22,7 @@ from strata.shared.settings import ServiceSettings
 from strata.shared.tracing.settings import TraceSettings
 from strata.standalone.chat_model.progress import Progress, ignore
 from strata.standalone.chat_model.settings import LocalDemoSettings
-from strata.standalone.compose.model import ChatModel, prepare_model
+from strata.standalone.compose.model import ChatModelSettings, prepare_model
 from strata.standalone.compose.storage import Storage, open_storage
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import write_atomically
@@ -89,7 +89,7 @@ class Local:
 
     folder: DataFolder
     storage: Storage
-    model: ChatModel
+    model: ChatModelSettings
     gateway: GatewaySettings
     private_key: str = field(repr=False)
     worker_key: str = field(repr=False)

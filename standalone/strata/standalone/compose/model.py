@@ -30,7 +30,7 @@ USUAL_ADDRESSES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class ChatModel:
+class ChatModelSettings:
     """The chat model of a local Strata, as settings for the agent loop.
 
     Attributes:
@@ -51,7 +51,7 @@ async def prepare_model(
     demo: LocalDemoSettings,
     stack: AsyncExitStack,
     report: Callable[[Progress], None],
-) -> ChatModel:
+) -> ChatModelSettings:
     """Chooses the chat model, and fetches and starts the demo model if it is chosen.
 
     Args:
@@ -65,11 +65,11 @@ async def prepare_model(
     servers = [] if configured else await discover(USUAL_ADDRESSES)
     choice = choose(configured, servers, demo.local_demo)
     if choice.source is Source.CONFIGURED:
-        return ChatModel(choice, default_model=default)
+        return ChatModelSettings(choice, default_model=default)
     if choice.source is Source.LOCAL_SERVER:
         return _of_server(choice, servers[0])
     if choice.source is not Source.LOCAL_DEMO:
-        return ChatModel(choice)
+        return ChatModelSettings(choice)
     model = LocalChatModel(
         demo.local_demo_cache,
         mode=demo.local_demo,
@@ -80,7 +80,7 @@ async def prepare_model(
         await model.ensure(report)
         await model.start(report)
     except LocalModelError as error:
-        return ChatModel(choose([], [], demo.local_demo, error.message))
+        return ChatModelSettings(choose([], [], demo.local_demo, error.message))
     stack.push_async_callback(model.stop)
     return _of_demo(choice, model)
 
@@ -106,7 +106,7 @@ def _configured(settings: AgentLoopSettings, default: str) -> list[ConfiguredPro
     ]
 
 
-def _of_server(choice: ModelChoice, server: LocalServer) -> ChatModel:
+def _of_server(choice: ModelChoice, server: LocalServer) -> ChatModelSettings:
     name = server.product.lower().replace(" ", "-").replace(".", "-")
     endpoint = EndpointSettings(
         name=name,
@@ -116,10 +116,10 @@ def _of_server(choice: ModelChoice, server: LocalServer) -> ChatModel:
         first_event_timeout_s=_LOCAL_TIMEOUT_S,
         total_timeout_s=_LOCAL_TIMEOUT_S,
     )
-    return ChatModel(choice, (endpoint,), f"{name}/{choice.model}")
+    return ChatModelSettings(choice, (endpoint,), f"{name}/{choice.model}")
 
 
-def _of_demo(choice: ModelChoice, model: LocalChatModel) -> ChatModel:
+def _of_demo(choice: ModelChoice, model: LocalChatModel) -> ChatModelSettings:
     endpoint = EndpointSettings(
         name=LOCAL_DEMO_ID,
         base_url=model.base_url,
@@ -132,4 +132,4 @@ def _of_demo(choice: ModelChoice, model: LocalChatModel) -> ChatModel:
         first_event_timeout_s=_LOCAL_TIMEOUT_S,
         total_timeout_s=_LOCAL_TIMEOUT_S,
     )
-    return ChatModel(choice, (endpoint,), f"{LOCAL_DEMO_ID}/{model.model_id}", model.pid)
+    return ChatModelSettings(choice, (endpoint,), f"{LOCAL_DEMO_ID}/{model.model_id}", model.pid)

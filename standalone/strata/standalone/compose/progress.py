@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from strata.standalone.chat_model.progress import Phase, Progress
+from strata.standalone.chat_model.progress import Progress, StartPhase
 
 _PAUSE_S = 2.0
 _MB = 1_000_000
@@ -125,7 +125,7 @@ def parse_progress(line: str) -> Progress | None:
         return None
     try:
         fields = json.loads(line.removeprefix(_PREFIX))
-        return Progress(**{**fields, "phase": Phase(fields["phase"])})
+        return Progress(**{**fields, "phase": StartPhase(fields["phase"])})
     except (ValueError, TypeError, KeyError):
         # The line is still being written.
         return None

@@ -20,7 +20,14 @@ from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.standalone.ports import ReservedPort, next_free_port
 from strata.standalone.settings import environment_of_service
-from strata.standalone.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
+from strata.standalone.supervisor import (
+    Command,
+    ProcessSupervisor,
+    open_log,
+    spawn,
+    tail,
+    until_ready,
+)
 
 _STOP_SECONDS = 20.0
 
@@ -55,7 +62,7 @@ class ServiceProcess:
         self._log = folder / f"{spec.name}.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self.supervisor = Supervisor(
+        self.supervisor = ProcessSupervisor(
             spec.name,
             self._launch,
             stop_signal=signal.SIGTERM,

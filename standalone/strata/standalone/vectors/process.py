@@ -16,7 +16,7 @@ from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
 from strata.standalone.supervisor import (
     Command,
-    Supervisor,
+    ProcessSupervisor,
     spawn,
     tail,
     until_ready,
@@ -55,7 +55,7 @@ class EmbeddedVectors:
         self._watchdog = watchdog
         self._log_path = self.folder / "vectors.log"
         self._lock = FolderLock(self.folder / "supervisor.lock", f"the vector store {self.folder}")
-        self._supervisor = Supervisor(
+        self._supervisor = ProcessSupervisor(
             "vector engine",
             self._launch,
             stop_signal=signal.SIGTERM,
@@ -134,7 +134,7 @@ class EmbeddedVectors:
         await self._supervisor.restart()
 
     async def wait_serving(self) -> None:
-        """Waits until the engine serves; see `Supervisor.wait_serving`."""
+        """Waits until the engine serves; see `ProcessSupervisor.wait_serving`."""
         await self._supervisor.wait_serving()
 
     def _key(self) -> str:

@@ -22,7 +22,7 @@ import pytest
 import strata
 from qdrant_local_mode import LocalModeClient
 from strata.shared.search.fusion import FusionConfig
-from strata.shared.search.vectors import Collection, Document, FieldKind, IndexedChunk
+from strata.shared.search.vectors import Collection, FieldKind, IndexedChunk, IndexedDocument
 from strata.shared.search.vectors.client import QdrantClient, connect
 from strata.shared.search.vectors.index import PayloadValue
 from strata.shared.search.vectors.qdrant import QdrantConfig, QdrantIndex
@@ -51,11 +51,11 @@ def document(
     text: str = "",
     more: Sequence[tuple[Sequence[float], str]] = (),
     **payload: PayloadValue,
-) -> Document:
+) -> IndexedDocument:
     """A document of one chunk, and of `more`."""
     parts = [(dense, text), *more]
     chunks = [IndexedChunk(vector(*one), ENCODER.document(words)) for one, words in parts]
-    return Document(name, chunks, payload)
+    return IndexedDocument(name, chunks, payload)
 
 
 @dataclass

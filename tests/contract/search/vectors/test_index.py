@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
-from strata.shared.search.vectors import Collection, Document, Hit, Preference, SparseVector, Where
+from strata.shared.search.vectors import (
+    Collection,
+    Hit,
+    IndexedDocument,
+    Preference,
+    SparseVector,
+    Where,
+)
 from strata.shared.search.vectors.client import QdrantClient
 from strata.shared.search.vectors.qdrant import QdrantIndex
 
@@ -179,7 +186,7 @@ async def test_delete_where_removes_matching_points(
     assert set(names(left)) == {"a", "b", "c"} - expected
 
 
-def three_documents() -> list[Document]:
+def three_documents() -> list[IndexedDocument]:
     days = [EPOCH + timedelta(days=number) for number in range(3)]
     one, two = "archive-1", "archive-2"
     return [
@@ -337,7 +344,7 @@ async def test_misuse_raises_internal_error(index: QdrantIndex, collection: Coll
         document("a", project_id="project-b"),
         document("a", create_time=naive),
         document("a", kind=True),
-        Document("a", [], {}),
+        IndexedDocument("a", [], {}),
     ):
         with pytest.raises(InternalError):
             await index.upsert(collection, PROJECT, [broken])

@@ -9,7 +9,7 @@ from typing import Any, cast
 from strata.agent_loop.agents.next_requests import NextRequests
 from strata.agent_loop.compaction.manual_compaction import plan_on_request
 from strata.agent_loop.compaction.plan import Obstacle, Plan
-from strata.agent_loop.compaction.preview import MAX_MESSAGES, Outcome, preview_of
+from strata.agent_loop.compaction.preview import MAX_MESSAGES, PreviewOutcome, preview_of
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.domain.agent.agents import Agent, CompactionSettings
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
@@ -71,22 +71,25 @@ def test_every_message_has_an_outcome_and_tokens() -> None:
     preview = preview_of(request, token_budget, planned)
     assert [previewed.message for previewed in preview.messages] == body
     assert [previewed.outcome for previewed in preview.messages] == [
-        Outcome.REPLACED,
-        Outcome.SUMMARIZED,
-        Outcome.SUMMARIZED,
-        Outcome.KEPT,
-        Outcome.SUMMARIZED,
-        Outcome.KEPT,
-        Outcome.KEPT,
+        PreviewOutcome.REPLACED,
+        PreviewOutcome.SUMMARIZED,
+        PreviewOutcome.SUMMARIZED,
+        PreviewOutcome.KEPT,
+        PreviewOutcome.SUMMARIZED,
+        PreviewOutcome.KEPT,
+        PreviewOutcome.KEPT,
     ]
     assert {outcome: total.message_count for outcome, total in preview.sums.items()} == {
-        Outcome.KEPT: 3,
-        Outcome.SUMMARIZED: 3,
-        Outcome.REPLACED: 1,
+        PreviewOutcome.KEPT: 3,
+        PreviewOutcome.SUMMARIZED: 3,
+        PreviewOutcome.REPLACED: 1,
     }
     assert all(previewed.tokens > 0 for previewed in preview.messages)
     assert preview.obstacle is None
-    freed = preview.sums[Outcome.SUMMARIZED].tokens + preview.sums[Outcome.REPLACED].tokens
+    freed = (
+        preview.sums[PreviewOutcome.SUMMARIZED].tokens
+        + preview.sums[PreviewOutcome.REPLACED].tokens
+    )
     # Each sum is rounded up.
     assert 0 <= preview.tokens_kept + freed - preview.tokens_before <= 2
 
@@ -96,7 +99,7 @@ def test_without_a_plan_all_is_kept() -> None:
     token_budget = request.token_budget(TokenEstimator())
     preview = preview_of(request, token_budget, plan_on_request(request, token_budget))
     assert preview.obstacle is Obstacle.NO_MODEL
-    assert {previewed.outcome for previewed in preview.messages} == {Outcome.KEPT}
+    assert {previewed.outcome for previewed in preview.messages} == {PreviewOutcome.KEPT}
     assert preview.tokens_before == preview.tokens_kept
 
 
@@ -116,7 +119,7 @@ def test_of_a_long_window_the_messages_around_the_cut_are_listed() -> None:
         assert len(preview.messages) == MAX_MESSAGES
         assert [previewed.message for previewed in preview.messages] == body[place:][:MAX_MESSAGES]
         assert place <= last < place + MAX_MESSAGES
-        assert preview.sums[Outcome.SUMMARIZED].message_count == len(planned.evicted)
+        assert preview.sums[PreviewOutcome.SUMMARIZED].message_count == len(planned.evicted)
         assert sum(total.message_count for total in preview.sums.values()) == len(body)
     nothing = preview_of(request, token_budget, Obstacle.NO_MODEL)
     assert (nothing.first_position, len(nothing.messages)) == (0, MAX_MESSAGES)

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from strata.agent_loop.domain.model.chat import ChatMessage, ToolSchema
 from strata.agent_loop.models.structured_tools.prompt import bound_to, labels, render, reply_schema
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.prompt.memory_section import Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import MemoryForm, render_memory
 
 EDIT = ToolSchema(
     "core_memory_append",
@@ -75,7 +75,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize("line_numbers", [False, True])
 def test_edits_are_bound_to_the_blocks_that_may_be_edited(line_numbers: bool) -> None:
-    memory = render_memory(Form(blocks=True, line_numbers=line_numbers), BLOCKS, [])
+    memory = render_memory(MemoryForm(blocks=True, line_numbers=line_numbers), BLOCKS, [])
     blocks = labels(
         [ChatMessage.system(f"You are.\n\n{memory}\n\nMore."), ChatMessage.user(memory)]
     )

@@ -15,7 +15,7 @@ from strata.core_memory.files.domain.directories import (
     render_directories,
     window_view,
 )
-from strata.core_memory.files.domain.file_windows import AttachedFile, Window
+from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -31,12 +31,12 @@ def window(
     lines: int = 40,
     content: ContentState = ContentState.TEXT,
     error: str = "",
-) -> Window:
-    return Window(AttachedFile(f"file-{name}", name, content, error, lines), start, end, NOW)
+) -> FileWindow:
+    return FileWindow(AttachedFile(f"file-{name}", name, content, error, lines), start, end, NOW)
 
 
 def folder(
-    *windows: Window,
+    *windows: FileWindow,
     name: str = "docs",
     description: str = "",
     instructions: str = "",
@@ -154,7 +154,7 @@ def test_text_of_users_cannot_close_prompt_tags() -> None:
         ),
     ],
 )
-def test_views(seen: Window, text: str, view: str) -> None:
+def test_views(seen: FileWindow, text: str, view: str) -> None:
     assert window_view(seen, text, 1_000) == view
 
 

@@ -9,7 +9,7 @@ import pytest
 from file_samples import docx, pdf
 from strata.core_memory.files.text_extraction.formats import (
     HEAD_BYTES,
-    Format,
+    FileFormat,
     encoding_of,
     kind_of,
 )
@@ -21,27 +21,27 @@ WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100
 @pytest.mark.parametrize(
     ("name", "media_type", "head", "expected"),
     [
-        ("notes.txt", "", b"plain", Format.TEXT),
-        ("notes", "", b"plain", Format.TEXT),
-        ("notes.md", "", b"# Title", Format.MARKDOWN),
-        ("notes", "text/markdown; charset=utf-8", b"# Title", Format.MARKDOWN),
-        ("table.csv", "", b"a,b\n1,2\n", Format.CSV),
-        ("main.PY", "", b"print()", Format.CODE),
-        ("page.html", "", b"<p>hi</p>", Format.HTML),
-        ("page", "text/html", b"<p>hi</p>", Format.HTML),
-        ("page.txt", "text/html", b"<p>hi</p>", Format.TEXT),
-        ("paper.pdf", "", pdf(["x"]), Format.PDF),
-        ("paper", "", pdf(["x"]), Format.PDF),
-        ("letter.docx", "", docx("x"), Format.DOCX),
-        ("empty.txt", "", b"", Format.TEXT),
-        ("empty", "", b"", Format.TEXT),
+        ("notes.txt", "", b"plain", FileFormat.TEXT),
+        ("notes", "", b"plain", FileFormat.TEXT),
+        ("notes.md", "", b"# Title", FileFormat.MARKDOWN),
+        ("notes", "text/markdown; charset=utf-8", b"# Title", FileFormat.MARKDOWN),
+        ("table.csv", "", b"a,b\n1,2\n", FileFormat.CSV),
+        ("main.PY", "", b"print()", FileFormat.CODE),
+        ("page.html", "", b"<p>hi</p>", FileFormat.HTML),
+        ("page", "text/html", b"<p>hi</p>", FileFormat.HTML),
+        ("page.txt", "text/html", b"<p>hi</p>", FileFormat.TEXT),
+        ("paper.pdf", "", pdf(["x"]), FileFormat.PDF),
+        ("paper", "", pdf(["x"]), FileFormat.PDF),
+        ("letter.docx", "", docx("x"), FileFormat.DOCX),
+        ("empty.txt", "", b"", FileFormat.TEXT),
+        ("empty", "", b"", FileFormat.TEXT),
         # The bytes count.
-        ("text.png", "image/png", b"not an image at all", Format.TEXT),
-        ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", Format.TEXT),
+        ("text.png", "image/png", b"not an image at all", FileFormat.TEXT),
+        ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", FileFormat.TEXT),
     ],
 )
 def test_readable_formats_are_recognised(
-    name: str, media_type: str, head: bytes, expected: Format
+    name: str, media_type: str, head: bytes, expected: FileFormat
 ) -> None:
     assert kind_of(name, media_type, head) is expected
 
@@ -93,4 +93,4 @@ def test_the_encoding(data: bytes, encoding: str | None) -> None:
 
 def test_a_character_cut_at_the_end_of_the_head_is_not_an_error() -> None:
     head = ("x" + "ü" * HEAD_BYTES).encode()[:HEAD_BYTES]
-    assert kind_of("notes.txt", "", head) is Format.TEXT
+    assert kind_of("notes.txt", "", head) is FileFormat.TEXT

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import file_samples as samples
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import (
     FileReader,
@@ -40,13 +40,15 @@ def file_of(data: bytes) -> Iterator[BinaryIO]:
         yield file
 
 
-async def text_of(data: bytes, file_format: Format, limits: ReadingLimits | None = None) -> str:
+async def text_of(data: bytes, file_format: FileFormat, limits: ReadingLimits | None = None) -> str:
     with file_of(data) as file:
         pages = [page async for page in FileReader(limits).pages(file, file_format)]
     return "\n".join(page.text for page in pages)
 
 
-async def refusal_of(data: bytes, file_format: Format, limits: ReadingLimits | None = None) -> str:
+async def refusal_of(
+    data: bytes, file_format: FileFormat, limits: ReadingLimits | None = None
+) -> str:
     with pytest.raises(UnreadableFileError) as caught:
         await text_of(data, file_format, limits)
     return caught.value.message
@@ -75,14 +77,14 @@ async def child() -> psutil.Process:
 
 async def test_a_pdf() -> None:
     data = samples.pdf(["Hello World", "on two lines"], ["and two pages"])
-    text = await text_of(data, Format.PDF)
+    text = await text_of(data, FileFormat.PDF)
     assert text.split() == ["Hello", "World", "on", "two", "lines", "and", "two", "pages"]
     assert "Hello World\non two lines\n" in text
 
 
 async def test_a_pdf_of_many_pages_is_read_in_pages() -> None:
     pages = [[f"page {page} line {line}" for line in range(40)] for page in range(150)]
-    text = await text_of(samples.pdf(*pages), Format.PDF)
+    text = await text_of(samples.pdf(*pages), FileFormat.PDF)
     assert [line for line in text.split("\n") if line] == [
         line for lines in pages for line in lines
     ]
@@ -90,7 +92,7 @@ async def test_a_pdf_of_many_pages_is_read_in_pages() -> None:
 
 async def test_a_word_document() -> None:
     data = samples.docx("First paragraph", "Second &amp; last")
-    assert await text_of(data, Format.DOCX) == "First paragraph\n\nSecond & last"
+    assert await text_of(data, FileFormat.DOCX) == "First paragraph\n\nSecond & last"
 
 
 async def test_a_web_page() -> None:
@@ -99,7 +101,7 @@ async def test_a_web_page() -> None:
         "<h1>Überschrift</h1><p>One <b>bold</b> word</p>"
         "<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr></table></body></html>"
     ).encode()
-    text = await text_of(data, Format.HTML)
+    text = await text_of(data, FileFormat.HTML)
     assert text.startswith("# Überschrift\n\nOne **bold** word\n\n| a | b |\n")
     assert "evil" not in text
 
@@ -107,17 +109,17 @@ async def test_a_web_page() -> None:
 @pytest.mark.parametrize(
     ("data", "file_format", "words"),
     [
-        (samples.pdf(["secret"], encrypted=True), Format.PDF, "protected by a password"),
-        (samples.scanned_pdf(), Format.PDF, "contains no text"),
-        (b"%PDF-1.7\n" + NOISE, Format.PDF, "PDF is damaged"),
-        (b"PK\x03\x04" + NOISE, Format.DOCX, "Word document is damaged"),
-        (samples.archive({"other.txt": b"x"}), Format.DOCX, "not a Word document"),
-        (samples.xml_bomb(), Format.DOCX, "Word document"),
+        (samples.pdf(["secret"], encrypted=True), FileFormat.PDF, "protected by a password"),
+        (samples.scanned_pdf(), FileFormat.PDF, "contains no text"),
+        (b"%PDF-1.7\n" + NOISE, FileFormat.PDF, "PDF is damaged"),
+        (b"PK\x03\x04" + NOISE, FileFormat.DOCX, "Word document is damaged"),
+        (samples.archive({"other.txt": b"x"}), FileFormat.DOCX, "not a Word document"),
+        (samples.xml_bomb(), FileFormat.DOCX, "Word document"),
     ],
     ids=["password", "scan", "broken-pdf", "broken-docx", "no-docx", "xml-bomb"],
 )
 async def test_unreadable_files_have_errors_with_reasons(
-    data: bytes, file_format: Format, words: str
+    data: bytes, file_format: FileFormat, words: str
 ) -> None:
     assert words in await refusal_of(data, file_format)
     assert children() == []
@@ -125,33 +127,33 @@ async def test_unreadable_files_have_errors_with_reasons(
 
 async def test_word_document_that_unpacks_to_too_much_is_refused() -> None:
     # It takes seconds to make, so that it is not a parameter: those are made by every test process.
-    message = await refusal_of(samples.docx_bomb(), Format.DOCX)
+    message = await refusal_of(samples.docx_bomb(), FileFormat.DOCX)
     assert "unpacks to more than 200 MB" in message
     assert children() == []
 
 
 async def test_conversion_has_a_time_limit() -> None:
     limits = ReadingLimits(seconds=3)
-    message = await refusal_of(samples.endless_pdf(), Format.PDF, limits)
+    message = await refusal_of(samples.endless_pdf(), FileFormat.PDF, limits)
     assert message == "Reading the file took longer than 3 seconds."
     assert children() == []
 
 
 async def test_conversion_has_a_memory_limit() -> None:
     limits = ReadingLimits(memory_bytes=320 * MIB)
-    message = await refusal_of(b"<div>" * 400_000, Format.HTML, limits)
+    message = await refusal_of(b"<div>" * 400_000, FileFormat.HTML, limits)
     assert "needs too much memory" in message
 
 
 async def test_killed_child_raises_an_error_that_allows_another_attempt() -> None:
-    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), FileFormat.PDF))
     (await child()).send_signal(signal.SIGKILL)
     with pytest.raises(ReadingBrokeOffError):
         await reading
 
 
 async def test_cancelled_reading_ends_the_child() -> None:
-    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), FileFormat.PDF))
     await child()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -162,14 +164,14 @@ async def test_cancelled_reading_ends_the_child() -> None:
 async def test_closing_the_pages_early_ends_the_child() -> None:
     pages = [[f"page {page} line {line}" for line in range(60)] for page in range(300)]
     with file_of(samples.pdf(*pages)) as file:
-        async with aclosing(FileReader().pages(file, Format.PDF)) as reading:
+        async with aclosing(FileReader().pages(file, FileFormat.PDF)) as reading:
             assert (await anext(reading)).first_line == 1
     assert children() == []
 
 
 async def test_child_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-service")
-    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), FileFormat.PDF))
     environment = (await child()).environ()
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
@@ -182,10 +184,10 @@ async def test_the_child_dies_with_its_service(tmp_path: Path) -> None:
     (tmp_path / "endless.pdf").write_bytes(samples.endless_pdf())
     program = (
         "import asyncio, sys\n"
-        "from strata.core_memory.files.text_extraction.reader import FileReader, Format\n"
+        "from strata.core_memory.files.text_extraction.reader import FileReader, FileFormat\n"
         "async def main():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
-        "        async for page in FileReader().pages(file, Format.PDF): pass\n"
+        "        async for page in FileReader().pages(file, FileFormat.PDF): pass\n"
         "asyncio.run(main())\n"
     )
     service = subprocess.Popen(
@@ -208,7 +210,7 @@ def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedP
         "from strata.core_memory.files.text_extraction import child\n"
         f"def convert(file):\n    {code}\n    yield 'done'\n"
         "child.converter_of = lambda file_format: convert\n"
-        f"child.main(child.Format({file_format!r}), os.getppid(), 60, 2 ** 30)\n"
+        f"child.main(child.FileFormat({file_format!r}), os.getppid(), 60, 2 ** 30)\n"
     )
     with file_of(data) as file:
         return subprocess.run(

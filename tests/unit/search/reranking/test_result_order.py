@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.shared import context
 from strata.shared.context import RequestContext
 from strata.shared.metric_names import RERANK_SECONDS, RERANKS
-from strata.shared.search.reranking import Outcome, Report, Reranker
+from strata.shared.search.reranking import Reranker, RerankingOutcome, RerankingReport
 from strata.shared.search.reranking.result_order import (
     Ranked,
     Reranking,
@@ -77,7 +77,9 @@ async def test_the_candidates_are_permuted_and_nothing_else(
     ranks = sorted(result.rank for result in ranked if result.rank is not None)
     assert ranks == list(range(1, min(candidates, len(scores)) + 1))
     if scores:
-        assert report == Report("fixed", min(candidates, len(scores)), Outcome.DONE)
+        assert report == RerankingReport(
+            "fixed", min(candidates, len(scores)), RerankingOutcome.DONE
+        )
     else:
         assert report is None
 
@@ -120,7 +122,7 @@ async def test_scores_that_are_missing_or_no_numbers_leave_the_order(scores: lis
         [0, 1, 2],
         {None},
     )
-    assert report == Report("fixed", 3, Outcome.FAILED)
+    assert report == RerankingReport("fixed", 3, RerankingOutcome.FAILED)
     assert telemetry.total(RERANKS, outcome="failed") == 1
 
 
@@ -131,7 +133,7 @@ async def test_a_timeout_of_the_model_itself_is_a_failure() -> None:
 
     _, report = await reranking(Refusing([])).order("?", results(1), str)
     assert report is not None
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is RerankingOutcome.FAILED
 
 
 async def test_after_a_timeout_the_fused_order_is_kept() -> None:
@@ -139,7 +141,7 @@ async def test_after_a_timeout_the_fused_order_is_kept() -> None:
     made = Reranking(Fixed([1, 2, 3], 60), candidates=2, budget=0.01, telemetry=telemetry)
     ranked, report = await made.order("?", results(3), str)
     assert [(result.item, result.score) for result in ranked] == [(0, None), (1, None), (2, None)]
-    assert report == Report("fixed", 2, Outcome.OUT_OF_TIME)
+    assert report == RerankingReport("fixed", 2, RerankingOutcome.OUT_OF_TIME)
     assert telemetry.total(RERANKS, outcome="out_of_time") == 1
     [seconds] = [sample.metric for sample in telemetry.samples() if sample.name == RERANK_SECONDS]
     assert isinstance(seconds, Histogram)
@@ -158,7 +160,7 @@ async def test_a_short_deadline_skips_the_reranker_in_time() -> None:
     with context.use(RequestContext(deadline=deadline)):
         _, report = await reranking(Slow([1], 60)).order("?", results(1), str)
     assert report is not None
-    assert report.outcome is Outcome.OUT_OF_TIME
+    assert report.outcome is RerankingOutcome.OUT_OF_TIME
     # Something is left for the rest of the search.
     assert loop.time() < deadline
 
@@ -181,7 +183,7 @@ async def test_without_a_reranker_there_is_no_report() -> None:
 
 
 def test_the_effect_of_the_reranker_is_explained() -> None:
-    report = Report("fixed", 7, Outcome.DONE)
+    report = RerankingReport("fixed", 7, RerankingOutcome.DONE)
     moved = Ranked(0, results(1)[0][1], 4, 1, 3.25)
     assert explain_rank(moved, 1, report) == (
         "The reranker puts it at rank 1 of 7 with a score of 3.2500:"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata.shared.search.embedding.models import EmbeddingModels, ModelInfo
 from strata.shared.search.indexing.generations import Serving
-from strata.shared.search.indexing.text_index import Entry
+from strata.shared.search.indexing.text_index import IndexEntry
 from strata.shared.search.reindexing import CopyProgress, FoundCounts, Phase
 from strata.shared.search.reindexing.check import Comparison, question, refusal_reason
 from strata.shared.search.reindexing.reindexer import Batch, _after
@@ -80,7 +80,7 @@ def test_every_text_is_as_likely_to_be_in_the_sample(size: int) -> None:
     for _ in range(rounds):
         progress = CopyProgress()
         for start in range(0, 21, size):
-            entries = [Entry(str(number), "", {}) for number in range(start, start + size)]
+            entries = [IndexEntry(str(number), "", {}) for number in range(start, start + size)]
             progress = _after(progress, Batch("p", entries, {}, (str(start),), size), 5)
         assert progress.done == 21
         assert len(set(progress.sample)) == 5

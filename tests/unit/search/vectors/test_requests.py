@@ -15,9 +15,9 @@ from qdrant_server import RecordingServer, recording_server
 from strata.shared.search.qdrant_wire import collections, points
 from strata.shared.search.vectors import (
     Collection,
-    Document,
     FieldKind,
     IndexedChunk,
+    IndexedDocument,
     NeighbourFields,
     SparseVector,
     Where,
@@ -69,7 +69,7 @@ SPARSE = st.dictionaries(st.integers(0, 2**32 - 1), st.floats(0, 3, width=32), m
 )
 DOCUMENTS = st.lists(
     st.builds(
-        Document,
+        IndexedDocument,
         id=st.text(min_size=1, max_size=3),
         chunks=st.lists(st.builds(IndexedChunk, DENSE, SPARSE), min_size=1, max_size=3),
         payload=st.fixed_dictionaries(
@@ -165,7 +165,7 @@ def stored(value: Any) -> Any:
     return value
 
 
-def points_of(project: str, documents: Sequence[Document]) -> list[models.PointStruct]:
+def points_of(project: str, documents: Sequence[IndexedDocument]) -> list[models.PointStruct]:
     return [
         models.PointStruct(
             id=point_id(project, document.id, number),
@@ -258,7 +258,7 @@ async def test_documents_are_stored_as_by_qdrants_client(
     index: QdrantIndex,
     peer: AsyncQdrantClient,
     project: str,
-    documents: list[Document],
+    documents: list[IndexedDocument],
 ) -> None:
     expected = points_of(project, documents)
     await assert_equal_requests(
@@ -272,7 +272,7 @@ async def test_many_chunks_are_stored_in_requests_of_64(
     server: RecordingServer, index: QdrantIndex, peer: AsyncQdrantClient
 ) -> None:
     chunk = IndexedChunk([1.0, 0.0, 0.0, 0.0], SparseVector((1,), (0.5,)))
-    documents = [Document(f"d{number}", [chunk], {}) for number in range(130)]
+    documents = [IndexedDocument(f"d{number}", [chunk], {}) for number in range(130)]
     expected = points_of("p", documents)
     await assert_equal_requests(
         server,
@@ -285,7 +285,7 @@ async def test_surplus_chunks_are_deleted_as_by_qdrants_client(
     server: RecordingServer, index: QdrantIndex, peer: AsyncQdrantClient
 ) -> None:
     chunk = IndexedChunk([1.0, 0.0, 0.0, 0.0], SparseVector((), ()))
-    documents = [Document("a", [chunk], {}), Document("b", [chunk] * 2, {})]
+    documents = [IndexedDocument("a", [chunk], {}), IndexedDocument("b", [chunk] * 2, {})]
 
     def surplus(document: str, length: int) -> models.FilterSelector:
         beyond = models.FieldCondition(key="chunk", range=models.Range(gte=length))

@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from strata.protocol.errors import UnavailableError
-from strata.shared.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.shared.sandbox import Isolation, RunResult, RunStatus, SandboxRun
 from strata.tool_runner.sandbox.on_demand import SandboxOnDemand
 
-RUN = Run(source="def f(): pass", function="f")
+RUN = SandboxRun(source="def f(): pass", function="f")
 
 
 class Machine:
@@ -31,7 +31,7 @@ class Machine:
             raise OSError("no processes left")
         return self
 
-    async def run(self, run: Run) -> RunResult:
+    async def run(self, run: SandboxRun) -> RunResult:
         self.runs += 1
         return RunResult(RunStatus.OK, isolation=self.isolation)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from google.protobuf.json_format import ParseDict, ParseError
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import UsageError
 from strata.protocol.errors import (
     FailedPreconditionError,
@@ -118,7 +118,7 @@ class Import:
 
     def __init__(
         self,
-        client: Client,
+        client: GatewayClient,
         source: PassageFile,
         target: ImportTarget,
         request_id: str,

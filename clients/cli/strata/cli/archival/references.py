@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
@@ -18,7 +18,7 @@ ArchiveArgument = Annotated[
 ]
 
 
-async def archive_named(client: Client, name_or_id: str) -> pb.Archive:
+async def archive_named(client: GatewayClient, name_or_id: str) -> pb.Archive:
     """Returns an archive by name or by id.
 
     Raises:
@@ -42,7 +42,7 @@ async def archive_named(client: Client, name_or_id: str) -> pb.Archive:
             )
 
 
-async def archive_id(client: Client, name_or_id: str) -> str:
+async def archive_id(client: GatewayClient, name_or_id: str) -> str:
     """Returns the id of an archive; an id is not looked up.
 
     Raises:

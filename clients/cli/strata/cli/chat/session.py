@@ -22,7 +22,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.chat.approval_prompt import AskPerson
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.client.images import user_message
 from strata.client.run_follower import BackOff, RunFollower, Update
 from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
@@ -69,7 +69,7 @@ class ChatSession:
         last_run_id: The run of the last message; empty before the first.
     """
 
-    def __init__(self, client: Client, screen: Screen, options: ChatOptions) -> None:
+    def __init__(self, client: GatewayClient, screen: Screen, options: ChatOptions) -> None:
         self._client = client
         self._screen = screen
         self._options = options

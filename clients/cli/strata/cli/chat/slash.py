@@ -10,7 +10,7 @@ from rich.text import Text
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.chat.session import ChatSession
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.context_picture import picture
 from strata.cli.failures import UsageError
 from strata.cli.memory.history import Names, newest_steps
@@ -64,7 +64,7 @@ class SlashCommands:
         runs: Runs of this chat, oldest first.
     """
 
-    client: Client
+    client: GatewayClient
     agent_id: str
     session: ChatSession
     undone: set[str] = field(default_factory=set)

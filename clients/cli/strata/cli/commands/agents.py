@@ -15,7 +15,7 @@ from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.api.gateway.v1.run_service_pb2 import MemoryStatus
 from strata.cli.arguments import named
 from strata.cli.chat.prompt import interruptible, is_interactive
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.agents_context import compact_conversation, show_context
 from strata.cli.commands.agents_memory import (
     FrequencyOption,
@@ -41,10 +41,10 @@ from strata.cli.list_options import (
     ToolsOption,
 )
 from strata.cli.model_names import warn_of_unchecked_model
-from strata.cli.model_options import FallbackModelsOption, ModelChoice, ModelOption
+from strata.cli.model_options import FallbackModelsOption, ModelOption, ModelOptions
 from strata.cli.options import (
     AgentArgument,
-    Connection,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     online,
@@ -138,7 +138,7 @@ _NO_COMPACTION = CompactionChoice()
 @app.command("list")
 @online
 def list_agents(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[str, typer.Option("--name", help="Only names that contain this.")] = "",
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")
@@ -172,10 +172,12 @@ def list_agents(
 
 @app.command("show")
 @online
-def show_agent(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
+def show_agent(
+    connection: GatewayOptions, agent: AgentArgument, as_json: JsonOption = False
+) -> None:
     """Show an agent."""
 
-    async def read(client: Client) -> tuple[pb.Agent, list[MemoryStatus]]:
+    async def read(client: GatewayClient) -> tuple[pb.Agent, list[MemoryStatus]]:
         present = await client.agent(agent)
         return present, await status_of(client, present)
 
@@ -186,7 +188,7 @@ def show_agent(connection: Connection, agent: AgentArgument, as_json: JsonOption
 @app.command("create")
 @online
 def create_agent(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", callback=named)],
     agent_type: TypeOption = AgentType.LETTA_V1,
     model: ModelOption = None,
@@ -220,7 +222,7 @@ def create_agent(
     """
     if prompt is not None and (system is not None or system_file is not None):
         raise UsageError("Give one of --prompt, --system and --system-file.")
-    models = ModelChoice(model, fallback_models)
+    models = ModelOptions(model, fallback_models)
     if plain.message_buffer_autoclear is False and agent_type is AgentType.WORKFLOW:
         raise UsageError(
             "A workflow_agent always starts with an empty window: omit --no-autoclear."
@@ -243,7 +245,7 @@ def create_agent(
         response_format=response_format(reply_format),
     )
 
-    async def create(client: Client) -> pb.Agent:
+    async def create(client: GatewayClient) -> pb.Agent:
         for handle in models.handles:
             await warn_of_unchecked_model(client, handle)
         return (await client.agents.CreateAgent(request)).agent
@@ -254,7 +256,7 @@ def create_agent(
 @app.command("update")
 @online
 def update_agent(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
     model: ModelOption = None,
@@ -278,7 +280,7 @@ def update_agent(
     tool_change = ListChange("tool", add_tool, remove_tool, tools)
     tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)
-    models = ModelChoice(model, fallback_models)
+    models = ModelOptions(model, fallback_models)
     changes = (models, compaction, tool_change, tag_change, plain.values)
     options = (name, prompt, user_messages, location, reply_format)
     if not any(changes) and all(option is None for option in options):
@@ -291,7 +293,7 @@ def update_agent(
         response_format=response_format(reply_format),
     )
 
-    async def update(client: Client) -> pb.Agent:
+    async def update(client: GatewayClient) -> pb.Agent:
         present = await client.agent(agent)
         request.agent_id = present.id
         for handle in models.handles:
@@ -321,13 +323,13 @@ def update_agent(
 @app.command("delete")
 @online
 def delete_agent(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete an agent with its whole memory."""
 
-    async def delete(client: Client) -> str:
+    async def delete(client: GatewayClient) -> str:
         doomed = await client.agent(agent)
         if not yes:
             if not is_interactive():

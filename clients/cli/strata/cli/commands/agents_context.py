@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.compaction_options import (
     CharsOption,
     CompactionChoice,
@@ -19,7 +19,7 @@ from strata.cli.compaction_options import (
 )
 from strata.cli.compaction_preview import print_preview
 from strata.cli.context_picture import picture
-from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
+from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions, JsonOption, online
 from strata.cli.output import console, note, print_json, print_table, print_text
 
 # Longer than the server's own limit of four minutes for a summary.
@@ -28,7 +28,7 @@ _COMPACTION_S = 300.0
 
 @online
 def show_context(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: ConversationOption = "",
     prompt: Annotated[
@@ -45,13 +45,13 @@ def show_context(
 ) -> None:
     """Show what fills the context window of an agent."""
 
-    async def read(client: Client) -> pb.GetContextWindowResponse:
+    async def read(client: GatewayClient) -> pb.GetContextWindowResponse:
         request = pb.GetContextWindowRequest(
             agent_id=await client.agent_id(agent), conversation_id=conversation
         )
         return await client.agents.GetContextWindow(request)
 
-    async def read_preview(client: Client) -> pb.PreviewCompactionResponse:
+    async def read_preview(client: GatewayClient) -> pb.PreviewCompactionResponse:
         window = await read(client)
         return await client.agents.PreviewCompaction(
             pb.PreviewCompactionRequest(
@@ -95,7 +95,7 @@ def show_context(
 
 @online
 def compact_conversation(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: ConversationOption = "",
     mode: ModeOption = None,
@@ -119,7 +119,7 @@ def compact_conversation(
     choice = CompactionChoice(mode, share, model, prompt, prompt_file, chars)
     settings = choice.over() if choice else None
 
-    async def read_preview(client: Client) -> pb.PreviewCompactionResponse:
+    async def read_preview(client: GatewayClient) -> pb.PreviewCompactionResponse:
         request = pb.PreviewCompactionRequest(
             agent_id=await client.agent_id(agent),
             conversation_id=conversation,
@@ -127,7 +127,7 @@ def compact_conversation(
         )
         return await client.agents.PreviewCompaction(request)
 
-    async def compact(client: Client) -> pb.CompactConversationResponse:
+    async def compact(client: GatewayClient) -> pb.CompactConversationResponse:
         request = pb.CompactConversationRequest(
             agent_id=await client.agent_id(agent),
             conversation_id=conversation,

@@ -11,9 +11,9 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import UsageError
-from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
+from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, when
 from strata.shared.convert.enums import enum_name
 
@@ -62,7 +62,7 @@ MinBufferOption = Annotated[
 
 @online
 def run_memory_agent(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: ConversationOption = "",
     wait: Annotated[
@@ -75,7 +75,7 @@ def run_memory_agent(
     For a voice agent it reads the messages that can leave the window.
     """
 
-    async def start(client: Client) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
+    async def start(client: GatewayClient) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
         present = await client.agent(agent)
         if not present.enable_sleeptime:
             raise UsageError(
@@ -124,10 +124,12 @@ def run_memory_agent(
 
 
 @online
-def ingest_files(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
+def ingest_files(
+    connection: GatewayOptions, agent: AgentArgument, as_json: JsonOption = False
+) -> None:
     """Read new files of attached folders into memory blocks, in the background."""
 
-    async def ingest(client: Client) -> pb.IngestFilesResponse:
+    async def ingest(client: GatewayClient) -> pb.IngestFilesResponse:
         present = await client.agent(agent)
         return await client.runs.IngestFiles(pb.IngestFilesRequest(agent_id=present.id))
 
@@ -147,7 +149,7 @@ def ingest_files(connection: Connection, agent: AgentArgument, as_json: JsonOpti
     )
 
 
-async def status_of(client: Client, agent: agent_pb.Agent) -> list[pb.MemoryStatus]:
+async def status_of(client: GatewayClient, agent: agent_pb.Agent) -> list[pb.MemoryStatus]:
     """Returns the progress of an agent's memory agent; empty without a call if there is none."""
     if not (agent.memory_agent_id or agent.tends_agent_id):
         return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.commands import mcp_lookup
-from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_listing, safe
 from strata.protocol.errors import NotFoundError
 from strata.shared.convert.enums import enum_name
@@ -18,10 +18,12 @@ _DESCRIPTION_CHARS = 80
 
 
 @online
-def show_tools(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
+def show_tools(
+    connection: GatewayOptions, agent: AgentArgument, as_json: JsonOption = False
+) -> None:
     """List the tools of an agent's next turn, including all tools of its MCP servers."""
 
-    async def read(client: Client) -> tuple[list[tuple[pb.Tool, str]], list[str]]:
+    async def read(client: GatewayClient) -> tuple[list[tuple[pb.Tool, str]], list[str]]:
         names = list((await client.agent(agent)).tools)
         tools: list[tuple[pb.Tool, str]] = []
         problems: list[str] = []

@@ -13,9 +13,9 @@ from strata.cli.agent_names import complete_agent
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.turn_view import compact_arguments, untrusted_sources_line
-from strata.cli.client import Client, first_of
+from strata.cli.client import GatewayClient, first_of
 from strata.cli.failures import EXIT_FAILURE, UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import console, print_fields, print_json, print_listing, print_text, when
 from strata.client.client_tools import calls_by_client
 from strata.shared.one_line import clipped
@@ -38,7 +38,7 @@ EventsOption = Annotated[
 @app.command("list")
 @online
 def list_approvals(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str, typer.Option("--agent", autocompletion=complete_agent, help="Only of this agent.")
     ] = "",
@@ -48,7 +48,7 @@ def list_approvals(
 ) -> None:
     """List requests of all agents, oldest first."""
 
-    async def read(client: Client) -> pb.ListApprovalsResponse:
+    async def read(client: GatewayClient) -> pb.ListApprovalsResponse:
         agent_id = await client.agent_id(agent) if agent else ""
         request = pb.ListApprovalsRequest(agent_id=agent_id, include_decided=everything)
         return await first_of(client.runs.ListApprovals, request, "approvals", limit)
@@ -76,11 +76,11 @@ def list_approvals(
 @app.command("show")
 @online
 def show_approval(
-    connection: Connection, approval: ApprovalArgument, as_json: JsonOption = False
+    connection: GatewayOptions, approval: ApprovalArgument, as_json: JsonOption = False
 ) -> None:
     """Show a request with all arguments of its calls."""
 
-    async def read(client: Client) -> pb.Approval:
+    async def read(client: GatewayClient) -> pb.Approval:
         return await _read_approval(client, approval)
 
     read_approval = connection.run(read)
@@ -112,7 +112,7 @@ def show_approval(
 @app.command("approve")
 @online
 def approve(
-    connection: Connection,
+    connection: GatewayOptions,
     approval: ApprovalArgument,
     call: Annotated[
         list[str] | None,
@@ -147,7 +147,7 @@ def approve(
 @app.command("deny")
 @online
 def deny(
-    connection: Connection,
+    connection: GatewayOptions,
     approval: ApprovalArgument,
     reason: Annotated[str, typer.Option("--reason", help="The reason, which the agent gets.")] = "",
     as_json: EventsOption = False,
@@ -161,14 +161,14 @@ def deny(
 
 
 def _answer(
-    connection: Connection,
+    connection: GatewayOptions,
     approval: str,
     decide: Callable[[message_pb2.ToolCallPart], message_pb2.ApprovalDecision],
     chosen: frozenset[str],
     *,
     as_json: bool,
 ) -> None:
-    async def respond(client: Client) -> bool:
+    async def respond(client: GatewayClient) -> bool:
         open_approval = await _read_approval(client, approval)
         request = open_approval.request
         unknown = chosen - {call.tool_call_id for call in request.tool_calls}
@@ -190,7 +190,7 @@ def _answer(
         raise typer.Exit(EXIT_FAILURE)
 
 
-async def _read_approval(client: Client, approval: str) -> pb.Approval:
+async def _read_approval(client: GatewayClient, approval: str) -> pb.Approval:
     request = pb.GetApprovalRequest(approval_id=approval)
     return (await client.runs.GetApproval(request)).approval
 

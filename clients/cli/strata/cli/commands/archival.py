@@ -9,12 +9,12 @@ import typer
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.archival.references import archive_id
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands import archival_import, archival_life, archives
 from strata.cli.failures import UsageError
 from strata.cli.options import (
     AgentArgument,
-    Connection,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     QueryArgument,
@@ -35,7 +35,7 @@ TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may b
 @app.command("insert")
 @online
 def insert_passage(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help='The text; "-" reads the input.')],
     tag: TagOption = None,
@@ -44,7 +44,7 @@ def insert_passage(
     """Store a passage in the archive of an agent."""
     passage = pb.NewPassage(text=sys.stdin.read() if text == "-" else text, tags=tag or [])
 
-    async def insert(client: Client) -> pb.InsertPassageResponse:
+    async def insert(client: GatewayClient) -> pb.InsertPassageResponse:
         request = pb.InsertPassageRequest(
             request_id=new_request_id(), agent_id=await client.agent_id(agent), passage=passage
         )
@@ -63,7 +63,7 @@ def insert_passage(
 @app.command("search")
 @online
 def search_passages(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     query: QueryArgument,
     tag: TagOption = None,
@@ -81,7 +81,7 @@ def search_passages(
 ) -> None:
     """Search the passages of an agent, best first."""
 
-    async def search(client: Client) -> pb.SearchPassagesResponse:
+    async def search(client: GatewayClient) -> pb.SearchPassagesResponse:
         request = pb.SearchPassagesRequest(
             agent_id=await client.agent_id(agent),
             query=query,
@@ -108,7 +108,7 @@ def search_passages(
 @app.command("list")
 @online
 def list_archival(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Argument(
@@ -138,7 +138,7 @@ def list_archival(
 @app.command("tags")
 @online
 def list_tags(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Argument(metavar="[AGENT]", help="Name or id of an agent.", show_default=False),
@@ -155,7 +155,7 @@ def list_tags(
     if bool(agent) == bool(archive):
         raise UsageError("Name an agent, or an archive with --archive.")
 
-    async def read(client: Client) -> pb.ListTagsResponse:
+    async def read(client: GatewayClient) -> pb.ListTagsResponse:
         request = pb.ListTagsRequest(
             agent_id=await client.agent_id(agent) if agent else "",
             archive_id=await archive_id(client, archive) if archive else "",
@@ -183,7 +183,7 @@ app.command("purge")(archival_life.purge)
 
 
 def _list_passages(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: str,
     request: pb.ListPassagesRequest,
     limit: int,
@@ -191,7 +191,7 @@ def _list_passages(
     as_json: bool,
 ) -> None:
 
-    async def read(client: Client) -> pb.ListPassagesResponse:
+    async def read(client: GatewayClient) -> pb.ListPassagesResponse:
         request.agent_id = await client.agent_id(agent)
         return await first_of(client.passages.ListPassages, request, "passages", limit)
 

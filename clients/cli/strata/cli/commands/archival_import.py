@@ -13,9 +13,9 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
 from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.cli.archival.references import archive_id
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import error_console, print_json
 
 
@@ -31,7 +31,7 @@ class _ImportBar:
 
 @online
 def import_passages(
-    connection: Connection,
+    connection: GatewayOptions,
     path: Annotated[
         Path, typer.Argument(metavar="FILE.jsonl", help="File with one JSON object per line.")
     ],
@@ -69,7 +69,7 @@ def import_passages(
         console=screen,
     )
 
-    async def work(client: Client) -> pb.UploadPassagesResponse:
+    async def work(client: GatewayClient) -> pb.UploadPassagesResponse:
         target = ImportTarget(
             await client.agent_id(agent) if agent else "",
             await archive_id(client, archive) if archive else "",

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import (
     labels_line,
     print_fields,
@@ -32,10 +32,10 @@ ReasonOption = Annotated[
 
 
 @online
-def show(connection: Connection, passage: PassageArgument, as_json: JsonOption = False) -> None:
+def show(connection: GatewayOptions, passage: PassageArgument, as_json: JsonOption = False) -> None:
     """Show a whole passage, also a deleted one."""
 
-    async def read(client: Client) -> pb.Passage:
+    async def read(client: GatewayClient) -> pb.Passage:
         request = pb.GetPassageRequest(passage_id=passage, show_deleted=True)
         return (await client.passages.GetPassage(request)).passage
 
@@ -62,14 +62,14 @@ def show(connection: Connection, passage: PassageArgument, as_json: JsonOption =
 
 @online
 def log(
-    connection: Connection,
+    connection: GatewayOptions,
     passage: PassageArgument,
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Show the versions of a passage, also of a deleted one, newest first."""
 
-    async def read(client: Client) -> pb.ListPassageVersionsResponse:
+    async def read(client: GatewayClient) -> pb.ListPassageVersionsResponse:
         request = pb.ListPassageVersionsRequest(passage_id=passage)
         return await first_of(client.passages.ListPassageVersions, request, "versions", limit)
 
@@ -85,7 +85,7 @@ def log(
 
 @online
 def edit(
-    connection: Connection,
+    connection: GatewayOptions,
     passage: PassageArgument,
     text: Annotated[
         str | None, typer.Option("--text", help='The new text; "-" reads the input.')
@@ -112,7 +112,7 @@ def edit(
         reason=reason,
     )
 
-    async def work(client: Client) -> pb.Passage:
+    async def work(client: GatewayClient) -> pb.Passage:
         return (await client.passages.UpdatePassage(request)).passage
 
     changed = connection.run(work)
@@ -124,7 +124,7 @@ def edit(
 
 @online
 def restore(
-    connection: Connection,
+    connection: GatewayOptions,
     passage: PassageArgument,
     revision: Annotated[
         int,
@@ -143,7 +143,7 @@ def restore(
         request_id=new_request_id(), passage_id=passage, revision=revision, reason=reason
     )
 
-    async def work(client: Client) -> pb.RestorePassageResponse:
+    async def work(client: GatewayClient) -> pb.RestorePassageResponse:
         return await client.passages.RestorePassage(request)
 
     done = connection.run(work)
@@ -155,10 +155,10 @@ def restore(
 
 
 @online
-def delete(connection: Connection, passage: PassageArgument, reason: ReasonOption = "") -> None:
+def delete(connection: GatewayOptions, passage: PassageArgument, reason: ReasonOption = "") -> None:
     """Hide a passage; ``restore`` brings it back."""
 
-    async def work(client: Client) -> None:
+    async def work(client: GatewayClient) -> None:
         await client.passages.DeletePassage(
             pb.DeletePassageRequest(passage_id=passage, reason=reason)
         )
@@ -168,11 +168,11 @@ def delete(connection: Connection, passage: PassageArgument, reason: ReasonOptio
 
 
 @online
-def purge(connection: Connection, passage: PassageArgument, yes: YesOption = False) -> None:
+def purge(connection: GatewayOptions, passage: PassageArgument, yes: YesOption = False) -> None:
     """Destroy a passage with all its versions."""
     confirm(f"Destroy {passage}?", yes=yes, otherwise="Destroying cannot be undone.")
 
-    async def work(client: Client) -> pb.PurgePassageResponse:
+    async def work(client: GatewayClient) -> pb.PurgePassageResponse:
         request = pb.PurgePassageRequest(request_id=new_request_id(), passage_id=passage)
         return await client.passages.PurgePassage(request)
 

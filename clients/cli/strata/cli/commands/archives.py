@@ -10,10 +10,10 @@ import typer
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
 from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import print_fields, print_json, print_listing, safe, when
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ _DAY_S = int(timedelta(days=1).total_seconds())
 @app.command("list")
 @online
 def list_archives(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
@@ -40,10 +40,10 @@ def list_archives(
     show_archives(connection, agent, limit, as_json=as_json)
 
 
-def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bool) -> None:
+def show_archives(connection: GatewayOptions, agent: str, limit: int, *, as_json: bool) -> None:
     """Prints the archives of an agent, or of all agents if the name is empty."""
 
-    async def read(client: Client) -> pb.ListArchivesResponse:
+    async def read(client: GatewayClient) -> pb.ListArchivesResponse:
         request = pb.ListArchivesRequest(agent_id=await client.agent_id(agent) if agent else "")
         return await first_of(client.archives.ListArchives, request, "archives", limit)
 
@@ -70,7 +70,7 @@ def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bo
 @app.command("show")
 @online
 def show_archive(
-    connection: Connection, archive: ArchiveArgument, as_json: JsonOption = False
+    connection: GatewayOptions, archive: ArchiveArgument, as_json: JsonOption = False
 ) -> None:
     """Show an archive and the agents that have it."""
     shown = connection.run(lambda client: archive_named(client, archive))
@@ -80,7 +80,7 @@ def show_archive(
 @app.command("create")
 @online
 def create_archive(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     description: Annotated[str, typer.Option("--description", help="What is in it.")] = "",
     embedding_model: Annotated[
@@ -116,7 +116,7 @@ def create_archive(
         time_to_live_seconds=days * _DAY_S,
     )
 
-    async def create(client: Client) -> pb.Archive:
+    async def create(client: GatewayClient) -> pb.Archive:
         if agent:
             request.agent_id = await client.agent_id(agent)
         return (await client.archives.CreateArchive(request)).archive
@@ -127,7 +127,7 @@ def create_archive(
 @app.command("update")
 @online
 def update_archive(
-    connection: Connection,
+    connection: GatewayOptions,
     archive: ArchiveArgument,
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
     description: Annotated[str | None, typer.Option("--description", help="What is in it.")] = None,
@@ -151,7 +151,7 @@ def update_archive(
         time_to_live_seconds=None if days is None else days * _DAY_S,
     )
 
-    async def update(client: Client) -> pb.Archive:
+    async def update(client: GatewayClient) -> pb.Archive:
         request.archive_id = await archive_id(client, archive)
         return (await client.archives.UpdateArchive(request)).archive
 
@@ -161,14 +161,14 @@ def update_archive(
 @app.command("attach")
 @online
 def attach_archive(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     archive: ArchiveArgument,
     as_json: JsonOption = False,
 ) -> None:
     """Attach an archive to an agent, which then searches its passages."""
 
-    async def attach(client: Client) -> pb.Archive:
+    async def attach(client: GatewayClient) -> pb.Archive:
         request = pb.AttachArchiveRequest(
             agent_id=await client.agent_id(agent), archive_id=await archive_id(client, archive)
         )
@@ -184,10 +184,12 @@ def attach_archive(
 
 @app.command("detach")
 @online
-def detach_archive(connection: Connection, agent: AgentArgument, archive: ArchiveArgument) -> None:
+def detach_archive(
+    connection: GatewayOptions, agent: AgentArgument, archive: ArchiveArgument
+) -> None:
     """Detach an archive from an agent; the passages stay."""
 
-    async def detach(client: Client) -> str:
+    async def detach(client: GatewayClient) -> str:
         detached = await archive_named(client, archive)
         request = pb.DetachArchiveRequest(
             agent_id=await client.agent_id(agent), archive_id=detached.id
@@ -201,11 +203,11 @@ def detach_archive(connection: Connection, agent: AgentArgument, archive: Archiv
 @app.command("delete")
 @online
 def delete_archive(
-    connection: Connection, archive: ArchiveArgument, yes: YesOption = False
+    connection: GatewayOptions, archive: ArchiveArgument, yes: YesOption = False
 ) -> None:
     """Delete an archive with its passages."""
 
-    async def delete(client: Client) -> tuple[str, int]:
+    async def delete(client: GatewayClient) -> tuple[str, int]:
         doomed = await archive_named(client, archive)
         confirm(
             f"Delete {safe(doomed.name)} with {_passages(doomed.passage_count)}?",

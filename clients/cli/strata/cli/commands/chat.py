@@ -17,7 +17,7 @@ from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.slash import SlashCommands, is_command
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.commands.conversations import fork
 from strata.cli.connection import Choice
 from strata.cli.failures import (
@@ -27,7 +27,7 @@ from strata.cli.failures import (
     reported_error,
     show_error,
 )
-from strata.cli.options import AgentArgument, Connection, ConversationOption, online
+from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions, online
 from strata.cli.output import console, note, safe
 from strata.client.calls.agents import is_agent_id
 from strata.protocol.errors import NotFoundError, StrataError
@@ -47,7 +47,7 @@ class Consent(Enum):
 @app.command()
 @online
 def chat(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     message: Annotated[
         str | None, typer.Option("--message", "-m", help="Send this, print the reply, and end.")
@@ -96,7 +96,7 @@ def chat(
     if image and message is None:
         raise UsageError("--image needs --message; in a chat, /image FILE sends one.")
 
-    async def talk(client: Client) -> bool:
+    async def talk(client: GatewayClient) -> bool:
         without = Consent.ASK if message is None else Consent.REFUSED
         partner = await find_or_create(client, agent, consent=Consent.GIVEN if create else without)
         chosen = conversation
@@ -120,13 +120,13 @@ def open_chat(folder: Path, agent: str) -> int:
     For ``strata run``: a missing agent is created without a question.
     """
 
-    async def talk(client: Client) -> bool:
+    async def talk(client: GatewayClient) -> bool:
         partner = await find_or_create(client, agent, consent=Consent.GIVEN)
         session = ChatSession(client, screen_for(console()), ChatOptions(partner.id, ask=_asker()))
         return await converse(session, partner.name, SlashCommands(client, partner.id, session))
 
     try:
-        return 0 if Connection(Choice(data=folder)).run(talk) else EXIT_FAILURE
+        return 0 if GatewayOptions(Choice(data=folder)).run(talk) else EXIT_FAILURE
     except StrataError as error:
         show_error(error)
         return exit_code_of(error)
@@ -136,7 +136,7 @@ def _asker() -> AskPerson | None:
     return ask_on_terminal if is_interactive() else None
 
 
-async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.Agent:
+async def find_or_create(client: GatewayClient, agent: str, *, consent: Consent) -> pb.Agent:
     """Returns the agent, and creates it with the person's consent if there is none.
 
     Raises:

@@ -8,12 +8,12 @@ import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import (
     AgentArgument,
-    Connection,
     ConversationOption,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     online,
@@ -23,7 +23,7 @@ from strata.cli.output import print_fields, print_json, print_listing, when
 
 @online
 def list_conversations(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     limit: LimitOption = 50,
     external_id: Annotated[
@@ -34,7 +34,7 @@ def list_conversations(
 ) -> None:
     """List the conversations of an agent, oldest first."""
 
-    async def read(client: Client) -> pb.ListConversationsResponse:
+    async def read(client: GatewayClient) -> pb.ListConversationsResponse:
         agent_id = await client.agent_id(agent)
         if external_id:
             wanted = pb.GetConversationRequest(agent_id=agent_id, external_id=external_id)
@@ -65,7 +65,7 @@ def list_conversations(
 
 @online
 def fork_conversation(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     message: Annotated[
         str,
@@ -77,7 +77,7 @@ def fork_conversation(
 ) -> None:
     """Start a new conversation from a message of another one; both continue independently."""
 
-    async def work(client: Client) -> pb.Conversation:
+    async def work(client: GatewayClient) -> pb.Conversation:
         owner = await client.agent(agent)
         return await fork(client, owner, message, conversation, title)
 
@@ -96,7 +96,11 @@ def fork_conversation(
 
 
 async def fork(
-    client: Client, agent: pb.Agent, message_id: str, conversation_id: str = "", title: str = ""
+    client: GatewayClient,
+    agent: pb.Agent,
+    message_id: str,
+    conversation_id: str = "",
+    title: str = "",
 ) -> pb.Conversation:
     """Forks a conversation of an agent.
 

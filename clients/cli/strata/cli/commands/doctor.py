@@ -10,8 +10,8 @@ from rich.text import Text
 
 from strata.cli.checks import examine
 from strata.cli.failures import EXIT_FAILURE
-from strata.cli.findings import CheckVerdict, Finding
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.findings import CheckVerdict, DoctorFinding
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import console, print_json, safe
 from strata.client.settings import ClientSettings
 
@@ -23,15 +23,15 @@ _INDENT = 6
 
 @app.command()
 @online
-def doctor(connection: Connection, as_json: JsonOption = False) -> None:
+def doctor(connection: GatewayOptions, as_json: JsonOption = False) -> None:
     """Check this machine, and print how to fix what is wrong.
 
     It works without a running server. The exit code is 1 if a check fails.
     """
     screen = console()
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
 
-    def report(finding: Finding) -> None:
+    def report(finding: DoctorFinding) -> None:
         findings.append(finding)
         if as_json:
             return

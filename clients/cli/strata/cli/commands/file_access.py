@@ -9,13 +9,13 @@ import typer
 from rich.text import Text
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.files.file_windows import asked_window, window_of
 from strata.cli.files.references import file_named
 from strata.cli.options import (
     AgentArgument,
-    Connection,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     QueryArgument,
@@ -28,7 +28,7 @@ _MAX_HITS = 50
 
 @online
 def open_files(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     names: Annotated[
         list[str],
@@ -45,7 +45,7 @@ def open_files(
     """Open files in the memory of an agent, where its model sees them."""
     windows = [asked_window(name) for name in names]
 
-    async def work(client: Client) -> pb.OpenFilesResponse:
+    async def work(client: GatewayClient) -> pb.OpenFilesResponse:
         reader = await client.agent(agent)
         request = pb.OpenFilesRequest(
             request_id=new_request_id(),
@@ -64,7 +64,7 @@ def open_files(
 
 @online
 def close_files(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="FOLDER/FILE", help="Files to close.")
@@ -76,7 +76,7 @@ def close_files(
     if bool(names) == everything:
         raise UsageError("Name the files to close, or give --all.")
 
-    async def work(client: Client) -> pb.CloseFilesResponse:
+    async def work(client: GatewayClient) -> pb.CloseFilesResponse:
         request = pb.CloseFilesRequest(
             agent_id=await client.agent_id(agent), file_names=names or []
         )
@@ -88,7 +88,7 @@ def close_files(
 
 @online
 def read_file(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="FOLDER/FILE, or an id.")],
     first_line: Annotated[
@@ -98,7 +98,7 @@ def read_file(
 ) -> None:
     """Print a file as an agent can read it, without opening it in its memory."""
 
-    async def read(client: Client) -> pb.ReadFileResponse:
+    async def read(client: GatewayClient) -> pb.ReadFileResponse:
         named = await file_named(client, file)
         request = pb.ReadFileRequest(
             agent_id=await client.agent_id(agent),
@@ -126,7 +126,7 @@ def read_file(
 
 @online
 def grep_files(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Regular expression; case does not matter.")
@@ -145,7 +145,7 @@ def grep_files(
 ) -> None:
     """Search the files of an agent for a pattern."""
 
-    async def search(client: Client) -> pb.GrepFilesResponse:
+    async def search(client: GatewayClient) -> pb.GrepFilesResponse:
         request = pb.GrepFilesRequest(
             agent_id=await client.agent_id(agent),
             pattern=pattern,
@@ -162,7 +162,7 @@ def grep_files(
 
 
 async def _matches(
-    client: Client, request: pb.GrepFilesRequest, limit: int
+    client: GatewayClient, request: pb.GrepFilesRequest, limit: int
 ) -> pb.GrepFilesResponse:
     whole = await client.files.GrepFiles(request)
     while 0 < len(whole.matches) < min(limit, whole.total_matches):
@@ -199,7 +199,7 @@ def _print_matches(response: pb.GrepFilesResponse, *, context: int) -> None:
 
 @online
 def search_files(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     query: QueryArgument,
     limit: Annotated[
@@ -212,7 +212,7 @@ def search_files(
 ) -> None:
     """Search the files of an agent by meaning, best first."""
 
-    async def search(client: Client) -> pb.SearchFilesResponse:
+    async def search(client: GatewayClient) -> pb.SearchFilesResponse:
         request = pb.SearchFilesRequest(
             agent_id=await client.agent_id(agent), query=query, limit=limit, explain=explain
         )

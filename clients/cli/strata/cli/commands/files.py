@@ -11,7 +11,7 @@ from rich.text import Text
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands import file_access
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
@@ -26,7 +26,7 @@ from strata.cli.files.uploads import (
     upload,
     wait,
 )
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import (
     error_console,
     note,
@@ -48,7 +48,7 @@ FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="FOLDER/FILE, 
 @app.command("upload")
 @online
 def upload_files(
-    connection: Connection,
+    connection: GatewayOptions,
     folder: FolderArgument,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files to upload.")],
     replace: Annotated[
@@ -70,7 +70,7 @@ def upload_files(
     screen = error_console()
     view: UploadBars | UploadLines = UploadBars(screen) if screen.is_terminal else UploadLines(note)
 
-    async def work(client: Client) -> list[Uploaded]:
+    async def work(client: GatewayClient) -> list[Uploaded]:
         target = await _target(client, folder, create=create)
         with view:
             done = [await upload(client, target, path, view, replace=replace) for path in paths]
@@ -84,7 +84,7 @@ def upload_files(
         raise typer.Exit(EXIT_FAILURE)
 
 
-async def _target(client: Client, folder: str, *, create: bool) -> pb.Folder:
+async def _target(client: GatewayClient, folder: str, *, create: bool) -> pb.Folder:
     try:
         return await folder_named(client, folder)
     except NotFoundError:
@@ -114,7 +114,7 @@ def _print_uploads(done: Sequence[Uploaded], *, as_json: bool) -> None:
 @app.command("list")
 @online
 def list_files(
-    connection: Connection,
+    connection: GatewayOptions,
     folder: Annotated[
         str,
         typer.Argument(metavar="FOLDER", help="Name or id of a folder.", show_default=False),
@@ -134,7 +134,7 @@ def list_files(
     if bool(folder) == bool(agent):
         raise UsageError("Give a folder, or --agent.")
 
-    async def read(client: Client) -> pb.ListFilesResponse:
+    async def read(client: GatewayClient) -> pb.ListFilesResponse:
         if agent:
             request = pb.ListFilesRequest(agent_id=await client.agent_id(agent))
         else:
@@ -164,7 +164,7 @@ def list_files(
 
 @app.command("show")
 @online
-def show_file(connection: Connection, file: FileArgument, as_json: JsonOption = False) -> None:
+def show_file(connection: GatewayOptions, file: FileArgument, as_json: JsonOption = False) -> None:
     """Show the metadata of a file; strata files open shows its text to an agent."""
     shown = connection.run(lambda client: file_named(client, file))
     if as_json:
@@ -189,13 +189,13 @@ def show_file(connection: Connection, file: FileArgument, as_json: JsonOption = 
 @app.command("delete")
 @online
 def delete_file(
-    connection: Connection,
+    connection: GatewayOptions,
     file: FileArgument,
     yes: YesOption = False,
 ) -> None:
     """Delete a file."""
 
-    async def delete(client: Client) -> str:
+    async def delete(client: GatewayClient) -> str:
         doomed = await file_named(client, file)
         confirm(f"Delete {doomed.name}?", yes=yes, otherwise="Deleting cannot be undone.")
         await client.files.DeleteFile(pb.DeleteFileRequest(file_id=doomed.id))

@@ -8,10 +8,10 @@ import typer
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.files.references import FolderArgument, folder_named
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import print_fields, print_json, print_listing, safe, when
 from strata.shared.one_line import clipped
 
@@ -27,7 +27,7 @@ _DESCRIPTION_CHARS = 60
 @app.command("create")
 @online
 def create_folder(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     description: Annotated[
         str, typer.Option("--description", help="What is in it; shown to the model.")
@@ -42,7 +42,7 @@ def create_folder(
         request_id=new_request_id(), name=name, description=description, instructions=instructions
     )
 
-    async def create(client: Client) -> pb.Folder:
+    async def create(client: GatewayClient) -> pb.Folder:
         return (await client.files.CreateFolder(request)).folder
 
     _print_folder(connection.run(create), as_json=as_json)
@@ -51,7 +51,7 @@ def create_folder(
 @app.command("list")
 @online
 def list_folders(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
@@ -61,7 +61,7 @@ def list_folders(
 ) -> None:
     """List the folders of the project, or of an agent."""
 
-    async def read(client: Client) -> pb.ListFoldersResponse:
+    async def read(client: GatewayClient) -> pb.ListFoldersResponse:
         agent_id = await client.agent_id(agent) if agent else ""
         request = pb.ListFoldersRequest(agent_id=agent_id)
         return await first_of(client.files.ListFolders, request, "folders", limit)
@@ -88,7 +88,7 @@ def list_folders(
 @app.command("show")
 @online
 def show_folder(
-    connection: Connection, folder: FolderArgument, as_json: JsonOption = False
+    connection: GatewayOptions, folder: FolderArgument, as_json: JsonOption = False
 ) -> None:
     """Show a folder; strata files list shows its files."""
     shown = connection.run(lambda client: folder_named(client, folder))
@@ -97,10 +97,12 @@ def show_folder(
 
 @app.command("delete")
 @online
-def delete_folder(connection: Connection, folder: FolderArgument, yes: YesOption = False) -> None:
+def delete_folder(
+    connection: GatewayOptions, folder: FolderArgument, yes: YesOption = False
+) -> None:
     """Delete a folder with its files."""
 
-    async def delete(client: Client) -> str:
+    async def delete(client: GatewayClient) -> str:
         doomed = await folder_named(client, folder)
         confirm(
             f"Delete {doomed.name} with its {doomed.file_count} files?",
@@ -116,7 +118,7 @@ def delete_folder(connection: Connection, folder: FolderArgument, yes: YesOption
 @app.command("attach")
 @online
 def attach_folder(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     folder: FolderArgument,
     open_count: Annotated[
@@ -126,7 +128,7 @@ def attach_folder(
 ) -> None:
     """Attach a folder to an agent, which can then open and search the files."""
 
-    async def attach(client: Client) -> pb.Folder:
+    async def attach(client: GatewayClient) -> pb.Folder:
         request = pb.AttachFolderRequest(
             agent_id=await client.agent_id(agent),
             folder_id=(await folder_named(client, folder)).id,
@@ -144,10 +146,10 @@ def attach_folder(
 
 @app.command("detach")
 @online
-def detach_folder(connection: Connection, agent: AgentArgument, folder: FolderArgument) -> None:
+def detach_folder(connection: GatewayOptions, agent: AgentArgument, folder: FolderArgument) -> None:
     """Detach a folder from an agent; the files stay."""
 
-    async def detach(client: Client) -> str:
+    async def detach(client: GatewayClient) -> str:
         detached = await folder_named(client, folder)
         request = pb.DetachFolderRequest(
             agent_id=await client.agent_id(agent), folder_id=detached.id

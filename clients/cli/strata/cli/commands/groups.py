@@ -15,10 +15,10 @@ from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.agents_memory import runs_after
 from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import console, note, print_fields, print_json, print_listing, safe, when
 from strata.protocol.errors import StrataError
 from strata.shared.blank_text import is_blank
@@ -91,7 +91,7 @@ DescriptionOption = Annotated[str | None, typer.Option("--description", help="Wh
 @app.command("list")
 @online
 def list_groups(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Option(
@@ -105,7 +105,7 @@ def list_groups(
 ) -> None:
     """List the groups of the project."""
 
-    async def read(client: Client) -> pb.ListGroupsResponse:
+    async def read(client: GatewayClient) -> pb.ListGroupsResponse:
         request = pb.ListGroupsRequest(agent_id=await client.agent_id(agent) if agent else "")
         return await first_of(client.groups.ListGroups, request, "groups", limit)
 
@@ -130,7 +130,9 @@ def list_groups(
 
 @app.command("show")
 @online
-def show_group(connection: Connection, group: GroupArgument, as_json: JsonOption = False) -> None:
+def show_group(
+    connection: GatewayOptions, group: GroupArgument, as_json: JsonOption = False
+) -> None:
     """Show a group."""
     request = pb.GetGroupRequest(group_id=group)
     response = connection.run(lambda client: client.groups.GetGroup(request))
@@ -140,7 +142,7 @@ def show_group(connection: Connection, group: GroupArgument, as_json: JsonOption
 @app.command("create")
 @online
 def create_group(
-    connection: Connection,
+    connection: GatewayOptions,
     agents: MembersArgument = None,
     kind: KindOption = None,
     manager: ManagerOption = None,
@@ -154,7 +156,7 @@ def create_group(
     if not agents and kind not in _KINDS_WITHOUT_MEMBERS:
         raise UsageError("Name the members: strata groups create AGENT AGENT")
 
-    async def create(client: Client) -> pb.CreateGroupResponse:
+    async def create(client: GatewayClient) -> pb.CreateGroupResponse:
         config = pb.ManagerConfig(type=_type_of(kind or GroupKind.ROUND_ROBIN))
         await _configure(client, config, manager, max_turns, termination_token)
         request = pb.CreateGroupRequest(
@@ -172,7 +174,7 @@ def create_group(
 @app.command("update")
 @online
 def update_group(
-    connection: Connection,
+    connection: GatewayOptions,
     group: GroupArgument,
     member: Annotated[
         list[str] | None,
@@ -188,7 +190,7 @@ def update_group(
 ) -> None:
     """Change a group. Settings without an option do not change."""
 
-    async def update(client: Client) -> pb.UpdateGroupResponse:
+    async def update(client: GatewayClient) -> pb.UpdateGroupResponse:
         before = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group
         request = pb.UpdateGroupRequest(
             request_id=new_request_id(), group_id=group, expected_revision=before.revision
@@ -218,7 +220,7 @@ def update_group(
 @app.command("delete")
 @online
 def delete_group(
-    connection: Connection,
+    connection: GatewayOptions,
     group: GroupArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -236,7 +238,7 @@ def delete_group(
 @app.command("chat")
 @online
 def chat_with_group(
-    connection: Connection,
+    connection: GatewayOptions,
     group: GroupArgument,
     message: Annotated[
         str | None, typer.Option("--message", "-m", help="Send this, print the replies, and end.")
@@ -259,7 +261,7 @@ def chat_with_group(
     if as_json and message is None:
         raise UsageError("--json needs --message.")
 
-    async def talk(client: Client) -> bool:
+    async def talk(client: GatewayClient) -> bool:
         known = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group
         options = ChatOptions(group_id=known.id, max_steps=max_steps)
         session = ChatSession(client, screen_for(console()), options)
@@ -292,12 +294,12 @@ async def _converse(session: ChatSession, group: pb.Group) -> bool:
     return ok or interactive
 
 
-async def _ids(client: Client, agents: Sequence[str]) -> list[str]:
+async def _ids(client: GatewayClient, agents: Sequence[str]) -> list[str]:
     return list(await asyncio.gather(*(client.agent_id(agent) for agent in agents)))
 
 
 async def _configure(
-    client: Client,
+    client: GatewayClient,
     config: pb.ManagerConfig,
     manager: str | None,
     max_turns: int | None,

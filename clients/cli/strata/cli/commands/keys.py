@@ -19,8 +19,14 @@ from strata.cli.administration import (
     show_keys,
     show_new_key,
 )
-from strata.cli.client import Client, first_of
-from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.client import GatewayClient, first_of
+from strata.cli.options import (
+    GatewayOptions,
+    JsonOption,
+    LimitOption,
+    OrganizationKeyOption,
+    online,
+)
 from strata.cli.output import note
 
 ResultT = TypeVar("ResultT")
@@ -36,7 +42,7 @@ app = typer.Typer(
 @app.command("create")
 @online
 def create_key(
-    connection: Connection,
+    connection: GatewayOptions,
     name: NameArgument,
     project: ProjectOption = "",
     scope: ScopeOption = None,
@@ -51,7 +57,7 @@ def create_key(
     """
     request = pb.CreateApiKeyRequest(name=name, scopes=scope or [], expire_time=expiry(expires))
 
-    async def create(client: Client, of_project: str) -> pb.CreateApiKeyResponse:
+    async def create(client: GatewayClient, of_project: str) -> pb.CreateApiKeyResponse:
         request.project_id = of_project
         return await client.admin.CreateApiKey(request)
 
@@ -62,7 +68,7 @@ def create_key(
 @app.command("list")
 @online
 def list_keys(
-    connection: Connection,
+    connection: GatewayOptions,
     project: ProjectOption = "",
     organization_key: OrganizationKeyOption = "",
     limit: LimitOption = 100,
@@ -70,7 +76,7 @@ def list_keys(
 ) -> None:
     """List the keys of a project, without their secrets."""
 
-    async def read(client: Client, of_project: str) -> pb.ListApiKeysResponse:
+    async def read(client: GatewayClient, of_project: str) -> pb.ListApiKeysResponse:
         request = pb.ListApiKeysRequest(project_id=of_project)
         return await first_of(client.admin.ListApiKeys, request, "api_keys", limit)
 
@@ -81,7 +87,7 @@ def list_keys(
 @app.command("revoke")
 @online
 def revoke_key(
-    connection: Connection,
+    connection: GatewayOptions,
     key: KeyArgument,
     project: ProjectOption = "",
     organization_key: OrganizationKeyOption = "",
@@ -98,7 +104,7 @@ def revoke_key(
     Schedules and delayed runs with its scopes continue, unless --pause-schedules is set.
     """
 
-    async def revoke(client: Client, _: str) -> pb.RevokeApiKeyResponse:
+    async def revoke(client: GatewayClient, _: str) -> pb.RevokeApiKeyResponse:
         request = pb.RevokeApiKeyRequest(api_key_id=key, pause_schedules=pause_schedules)
         return await client.admin.RevokeApiKey(request)
 
@@ -121,8 +127,8 @@ def revoke_key(
 
 
 def _run_for_project(
-    connection: Connection,
-    work: Callable[[Client, str], Awaitable[ResultT]],
+    connection: GatewayOptions,
+    work: Callable[[GatewayClient, str], Awaitable[ResultT]],
     project: str,
     organization_key: str,
 ) -> ResultT:
@@ -132,7 +138,7 @@ def _run_for_project(
     `work` gets an empty id.
     """
 
-    async def with_project(client: Client) -> ResultT:
+    async def with_project(client: GatewayClient) -> ResultT:
         return await work(client, await project_id(client, project) if project else "")
 
     if project or organization_key:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands import mcp_login, mcp_serve
 from strata.cli.commands.mcp_lookup import ServerArgument, named
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import note, print_fields, print_json, print_listing, print_text, safe, when
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.convert.enums import enum_name
@@ -38,7 +38,7 @@ _PAGE_SIZE = 500
 @servers.command("add", context_settings={"ignore_unknown_options": True})
 @online
 def add(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Its name; its tools are called NAME__TOOL.")
     ],
@@ -127,7 +127,7 @@ def add(
         ),
     )
 
-    async def put(client: Client) -> pb.McpServer:
+    async def put(client: GatewayClient) -> pb.McpServer:
         return (await client.mcp.AddMcpServer(request)).server
 
     added = connection.run(put)
@@ -145,11 +145,11 @@ def add(
 @servers.command("list")
 @online
 def list_servers(
-    connection: Connection, limit: LimitOption = 200, as_json: JsonOption = False
+    connection: GatewayOptions, limit: LimitOption = 200, as_json: JsonOption = False
 ) -> None:
     """List the servers of the project."""
 
-    async def read(client: Client) -> pb.ListMcpServersResponse:
+    async def read(client: GatewayClient) -> pb.ListMcpServersResponse:
         return await first_of(
             client.mcp.ListMcpServers, pb.ListMcpServersRequest(), "servers", limit
         )
@@ -176,10 +176,10 @@ def list_servers(
 
 @servers.command("show")
 @online
-def show(connection: Connection, server: ServerArgument, as_json: JsonOption = False) -> None:
+def show(connection: GatewayOptions, server: ServerArgument, as_json: JsonOption = False) -> None:
     """Show a server, its tools and its errors."""
 
-    async def read(client: Client) -> pb.McpServer:
+    async def read(client: GatewayClient) -> pb.McpServer:
         listed = await named(client, server)
         request = pb.GetMcpServerRequest(mcp_server_id=listed.id)
         return (await client.mcp.GetMcpServer(request)).server
@@ -190,7 +190,7 @@ def show(connection: Connection, server: ServerArgument, as_json: JsonOption = F
 @servers.command("update")
 @online
 def update(
-    connection: Connection,
+    connection: GatewayOptions,
     server: ServerArgument,
     url: Annotated[str | None, typer.Option("--url", help="Its new address.")] = None,
     bearer: Annotated[
@@ -227,7 +227,7 @@ def update(
             "Nothing to change: give --url, --bearer, --timeout, --calls, --enable or --disable."
         )
 
-    async def put(client: Client) -> pb.McpServer:
+    async def put(client: GatewayClient) -> pb.McpServer:
         mcp_server = await named(client, server)
         # The update replaces the whole configuration, so send the other settings as they were.
         for field, value in changes.items():
@@ -244,10 +244,12 @@ def update(
 
 @servers.command("refresh")
 @online
-def refresh(connection: Connection, server: ServerArgument, as_json: JsonOption = False) -> None:
+def refresh(
+    connection: GatewayOptions, server: ServerArgument, as_json: JsonOption = False
+) -> None:
     """Read the tools of a server again."""
 
-    async def read(client: Client) -> pb.RefreshMcpServerResponse:
+    async def read(client: GatewayClient) -> pb.RefreshMcpServerResponse:
         listed = await named(client, server)
         request = pb.RefreshMcpServerRequest(mcp_server_id=listed.id)
         return await client.mcp.RefreshMcpServer(request)
@@ -263,10 +265,10 @@ def refresh(connection: Connection, server: ServerArgument, as_json: JsonOption 
 
 @servers.command("delete")
 @online
-def delete(connection: Connection, server: ServerArgument, yes: YesOption = False) -> None:
+def delete(connection: GatewayOptions, server: ServerArgument, yes: YesOption = False) -> None:
     """Remove a server with its tools."""
 
-    async def remove(client: Client) -> str:
+    async def remove(client: GatewayClient) -> str:
         doomed = await named(client, server)
         confirm(
             f"Remove {doomed.name} with its tools?",
@@ -282,14 +284,14 @@ def delete(connection: Connection, server: ServerArgument, yes: YesOption = Fals
 @app.command("tools")
 @online
 def tools(
-    connection: Connection,
+    connection: GatewayOptions,
     server: ServerArgument,
     limit: LimitOption = 500,
     as_json: JsonOption = False,
 ) -> None:
     """List all tools of a server; for unusable tools, with the reason."""
 
-    async def read(client: Client) -> pb.ListMcpToolsResponse:
+    async def read(client: GatewayClient) -> pb.ListMcpToolsResponse:
         listed = await named(client, server)
         request = pb.ListMcpToolsRequest(mcp_server_id=listed.id)
         return await first_of(client.mcp.ListMcpTools, request, "tools", limit)
@@ -307,14 +309,14 @@ def tools(
 @app.command("approve")
 @online
 def approve(
-    connection: Connection,
+    connection: GatewayOptions,
     server: ServerArgument,
     name: Annotated[str, typer.Argument(metavar="TOOL", help="Its name, here or at the server.")],
     yes: YesOption = False,
 ) -> None:
     """Show the new definition of a changed tool, and approve it."""
 
-    async def change(client: Client) -> pb.McpTool:
+    async def change(client: GatewayClient) -> pb.McpTool:
         owner = await named(client, server)
         request = pb.ListMcpToolsRequest(mcp_server_id=owner.id)
         listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE_SIZE * 2)).tools

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.commands.mcp_lookup import ServerArgument, named
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_json, safe
 
 _PATH = "/callback"
@@ -27,7 +27,7 @@ _REFUSED = "This does not belong to the sign-in that Strata's command started."
 
 @online
 def login(
-    connection: Connection,
+    connection: GatewayOptions,
     server: ServerArgument,
     no_browser: Annotated[
         bool,
@@ -45,7 +45,7 @@ def login(
 ) -> None:
     """Sign in to an MCP server with a browser; its tools then have your permissions there."""
 
-    async def sign_in(client: Client) -> pb.McpServer:
+    async def sign_in(client: GatewayClient) -> pb.McpServer:
         mcp_server = await named(client, server)
         async with _redirect_listener(port) as (redirect_uri, answers):
             request = pb.BeginMcpSignInRequest(
@@ -84,10 +84,10 @@ def login(
 
 
 @online
-def logout(connection: Connection, server: ServerArgument) -> None:
+def logout(connection: GatewayOptions, server: ServerArgument) -> None:
     """Delete the tokens of an MCP server; its tools do not work until someone signs in."""
 
-    async def forget(client: Client) -> str:
+    async def forget(client: GatewayClient) -> str:
         mcp_server = await named(client, server)
         await client.mcp.ForgetMcpSignIn(pb.ForgetMcpSignInRequest(mcp_server_id=mcp_server.id))
         return mcp_server.name

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]
 
 
-async def named(client: Client, name_or_id: str) -> pb.McpServer:
+async def named(client: GatewayClient, name_or_id: str) -> pb.McpServer:
     """Returns the server with a name or an id.
 
     Raises:

@@ -12,7 +12,7 @@ import typer
 
 from strata.cli.agent_names import complete_agent
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, online
+from strata.cli.options import GatewayOptions, online
 from strata.cli.output import note
 from strata.cli.settings import CliSettings
 
@@ -21,7 +21,7 @@ _HTTP = "HTTP"
 
 @online
 def serve(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Option(

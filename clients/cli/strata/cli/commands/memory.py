@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.commands import memory_blocks, memory_edit, memory_history, memory_sync
 from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.blocks import known_block_id, newest_version
 from strata.cli.memory.views import print_blocks
-from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_json, print_table, print_text, safe
 from strata.cli.times import AsOfOption, timestamp_of
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
@@ -39,7 +39,7 @@ ReasonOption = Annotated[
 @app.command("show")
 @online
 def show_memory(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: OptionalLabelArgument = "",
     as_of: AsOfOption = "",
@@ -56,10 +56,10 @@ def show_memory(
         raise UsageError("--prompt and --numbered show all blocks; leave out the label.")
     time = timestamp_of(as_of)
 
-    async def read_one(client: Client) -> pb.Block:
+    async def read_one(client: GatewayClient) -> pb.Block:
         return await attached_block(client, await client.agent_id(agent), label, time)
 
-    async def read_all(client: Client) -> pb.RenderMemoryResponse:
+    async def read_all(client: GatewayClient) -> pb.RenderMemoryResponse:
         request = pb.RenderMemoryRequest(
             agent_id=await client.agent_id(agent), as_of_time=time, line_numbers=numbered
         )
@@ -96,7 +96,7 @@ app.command("revert")(memory_history.revert)
 @app.command("delete")
 @online
 def delete_block(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     purge: Annotated[
@@ -110,7 +110,7 @@ def delete_block(
     It asks before it purges a block, or deletes one that other agents share.
     """
 
-    async def delete(client: Client) -> str:
+    async def delete(client: GatewayClient) -> str:
         agent_id = await client.agent_id(agent)
         if purge:
             # A deleted block can still be purged.
@@ -145,7 +145,7 @@ def delete_block(
 @app.command("restore")
 @online
 def restore_block(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     block: Annotated[
@@ -162,7 +162,7 @@ def restore_block(
 ) -> None:
     """Bring back a block that was deleted or detached."""
 
-    async def restore(client: Client) -> pb.Block:
+    async def restore(client: GatewayClient) -> pb.Block:
         agent_id = await client.agent_id(agent)
         await _check_free(client, agent_id, label)
         lost_id = block or await _last_id(client, agent_id, label)
@@ -187,7 +187,7 @@ def restore_block(
         typer.echo(f"{safe(restored.label)} is back, at revision {restored.revision}.")
 
 
-async def _last_id(client: Client, agent_id: str, label: str) -> str:
+async def _last_id(client: GatewayClient, agent_id: str, label: str) -> str:
     try:
         return await known_block_id(client, agent_id, label)
     except NotFoundError as error:
@@ -196,7 +196,7 @@ async def _last_id(client: Client, agent_id: str, label: str) -> str:
         ) from error
 
 
-async def _check_free(client: Client, agent_id: str, label: str) -> None:
+async def _check_free(client: GatewayClient, agent_id: str, label: str) -> None:
     try:
         await attached_block(client, agent_id, label)
     except NotFoundError as error:
@@ -212,7 +212,7 @@ async def _check_free(client: Client, agent_id: str, label: str) -> None:
 @app.command("lint")
 @online
 def lint_memory(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: OptionalLabelArgument = "",
     check: Annotated[
@@ -222,7 +222,7 @@ def lint_memory(
 ) -> None:
     """Check memory for duplicates, relative dates, long lines and nearly full blocks."""
 
-    async def read(client: Client) -> pb.LintMemoryResponse:
+    async def read(client: GatewayClient) -> pb.LintMemoryResponse:
         agent_id = await client.agent_id(agent)
         request = pb.LintMemoryRequest(agent_id=agent_id)
         if label:

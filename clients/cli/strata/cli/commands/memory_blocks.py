@@ -8,10 +8,10 @@ import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.memory_edit import text_of_options
 from strata.cli.commands.memory_history import LabelArgument
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import print_json, print_listing, safe, when
 from strata.shared.agent_mcp.blocks import attached_block
 from strata.shared.one_line import clipped
@@ -21,7 +21,7 @@ _TEXT_CHARS = 80
 
 @online
 def list_blocks(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str,
         typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
@@ -35,7 +35,7 @@ def list_blocks(
 ) -> None:
     """List the memory blocks of the project, or of an agent."""
 
-    async def read(client: Client) -> pb.ListBlocksResponse:
+    async def read(client: GatewayClient) -> pb.ListBlocksResponse:
         request = pb.ListBlocksRequest(
             agent_id=await client.agent_id(agent) if agent else "",
             label=label,
@@ -76,7 +76,7 @@ def list_blocks(
 
 @online
 def create(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     value: Annotated[str | None, typer.Option("--value", help="Its text; else empty.")] = None,
@@ -107,7 +107,7 @@ def create(
         ),
     )
 
-    async def create_and_attach(client: Client) -> pb.Block:
+    async def create_and_attach(client: GatewayClient) -> pb.Block:
         request.agent_id = await client.agent_id(agent)
         return (await client.blocks.CreateBlock(request)).block
 
@@ -120,7 +120,7 @@ def create(
 
 @online
 def attach(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     block: Annotated[
         str,
@@ -139,7 +139,7 @@ def attach(
 ) -> None:
     """Attach a block to an agent: all agents that have it see the same text and may change it."""
 
-    async def work(client: Client) -> pb.Block:
+    async def work(client: GatewayClient) -> pb.Block:
         block_id = block
         if source:
             block_id = (await attached_block(client, await client.agent_id(source), block)).id
@@ -158,10 +158,10 @@ def attach(
 
 
 @online
-def detach(connection: Connection, agent: AgentArgument, label: LabelArgument) -> None:
+def detach(connection: GatewayOptions, agent: AgentArgument, label: LabelArgument) -> None:
     """Detach a block from an agent; the block stays, and restore attaches it again."""
 
-    async def work(client: Client) -> None:
+    async def work(client: GatewayClient) -> None:
         agent_id = await client.agent_id(agent)
         block = await attached_block(client, agent_id, label)
         request = pb.DetachBlockRequest(

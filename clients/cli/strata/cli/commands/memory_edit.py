@@ -11,13 +11,13 @@ import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.chat.prompt import is_interactive
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.commands.memory_history import LabelArgument
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.editor import EditorSettings
 from strata.cli.editor import edit as edit_text
 from strata.cli.failures import UsageError
-from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, online
 from strata.cli.output import console, error_console, note, print_json, safe
 from strata.protocol.errors import AbortedError
 from strata.shared.agent_mcp.blocks import attached_block
@@ -27,7 +27,7 @@ _DIFF_LINES = 200
 
 @online
 def edit(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     value: Annotated[str | None, typer.Option("--value", help="The new text.")] = None,
@@ -48,7 +48,7 @@ def edit(
     if new_text is None and not is_interactive():
         raise UsageError("There is no terminal to edit on. Give --value or --file.")
 
-    async def edit(client: Client) -> tuple[pb.Block, pb.UpdateBlockResponse]:
+    async def edit(client: GatewayClient) -> tuple[pb.Block, pb.UpdateBlockResponse]:
         before = await attached_block(client, await client.agent_id(agent), label)
         text = edit_text(before.value, EditorSettings()) if new_text is None else new_text
         if text == before.value:
@@ -75,7 +75,7 @@ def edit(
 
 @online
 def trust(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     reason: Annotated[
@@ -88,7 +88,7 @@ def trust(
     Read the present text first, with `show`.
     """
 
-    async def clear_mark(client: Client) -> tuple[pb.Block, pb.Block]:
+    async def clear_mark(client: GatewayClient) -> tuple[pb.Block, pb.Block]:
         before = await attached_block(client, await client.agent_id(agent), label)
         request = pb.UpdateBlockRequest(
             request_id=new_request_id(),
@@ -109,7 +109,7 @@ def trust(
         console().print("It was not marked.")
 
 
-async def _show_both(client: Client, before: pb.Block, text: str) -> None:
+async def _show_both(client: GatewayClient, before: pb.Block, text: str) -> None:
     request = pb.GetBlockRequest(block_id=before.id)
     theirs = (await client.blocks.GetBlock(request)).block
     sys.stdout.flush()

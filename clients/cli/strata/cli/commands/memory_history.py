@@ -10,13 +10,13 @@ import typer
 from rich.text import Text
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.diffs import whole_diff
 from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import known_block_id
-from strata.cli.memory.history import Names, Step, newest_steps
+from strata.cli.memory.history import Names, VersionChange, newest_steps
 from strata.cli.memory.views import print_changes, print_log, print_steps
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import console, note, print_json, safe, when
 from strata.cli.times import timestamp_of
 
@@ -28,7 +28,7 @@ OptionalLabelArgument = Annotated[
 
 @online
 def log(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: OptionalLabelArgument = "",
     patch: Annotated[
@@ -39,7 +39,7 @@ def log(
 ) -> None:
     """Show who changed the memory blocks of an agent, when and why, newest first."""
 
-    async def read(client: Client) -> tuple[list[Step], Names]:
+    async def read(client: GatewayClient) -> tuple[list[VersionChange], Names]:
         agent_id = await client.agent_id(agent)
         steps = await newest_steps(client, agent_id, label, limit)
         names = Names(client)
@@ -59,7 +59,7 @@ def log(
 
 @online
 def diff(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     old: Annotated[
@@ -76,7 +76,7 @@ def diff(
 ) -> None:
     """Show the changes of a block between two revisions, or by its last edit."""
 
-    async def read(client: Client) -> pb.DiffBlockResponse:
+    async def read(client: GatewayClient) -> pb.DiffBlockResponse:
         block_id = await known_block_id(client, await client.agent_id(agent), label)
         request = pb.DiffBlockRequest(block_id=block_id, from_revision=old, to_revision=new)
         return await client.blocks.DiffBlock(request)
@@ -97,7 +97,7 @@ def diff(
 
 @online
 def blame(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
     revision: Annotated[
@@ -108,7 +108,7 @@ def blame(
 ) -> None:
     """Show who wrote each line of a block, when and how."""
 
-    async def read(client: Client) -> tuple[pb.BlameBlockResponse, Names]:
+    async def read(client: GatewayClient) -> tuple[pb.BlameBlockResponse, Names]:
         block_id = await known_block_id(client, await client.agent_id(agent), label)
         request = pb.BlameBlockRequest(block_id=block_id, revision=revision or 0)
         response = await client.blocks.BlameBlock(request)
@@ -151,7 +151,7 @@ def _print_blame(lines: Sequence[pb.BlameLine], names: Names) -> None:
 
 @online
 def revert(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     label: OptionalLabelArgument = "",
     revision: Annotated[
@@ -198,7 +198,7 @@ def revert(
         raise UsageError("--revision and --to need the label of a block.")
     time = timestamp_of(since)
 
-    async def undo(client: Client) -> pb.RevertBlockResponse:
+    async def undo(client: GatewayClient) -> pb.RevertBlockResponse:
         agent_id = await client.agent_id(agent)
         block_id = await known_block_id(client, agent_id, label) if label else ""
         request = pb.RevertBlockRequest(

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.folder import MemoryFolder
 from strata.cli.memory.pull import ConflictChoice, Pull
 from strata.cli.memory.push import Push, PushOptions
 from strata.cli.memory.sync_results import FAILURES, FileOutcome, print_outcomes
-from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.options import AgentArgument, GatewayOptions, JsonOption, online
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder with a Markdown file for each block.")
@@ -27,7 +27,7 @@ DryRunOption = Annotated[
 
 @online
 def pull(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     folder: FolderArgument,
     conflicts: Annotated[
@@ -50,7 +50,7 @@ def pull(
     A file that was changed since the last pull is merged with its block, or not changed.
     """
 
-    async def work(client: Client) -> list[FileOutcome]:
+    async def work(client: GatewayClient) -> list[FileOutcome]:
         agent_id = await client.agent_id(agent)
         work = Pull(
             client,
@@ -67,7 +67,7 @@ def pull(
 
 @online
 def push(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     folder: FolderArgument,
     delete: Annotated[
@@ -104,7 +104,7 @@ def push(
 
     options = PushOptions(consent, dry_run, force, delete, importing, reason)
 
-    async def work(client: Client) -> list[FileOutcome]:
+    async def work(client: GatewayClient) -> list[FileOutcome]:
         agent_id = await client.agent_id(agent)
         return await Push(client, agent_id, MemoryFolder(folder), options).run()
 
@@ -112,9 +112,9 @@ def push(
 
 
 def _run_sync(
-    connection: Connection,
+    connection: GatewayOptions,
     folder: Path,
-    work: Callable[[Client], Awaitable[list[FileOutcome]]],
+    work: Callable[[GatewayClient], Awaitable[list[FileOutcome]]],
     *,
     as_json: bool,
     dry_run: bool,

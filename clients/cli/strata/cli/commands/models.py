@@ -10,9 +10,9 @@ import typer
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_json, print_listing, print_table
 
 app = typer.Typer(add_completion=False)
@@ -39,7 +39,9 @@ AgentOption = Annotated[
 
 @app.callback(invoke_without_command=True)
 @online
-def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_models(
+    connection: GatewayOptions, ctx: typer.Context, as_json: JsonOption = False
+) -> None:
     """List the chat models that agents can use, and manage the keys of their providers."""
     if ctx.invoked_subcommand is None:
         _print_models(connection, as_json=as_json)
@@ -47,13 +49,13 @@ def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption 
 
 @app.command("list")
 @online
-def list_command(connection: Connection, as_json: JsonOption = False) -> None:
+def list_command(connection: GatewayOptions, as_json: JsonOption = False) -> None:
     """List the chat models that agents can use; the same as strata models."""
     _print_models(connection, as_json=as_json)
 
 
-def _print_models(connection: Connection, *, as_json: bool) -> None:
-    async def read(client: Client) -> pb.ListModelsResponse:
+def _print_models(connection: GatewayOptions, *, as_json: bool) -> None:
+    async def read(client: GatewayClient) -> pb.ListModelsResponse:
         return await client.models.ListModels(pb.ListModelsRequest())
 
     listing = connection.run(read)
@@ -99,7 +101,7 @@ def _window(model: pb.Model) -> str:
 @app.command("probe")
 @online
 def probe(
-    connection: Connection,
+    connection: GatewayOptions,
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help='The model, "provider/model".')],
     no_requests: Annotated[
         bool,
@@ -110,7 +112,7 @@ def probe(
     """Probe a model and its server: window, support of tools, whether it answers."""
     request = pb.ProbeModelRequest(handle=handle, skip_requests=no_requests)
 
-    async def send_probe(client: Client) -> pb.ProbeModelResponse:
+    async def send_probe(client: GatewayClient) -> pb.ProbeModelResponse:
         return await client.models.ProbeModel(request, timeout=_PROBE_S)
 
     response = connection.run(send_probe)
@@ -133,7 +135,9 @@ def probe(
 
 @key.command("set")
 @online
-def set_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
+def set_key(
+    connection: GatewayOptions, provider: ProviderArgument, agent: AgentOption = ""
+) -> None:
     """Store a key, encrypted. It is typed at a prompt, or read from standard input.
 
     A key in a JSON file, such as that of a Google service account, comes from standard input:
@@ -146,13 +150,15 @@ def set_key(connection: Connection, provider: ProviderArgument, agent: AgentOpti
 
 @key.command("delete")
 @online
-def delete_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
+def delete_key(
+    connection: GatewayOptions, provider: ProviderArgument, agent: AgentOption = ""
+) -> None:
     """Delete a stored key."""
     connection.run(lambda client: _put(client, provider, "", agent))
     note(f"No key for {provider} is stored for {agent or 'all agents'}.")
 
 
-async def _put(client: Client, provider: str, secret: str, agent: str) -> None:
+async def _put(client: GatewayClient, provider: str, secret: str, agent: str) -> None:
     agent_id = await client.agent_id(agent) if agent else ""
     request = pb.PutModelKeyRequest(provider=provider, api_key=secret, agent_id=agent_id)
     await client.models.PutModelKey(request)

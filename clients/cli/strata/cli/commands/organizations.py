@@ -16,8 +16,14 @@ from strata.cli.administration import (
     show_keys,
     show_new_key,
 )
-from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.client import GatewayClient, first_of, new_request_id
+from strata.cli.options import (
+    GatewayOptions,
+    JsonOption,
+    LimitOption,
+    OrganizationKeyOption,
+    online,
+)
 from strata.cli.output import note, print_json, print_listing, when
 
 app = typer.Typer(
@@ -32,14 +38,14 @@ app.add_typer(keys, name="keys")
 @app.command("list")
 @online
 def list_organizations(
-    connection: Connection,
+    connection: GatewayOptions,
     organization_key: OrganizationKeyOption = "",
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List all organizations, with a key that administers the installation."""
 
-    async def read(client: Client) -> pb.ListOrganizationsResponse:
+    async def read(client: GatewayClient) -> pb.ListOrganizationsResponse:
         request = pb.ListOrganizationsRequest()
         return await first_of(client.admin.ListOrganizations, request, "organizations", limit)
 
@@ -59,7 +65,7 @@ def list_organizations(
 @app.command("create")
 @online
 def create_organization(
-    connection: Connection,
+    connection: GatewayOptions,
     name: NameArgument,
     organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
@@ -70,7 +76,7 @@ def create_organization(
     """
     request = pb.CreateOrganizationRequest(request_id=new_request_id(), name=name)
 
-    async def create(client: Client) -> pb.CreateOrganizationResponse:
+    async def create(client: GatewayClient) -> pb.CreateOrganizationResponse:
         return await client.admin.CreateOrganization(request)
 
     made = connection.run_as_organization(create, organization_key)
@@ -83,7 +89,7 @@ def create_organization(
 @keys.command("create")
 @online
 def create_key(
-    connection: Connection,
+    connection: GatewayOptions,
     name: NameArgument,
     organization: OrganizationOption = "",
     scope: ScopeOption = None,
@@ -100,7 +106,7 @@ def create_key(
         name=name, scopes=scope or [], expire_time=expiry(expires)
     )
 
-    async def create(client: Client) -> pb.CreateOrganizationKeyResponse:
+    async def create(client: GatewayClient) -> pb.CreateOrganizationKeyResponse:
         request.organization_id = await organization_id(client, organization)
         return await client.admin.CreateOrganizationKey(request)
 
@@ -110,7 +116,7 @@ def create_key(
 @keys.command("list")
 @online
 def list_keys(
-    connection: Connection,
+    connection: GatewayOptions,
     organization: OrganizationOption = "",
     organization_key: OrganizationKeyOption = "",
     limit: LimitOption = 100,
@@ -118,7 +124,7 @@ def list_keys(
 ) -> None:
     """List organization keys, without their secrets."""
 
-    async def read(client: Client) -> pb.ListOrganizationKeysResponse:
+    async def read(client: GatewayClient) -> pb.ListOrganizationKeysResponse:
         request = pb.ListOrganizationKeysRequest(
             organization_id=await organization_id(client, organization)
         )
@@ -132,14 +138,14 @@ def list_keys(
 @keys.command("revoke")
 @online
 def revoke_key(
-    connection: Connection,
+    connection: GatewayOptions,
     key: KeyArgument,
     organization: OrganizationOption = "",
     organization_key: OrganizationKeyOption = "",
 ) -> None:
     """Revoke an organization key; within seconds every gateway rejects it."""
 
-    async def revoke(client: Client) -> pb.RevokeOrganizationKeyResponse:
+    async def revoke(client: GatewayClient) -> pb.RevokeOrganizationKeyResponse:
         request = pb.RevokeOrganizationKeyRequest(
             organization_id=await organization_id(client, organization), api_key_id=key
         )

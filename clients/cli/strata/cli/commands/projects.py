@@ -8,8 +8,14 @@ import typer
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.administration import NameArgument
-from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.client import GatewayClient, first_of, new_request_id
+from strata.cli.options import (
+    GatewayOptions,
+    JsonOption,
+    LimitOption,
+    OrganizationKeyOption,
+    online,
+)
 from strata.cli.output import print_json, print_listing, when
 
 app = typer.Typer(
@@ -22,14 +28,14 @@ app = typer.Typer(
 @app.command("list")
 @online
 def list_projects(
-    connection: Connection,
+    connection: GatewayOptions,
     organization_key: OrganizationKeyOption = "",
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List the projects of the organization."""
 
-    async def read(client: Client) -> pb.ListProjectsResponse:
+    async def read(client: GatewayClient) -> pb.ListProjectsResponse:
         return await first_of(
             client.admin.ListProjects, pb.ListProjectsRequest(), "projects", limit
         )
@@ -56,7 +62,7 @@ def list_projects(
 @app.command("create")
 @online
 def create_project(
-    connection: Connection,
+    connection: GatewayOptions,
     name: NameArgument,
     partition: Annotated[
         str,
@@ -74,7 +80,7 @@ def create_project(
     """Create a project and print its id. It has no key yet: see strata keys create."""
     request = pb.CreateProjectRequest(request_id=new_request_id(), name=name, partition=partition)
 
-    async def create(client: Client) -> pb.CreateProjectResponse:
+    async def create(client: GatewayClient) -> pb.CreateProjectResponse:
         return await client.admin.CreateProject(request)
 
     made = connection.run_as_organization(create, organization_key)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import prompt_service_pb2 as pb
-from strata.cli.client import Client
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.client import GatewayClient
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_json, print_listing, print_text
 
 app = typer.Typer(
@@ -20,10 +20,10 @@ app = typer.Typer(
 
 @app.command("list")
 @online
-def list_prompts(connection: Connection, as_json: JsonOption = False) -> None:
+def list_prompts(connection: GatewayOptions, as_json: JsonOption = False) -> None:
     """List the prompts of Strata and those in the server's folder of prompts."""
 
-    async def read(client: Client) -> pb.ListPromptsResponse:
+    async def read(client: GatewayClient) -> pb.ListPromptsResponse:
         return await client.prompts.ListPrompts(pb.ListPromptsRequest())
 
     listing = connection.run(read)
@@ -49,13 +49,13 @@ def list_prompts(connection: Connection, as_json: JsonOption = False) -> None:
 @app.command("show")
 @online
 def show_prompt(
-    connection: Connection,
+    connection: GatewayOptions,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Its key; see strata prompts list.")],
     as_json: JsonOption = False,
 ) -> None:
     """Print the text of a prompt."""
 
-    async def read(client: Client) -> pb.Prompt:
+    async def read(client: GatewayClient) -> pb.Prompt:
         return (await client.prompts.GetPrompt(pb.GetPromptRequest(key=key))).prompt
 
     prompt = connection.run(read)

@@ -8,13 +8,13 @@ import typer
 
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
-from strata.cli.client import Client, first_of
+from strata.cli.client import GatewayClient, first_of
 from strata.cli.commands.recall_keep import expand_summary, export_messages, show_retention
 from strata.cli.messages import message_row, speaker_of, text_of
 from strata.cli.options import (
     AgentArgument,
-    Connection,
     ConversationOption,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     QueryArgument,
@@ -49,7 +49,7 @@ MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="Id of t
 @app.command("search")
 @online
 def search_messages(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     query: QueryArgument,
     conversation: Annotated[
@@ -76,7 +76,7 @@ def search_messages(
 ) -> None:
     """Search the messages of an agent in all its conversations, best first."""
 
-    async def search(client: Client) -> pb.SearchMessagesResponse:
+    async def search(client: GatewayClient) -> pb.SearchMessagesResponse:
         request = pb.SearchMessagesRequest(
             agent_id=await client.agent_id(agent),
             conversation_id=conversation,
@@ -101,7 +101,7 @@ def search_messages(
 @app.command("list")
 @online
 def list_messages(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: ConversationOption = "",
     limit: LimitOption = 20,
@@ -119,7 +119,7 @@ def list_messages(
 ) -> None:
     """List the last messages of a conversation, oldest first."""
 
-    async def read(client: Client) -> pb.ListMessagesResponse:
+    async def read(client: GatewayClient) -> pb.ListMessagesResponse:
         order = pb.LIST_ORDER_OLDEST_FIRST if oldest else pb.LIST_ORDER_NEWEST_FIRST
         request = pb.ListMessagesRequest(
             order=order, pinned_only=pinned, send_message_as_text=not calls
@@ -145,11 +145,11 @@ def list_messages(
 @app.command("show")
 @online
 def show_message(
-    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+    connection: GatewayOptions, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
     """Show a whole message."""
 
-    async def read(client: Client) -> message_pb2.Message:
+    async def read(client: GatewayClient) -> message_pb2.Message:
         request = pb.GetMessageRequest(message_id=message)
         return (await client.messages.GetMessage(request)).message
 
@@ -173,11 +173,11 @@ def show_message(
 @app.command("pin")
 @online
 def pin_message(
-    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+    connection: GatewayOptions, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
     """Keep a message in the window through every compaction."""
 
-    async def pin(client: Client) -> message_pb2.Message:
+    async def pin(client: GatewayClient) -> message_pb2.Message:
         request = pb.PinMessageRequest(message_id=message)
         return (await client.messages.PinMessage(request)).message
 
@@ -187,11 +187,11 @@ def pin_message(
 @app.command("unpin")
 @online
 def unpin_message(
-    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+    connection: GatewayOptions, message: MessageArgument, as_json: JsonOption = False
 ) -> None:
     """Let compaction remove a message from the window again."""
 
-    async def unpin(client: Client) -> message_pb2.Message:
+    async def unpin(client: GatewayClient) -> message_pb2.Message:
         request = pb.UnpinMessageRequest(message_id=message)
         return (await client.messages.UnpinMessage(request)).message
 

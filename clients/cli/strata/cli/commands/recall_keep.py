@@ -12,10 +12,10 @@ from google.protobuf.json_format import MessageToDict
 
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.messages import message_row
-from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
+from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_table, when
 from strata.cli.times import timestamp_of
 from strata.protocol.images import IMAGE_SUFFIXES, is_image_id
@@ -25,7 +25,7 @@ _MAX_MESSAGES = 500
 
 @online
 def export_messages(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: Annotated[
         str, typer.Option("--conversation", help="Only this conversation.")
@@ -40,7 +40,7 @@ def export_messages(
     An image appears with its id, which is also the name of its file in the folder of --images.
     """
 
-    async def read(client: Client) -> int:
+    async def read(client: GatewayClient) -> int:
         count, saved = 0, ImageFolder(client, images)
         request = pb.ExportMessagesRequest(conversation_id=conversation)
         if not conversation:
@@ -64,7 +64,7 @@ class ImageFolder:
         folder: The folder, which is created if it is missing; None to write no images.
     """
 
-    def __init__(self, client: Client, folder: Path | None) -> None:
+    def __init__(self, client: GatewayClient, folder: Path | None) -> None:
         self._client = client
         self._folder = folder
 
@@ -87,7 +87,7 @@ class ImageFolder:
 
 @online
 def expand_summary(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     conversation: ConversationOption = "",
     summary: Annotated[
@@ -108,7 +108,7 @@ def expand_summary(
 ) -> None:
     """Show the messages behind a summary."""
 
-    async def read(client: Client) -> pb.ExpandSummaryResponse:
+    async def read(client: GatewayClient) -> pb.ExpandSummaryResponse:
         request = pb.ExpandSummaryRequest(
             summary_message_id=summary,
             from_sequence=first,
@@ -138,7 +138,7 @@ def expand_summary(
 
 @online
 def show_retention(
-    connection: Connection,
+    connection: GatewayOptions,
     days: Annotated[
         int | None,
         typer.Option("--days", min=0, help="Days to keep messages; 0 keeps them for ever."),
@@ -151,7 +151,7 @@ def show_retention(
     Older messages are destroyed, unless they are in a window or pinned.
     """
 
-    async def work(client: Client) -> pb.Retention:
+    async def work(client: GatewayClient) -> pb.Retention:
         if days is None:
             return (await client.messages.GetRetention(pb.GetRetentionRequest())).retention
         if days:

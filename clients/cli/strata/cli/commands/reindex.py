@@ -9,10 +9,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from strata.api.common.v1 import search_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import EXIT_FAILURE
 from strata.cli.indexes import COLLECTIONS, ArchiveIndex, WholeIndex, index_of
-from strata.cli.options import Connection, JsonOption, OrganizationKeyOption, online
+from strata.cli.options import GatewayOptions, JsonOption, OrganizationKeyOption, online
 from strata.cli.output import error_console, print_fields, print_json, when
 from strata.shared.convert.enums import enum_name
 
@@ -25,7 +25,7 @@ _OPEN_PHASES = (pb.REINDEX_PHASE_BUILDING, pb.REINDEX_PHASE_CHECKING)
 @app.command()
 @online
 def reindex(
-    connection: Connection,
+    connection: GatewayOptions,
     what: Annotated[
         str,
         typer.Argument(
@@ -71,7 +71,7 @@ def reindex(
     if sum((status, rollback, finish, bool(model))) > 1:
         raise typer.BadParameter("choose one of --model, --status, --rollback and --finish")
 
-    async def work(client: Client) -> pb.Reindex:
+    async def work(client: GatewayClient) -> pb.Reindex:
         index = await index_of(client, what, partition)
         if status:
             return await index.latest()

@@ -9,12 +9,12 @@ import typer
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.runs_replay import record_run, replay_file
 from strata.cli.options import (
     AgentArgument,
-    Connection,
     ConversationOption,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     online,
@@ -48,7 +48,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run."
 @app.command("list")
 @online
 def list_runs(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str, typer.Option("--agent", autocompletion=complete_agent, help="Only runs of this agent.")
     ] = "",
@@ -57,7 +57,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
 
-    async def read(client: Client) -> pb.ListRunsResponse:
+    async def read(client: GatewayClient) -> pb.ListRunsResponse:
         agent_id = await client.agent_id(agent) if agent else ""
         request = pb.ListRunsRequest(agent_id=agent_id)
         return await first_of(client.runs.ListRuns, request, "runs", limit)
@@ -86,7 +86,7 @@ def list_runs(
 @app.command("start")
 @online
 def start_run(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: AgentArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message to the agent.")],
     at: Annotated[
@@ -104,7 +104,7 @@ def start_run(
     """Start a run without waiting for it, now or later."""
     chosen_format = response_format(reply_format)
 
-    async def start(client: Client) -> pb.Run:
+    async def start(client: GatewayClient) -> pb.Run:
         request = pb.StartRunRequest(
             request_id=new_request_id(),
             agent_id=await client.agent_id(agent),
@@ -121,10 +121,10 @@ def start_run(
 
 @app.command("show")
 @online
-def show_run(connection: Connection, run: RunArgument, as_json: JsonOption = False) -> None:
+def show_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption = False) -> None:
     """Show a run."""
 
-    async def read(client: Client) -> pb.Run:
+    async def read(client: GatewayClient) -> pb.Run:
         return (await client.runs.GetRun(pb.GetRunRequest(run_id=run))).run
 
     _print_run(connection.run(read), as_json=as_json)
@@ -132,10 +132,10 @@ def show_run(connection: Connection, run: RunArgument, as_json: JsonOption = Fal
 
 @app.command("cancel")
 @online
-def cancel_run(connection: Connection, run: RunArgument, as_json: JsonOption = False) -> None:
+def cancel_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption = False) -> None:
     """Cancel a run; what it has stored stays."""
 
-    async def cancel(client: Client) -> pb.Run:
+    async def cancel(client: GatewayClient) -> pb.Run:
         return (await client.runs.CancelRun(pb.CancelRunRequest(run_id=run))).run
 
     _print_run(connection.run(cancel), as_json=as_json)
@@ -143,10 +143,10 @@ def cancel_run(connection: Connection, run: RunArgument, as_json: JsonOption = F
 
 @app.command("explain")
 @online
-def explain_run(connection: Connection, run: RunArgument, as_json: JsonOption = False) -> None:
+def explain_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption = False) -> None:
     """Show where the time, the tokens and the money of a run went."""
 
-    async def read(client: Client) -> pb.ExplainRunResponse:
+    async def read(client: GatewayClient) -> pb.ExplainRunResponse:
         return await client.runs.ExplainRun(pb.ExplainRunRequest(run_id=run))
 
     explained = connection.run(read)
@@ -182,11 +182,14 @@ def explain_run(connection: Connection, run: RunArgument, as_json: JsonOption = 
 @app.command("steps")
 @online
 def list_steps(
-    connection: Connection, run: RunArgument, limit: LimitOption = 50, as_json: JsonOption = False
+    connection: GatewayOptions,
+    run: RunArgument,
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
 ) -> None:
     """List the steps of a run: the model, the tools, tokens and times of each."""
 
-    async def read(client: Client) -> pb.ListStepsResponse:
+    async def read(client: GatewayClient) -> pb.ListStepsResponse:
         request = pb.ListStepsRequest(run_id=run)
         return await first_of(client.runs.ListSteps, request, "steps", limit)
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import EXIT_FAILURE, UsageError
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_text
 from strata.protocol.errors import InvalidArgumentError
 
@@ -25,7 +25,7 @@ _EMPTY = "(nothing)"
 
 @online
 def record_run(
-    connection: Connection,
+    connection: GatewayOptions,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
     output: Annotated[
         Path | None,
@@ -43,7 +43,7 @@ def record_run(
     if path != STDOUT and path.exists() and not force:
         raise UsageError(f"{path} exists; replace it with --force.")
 
-    async def read(client: Client) -> bytes:
+    async def read(client: GatewayClient) -> bytes:
         request = pb.RecordRunRequest(run_id=run)
         return b"".join([response.piece async for response in client.runs.RecordRun(request)])
 

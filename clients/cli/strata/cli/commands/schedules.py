@@ -9,12 +9,12 @@ import typer
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import (
     AgentArgument,
-    Connection,
     ConversationOption,
+    GatewayOptions,
     JsonOption,
     LimitOption,
     online,
@@ -40,7 +40,7 @@ ScheduleArgument = Annotated[
 @app.command("create")
 @online
 def create_schedule(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, unique in the project.")],
     agent: AgentArgument,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message to the agent.")],
@@ -80,7 +80,7 @@ def create_schedule(
     if bool(cron) == bool(at):
         raise UsageError("Give --cron for repeated runs, or --at for one.")
 
-    async def create(client: Client) -> pb.Schedule:
+    async def create(client: GatewayClient) -> pb.Schedule:
         request = pb.CreateScheduleRequest(
             request_id=new_request_id(),
             name=name,
@@ -103,7 +103,7 @@ def create_schedule(
 @app.command("list")
 @online
 def list_schedules(
-    connection: Connection,
+    connection: GatewayOptions,
     agent: Annotated[
         str, typer.Option("--agent", autocompletion=complete_agent, help="Only of this agent.")
     ] = "",
@@ -112,7 +112,7 @@ def list_schedules(
 ) -> None:
     """List schedules, newest first."""
 
-    async def read(client: Client) -> pb.ListSchedulesResponse:
+    async def read(client: GatewayClient) -> pb.ListSchedulesResponse:
         agent_id = await client.agent_id(agent) if agent else ""
         request = pb.ListSchedulesRequest(agent_id=agent_id)
         return await first_of(client.schedules.ListSchedules, request, "schedules", limit)
@@ -141,11 +141,11 @@ def list_schedules(
 @app.command("show")
 @online
 def show_schedule(
-    connection: Connection, schedule: ScheduleArgument, as_json: JsonOption = False
+    connection: GatewayOptions, schedule: ScheduleArgument, as_json: JsonOption = False
 ) -> None:
     """Show a schedule with its messages."""
 
-    async def read(client: Client) -> pb.Schedule:
+    async def read(client: GatewayClient) -> pb.Schedule:
         return await _named(client, schedule)
 
     _print_schedule(connection.run(read), as_json=as_json)
@@ -154,7 +154,7 @@ def show_schedule(
 @app.command("update")
 @online
 def update_schedule(
-    connection: Connection,
+    connection: GatewayOptions,
     schedule: ScheduleArgument,
     name: Annotated[str | None, typer.Option("--name", help="A new name.")] = None,
     message: Annotated[str | None, typer.Option("--message", help="A new message.")] = None,
@@ -173,7 +173,7 @@ def update_schedule(
 ) -> None:
     """Change a schedule. Settings without an option do not change."""
 
-    async def update(client: Client) -> pb.Schedule:
+    async def update(client: GatewayClient) -> pb.Schedule:
         request = pb.UpdateScheduleRequest(
             schedule_id=(await _named(client, schedule)).id,
             name=name,
@@ -192,11 +192,11 @@ def update_schedule(
 @app.command("pause")
 @online
 def pause_schedule(
-    connection: Connection, schedule: ScheduleArgument, as_json: JsonOption = False
+    connection: GatewayOptions, schedule: ScheduleArgument, as_json: JsonOption = False
 ) -> None:
     """Start no more runs until the schedule is resumed."""
 
-    async def pause(client: Client) -> pb.Schedule:
+    async def pause(client: GatewayClient) -> pb.Schedule:
         request = pb.PauseScheduleRequest(schedule_id=(await _named(client, schedule)).id)
         return (await client.schedules.PauseSchedule(request)).schedule
 
@@ -206,11 +206,11 @@ def pause_schedule(
 @app.command("resume")
 @online
 def resume_schedule(
-    connection: Connection, schedule: ScheduleArgument, as_json: JsonOption = False
+    connection: GatewayOptions, schedule: ScheduleArgument, as_json: JsonOption = False
 ) -> None:
     """Resume a paused or disabled schedule."""
 
-    async def resume(client: Client) -> pb.Schedule:
+    async def resume(client: GatewayClient) -> pb.Schedule:
         request = pb.ResumeScheduleRequest(schedule_id=(await _named(client, schedule)).id)
         return (await client.schedules.ResumeSchedule(request)).schedule
 
@@ -219,10 +219,10 @@ def resume_schedule(
 
 @app.command("delete")
 @online
-def delete_schedule(connection: Connection, schedule: ScheduleArgument) -> None:
+def delete_schedule(connection: GatewayOptions, schedule: ScheduleArgument) -> None:
     """Delete a schedule and the record of its ticks; its runs stay."""
 
-    async def delete(client: Client) -> pb.Schedule:
+    async def delete(client: GatewayClient) -> pb.Schedule:
         named = await _named(client, schedule)
         await client.schedules.DeleteSchedule(pb.DeleteScheduleRequest(schedule_id=named.id))
         return named
@@ -233,14 +233,14 @@ def delete_schedule(connection: Connection, schedule: ScheduleArgument) -> None:
 @app.command("ticks")
 @online
 def list_ticks(
-    connection: Connection,
+    connection: GatewayOptions,
     schedule: ScheduleArgument,
     limit: LimitOption = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List past ticks with their runs, newest first."""
 
-    async def read(client: Client) -> pb.ListScheduleTicksResponse:
+    async def read(client: GatewayClient) -> pb.ListScheduleTicksResponse:
         request = pb.ListScheduleTicksRequest(schedule_id=(await _named(client, schedule)).id)
         return await first_of(client.schedules.ListScheduleTicks, request, "ticks", limit)
 
@@ -262,7 +262,7 @@ def list_ticks(
     )
 
 
-async def _named(client: Client, name_or_id: str) -> pb.Schedule:
+async def _named(client: GatewayClient, name_or_id: str) -> pb.Schedule:
     if is_id(name_or_id, "schedule"):
         by_id = pb.GetScheduleRequest(schedule_id=name_or_id)
         return (await client.schedules.GetSchedule(by_id)).schedule

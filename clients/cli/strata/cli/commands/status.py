@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 
 from strata.api.common.v1.search_pb2 import IndexState
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.connection import Target
 from strata.cli.failures import EXIT_FAILURE
 from strata.cli.health import count_agents, gateway_state, index_states, service_states
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import print_fields, print_json, print_table
 from strata.protocol.errors import StrataError
 
@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 @online
-def status(connection: Connection, as_json: JsonOption = False) -> None:
+def status(connection: GatewayOptions, as_json: JsonOption = False) -> None:
     """Show whether Strata runs, and which services answer. The exit code is 0 if all of them do."""
     target, report = _status_report(connection)
     services: dict[str, str] = report.pop("services")  # type: ignore[assignment]
@@ -35,9 +35,9 @@ def status(connection: Connection, as_json: JsonOption = False) -> None:
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _status_report(connection: Connection) -> tuple[Target, dict[str, object]]:
+def _status_report(connection: GatewayOptions) -> tuple[Target, dict[str, object]]:
 
-    async def ask(client: Client) -> dict[str, object]:
+    async def ask(client: GatewayClient) -> dict[str, object]:
         gateway = await gateway_state(client)
         states = await service_states(client)
         try:
@@ -60,7 +60,7 @@ def _status_report(connection: Connection) -> tuple[Target, dict[str, object]]:
     return connection.target(), report
 
 
-def _indexes(connection: Connection) -> dict[str, str]:
+def _indexes(connection: GatewayOptions) -> dict[str, str]:
     """Returns the state of each index; empty without an organization key.
 
     All projects share the indexes, so only an organization key may read their state.

@@ -13,9 +13,9 @@ from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
 from strata.cli.chat.prompt import interruptible
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, not_blank, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, not_blank, online
 from strata.cli.output import note, print_fields, print_json, print_listing, print_text, safe, when
 from strata.client.tools import EFFECTS, returned
 from strata.shared.convert.enums import enum_name
@@ -39,7 +39,7 @@ SecretArgument = Annotated[
 @app.command("add")
 @online
 def add(
-    connection: Connection,
+    connection: GatewayOptions,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Python file with one public function.")
     ],
@@ -108,7 +108,7 @@ def add(
         type=tool_pb2.TOOL_TYPE_CLIENT if by_client else tool_pb2.TOOL_TYPE_CUSTOM,
     )
 
-    async def put(client: Client) -> pb.UpsertToolResponse:
+    async def put(client: GatewayClient) -> pb.UpsertToolResponse:
         return await client.tools.UpsertTool(request)
 
     tool = connection.run(put).tool
@@ -121,11 +121,11 @@ def add(
 @app.command("list")
 @online
 def list_tools(
-    connection: Connection, limit: LimitOption = 200, as_json: JsonOption = False
+    connection: GatewayOptions, limit: LimitOption = 200, as_json: JsonOption = False
 ) -> None:
     """List the tools that agents can have."""
 
-    async def read(client: Client) -> pb.ListToolsResponse:
+    async def read(client: GatewayClient) -> pb.ListToolsResponse:
         return await first_of(client.tools.ListTools, pb.ListToolsRequest(), "tools", limit)
 
     listing = connection.run(read)
@@ -144,7 +144,7 @@ def list_tools(
 
 @app.command("show")
 @online
-def show(connection: Connection, name: NameArgument, as_json: JsonOption = False) -> None:
+def show(connection: GatewayOptions, name: NameArgument, as_json: JsonOption = False) -> None:
     """Show the definition of a tool, and its source."""
     tool = connection.run(lambda client: _tool(client, name))
     if as_json:
@@ -174,10 +174,10 @@ def show(connection: Connection, name: NameArgument, as_json: JsonOption = False
 
 @app.command("delete")
 @online
-def delete(connection: Connection, name: NameArgument) -> None:
+def delete(connection: GatewayOptions, name: NameArgument) -> None:
     """Delete a tool; agents lose it."""
 
-    async def remove(client: Client) -> None:
+    async def remove(client: GatewayClient) -> None:
         tool = await _tool(client, name)
         await client.tools.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
 
@@ -188,7 +188,7 @@ def delete(connection: Connection, name: NameArgument) -> None:
 @app.command("search")
 @online
 def search(
-    connection: Connection,
+    connection: GatewayOptions,
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool should do.")],
     limit: LimitOption = 5,
     as_json: JsonOption = False,
@@ -196,7 +196,7 @@ def search(
     """Find tools by words and by meaning."""
     request = pb.SearchToolsRequest(query=not_blank(" ".join(words)), limit=limit)
 
-    async def find(client: Client) -> pb.SearchToolsResponse:
+    async def find(client: GatewayClient) -> pb.SearchToolsResponse:
         return await client.tools.SearchTools(request)
 
     response = connection.run(find)
@@ -211,7 +211,7 @@ def search(
 @app.command("run")
 @online
 def run(
-    connection: Connection,
+    connection: GatewayOptions,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of a tool, or a Python file to try.")
     ],
@@ -243,7 +243,7 @@ def run(
         raise UsageError("Give the arguments once: after the name, or with --args.")
     source = _read(Path(name)) if name.endswith(".py") else ""
 
-    async def call(client: Client) -> pb.RunToolResponse:
+    async def call(client: GatewayClient) -> pb.RunToolResponse:
         tool_id = "" if source else (await _tool(client, name)).id
         request = pb.RunToolRequest(
             tool_id=tool_id, source_code=source, arguments_json=arguments or args
@@ -275,7 +275,7 @@ def run(
 
 @secret.command("set")
 @online
-def set_secret(connection: Connection, name: SecretArgument) -> None:
+def set_secret(connection: GatewayOptions, name: SecretArgument) -> None:
     """Store a secret, encrypted. It is typed at a prompt, or read from standard input."""
     value = _read_secret(name)
     connection.run(lambda client: _put(client, name, value))
@@ -284,7 +284,7 @@ def set_secret(connection: Connection, name: SecretArgument) -> None:
 
 @secret.command("delete")
 @online
-def delete_secret(connection: Connection, name: SecretArgument) -> None:
+def delete_secret(connection: GatewayOptions, name: SecretArgument) -> None:
     """Delete a secret."""
     connection.run(lambda client: _put(client, name, ""))
     note(f"No secret {name} is stored.")
@@ -301,11 +301,11 @@ def _store_images(folder: Path, ran: pb.RunToolResponse) -> None:
         note(f"Stored {file}")
 
 
-async def _put(client: Client, name: str, value: str) -> None:
+async def _put(client: GatewayClient, name: str, value: str) -> None:
     await client.tools.PutSecret(pb.PutSecretRequest(name=name, value=value))
 
 
-async def _tool(client: Client, name: str) -> pb.Tool:
+async def _tool(client: GatewayClient, name: str) -> pb.Tool:
     return (await client.tools.GetTool(pb.GetToolRequest(name=name))).tool
 
 

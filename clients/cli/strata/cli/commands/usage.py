@@ -9,9 +9,15 @@ import typer
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.administration import ProjectOption, project_id
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of
+from strata.cli.client import GatewayClient, first_of
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.options import (
+    GatewayOptions,
+    JsonOption,
+    LimitOption,
+    OrganizationKeyOption,
+    online,
+)
 from strata.cli.output import print_fields, print_json, print_listing, when
 from strata.cli.times import timestamp_of
 
@@ -23,7 +29,7 @@ _LENGTHS = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400}
 @app.command()
 @online
 def usage(
-    connection: Connection,
+    connection: GatewayOptions,
     project: ProjectOption = "",
     every: Annotated[
         bool, typer.Option("--all", help="All projects, with the organization key.")
@@ -55,7 +61,7 @@ def usage(
     if every:
         request = pb.ListProjectUsageRequest(start_time=start, end_time=end)
 
-        async def read_all(client: Client) -> pb.ListProjectUsageResponse:
+        async def read_all(client: GatewayClient) -> pb.ListProjectUsageResponse:
             return await first_of(client.admin.ListProjectUsage, request, "projects", limit)
 
         listed = connection.run_as_organization(read_all, organization_key)
@@ -71,7 +77,7 @@ def usage(
         )
         return
 
-    async def read(client: Client) -> pb.GetUsageResponse | pb.GetUsageSeriesResponse:
+    async def read(client: GatewayClient) -> pb.GetUsageResponse | pb.GetUsageSeriesResponse:
         of_project = await project_id(client, project) if project else ""
         of_agent = await client.agent_id(agent) if agent else ""
         if by:

@@ -8,9 +8,9 @@ import typer
 
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import note, print_fields, print_json, print_listing, when
 from strata.shared.convert.enums import enum_name
 
@@ -25,7 +25,7 @@ _STATES = ("pending", "delivered", "failed")
 @app.command("create")
 @online
 def create_webhook(
-    connection: Connection,
+    connection: GatewayOptions,
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the requests.")],
     event: Annotated[
         list[str] | None,
@@ -49,7 +49,7 @@ def create_webhook(
 ) -> None:
     """Create a webhook, and print its secret, which is shown only once."""
 
-    async def create(client: Client) -> pb.CreateWebhookResponse:
+    async def create(client: GatewayClient) -> pb.CreateWebhookResponse:
         request = pb.CreateWebhookRequest(
             request_id=new_request_id(),
             url=url,
@@ -78,11 +78,11 @@ def create_webhook(
 @app.command("list")
 @online
 def list_webhooks(
-    connection: Connection, limit: LimitOption = 20, as_json: JsonOption = False
+    connection: GatewayOptions, limit: LimitOption = 20, as_json: JsonOption = False
 ) -> None:
     """List webhooks, newest first."""
 
-    async def read(client: Client) -> pb.ListWebhooksResponse:
+    async def read(client: GatewayClient) -> pb.ListWebhooksResponse:
         return await first_of(
             client.webhooks.ListWebhooks, pb.ListWebhooksRequest(), "webhooks", limit
         )
@@ -109,10 +109,10 @@ def list_webhooks(
 
 @app.command("delete")
 @online
-def delete_webhook(connection: Connection, webhook: WebhookArgument) -> None:
+def delete_webhook(connection: GatewayOptions, webhook: WebhookArgument) -> None:
     """Delete a webhook and its deliveries."""
 
-    async def delete(client: Client) -> None:
+    async def delete(client: GatewayClient) -> None:
         await client.webhooks.DeleteWebhook(pb.DeleteWebhookRequest(webhook_id=webhook))
 
     connection.run(delete)
@@ -122,7 +122,7 @@ def delete_webhook(connection: Connection, webhook: WebhookArgument) -> None:
 @app.command("deliveries")
 @online
 def list_deliveries(
-    connection: Connection,
+    connection: GatewayOptions,
     webhook: Annotated[
         str, typer.Option("--webhook", metavar="WEBHOOK", help="Only of this webhook.")
     ] = "",
@@ -137,7 +137,7 @@ def list_deliveries(
     if state and state not in _STATES:
         raise UsageError(f"--state is one of {', '.join(_STATES)}.")
 
-    async def read(client: Client) -> pb.ListWebhookDeliveriesResponse:
+    async def read(client: GatewayClient) -> pb.ListWebhookDeliveriesResponse:
         request = pb.ListWebhookDeliveriesRequest(
             webhook_id=webhook,
             run_id=run,
@@ -170,13 +170,13 @@ def list_deliveries(
 @app.command("redeliver")
 @online
 def redeliver(
-    connection: Connection,
+    connection: GatewayOptions,
     delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery.")],
     as_json: JsonOption = False,
 ) -> None:
     """Send a delivery again."""
 
-    async def redeliver_once(client: Client) -> pb.WebhookDelivery:
+    async def redeliver_once(client: GatewayClient) -> pb.WebhookDelivery:
         request = pb.RedeliverWebhookRequest(delivery_id=delivery)
         return (await client.webhooks.RedeliverWebhook(request)).delivery
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import UsageError
 from strata.protocol.errors import NotFoundError, Reason
 
@@ -18,7 +18,7 @@ _PAGE_SIZE = 500
 FolderArgument = Annotated[str, typer.Argument(metavar="FOLDER", help="Name or id of the folder.")]
 
 
-async def folder_named(client: Client, name_or_id: str) -> pb.Folder:
+async def folder_named(client: GatewayClient, name_or_id: str) -> pb.Folder:
     """Returns a folder by name or by id.
 
     Raises:
@@ -38,7 +38,7 @@ async def folder_named(client: Client, name_or_id: str) -> pb.Folder:
             )
 
 
-async def file_named(client: Client, name_or_id: str) -> pb.File:
+async def file_named(client: GatewayClient, name_or_id: str) -> pb.File:
     """Returns a file by ``FOLDER/NAME`` or by id.
 
     Raises:
@@ -61,7 +61,7 @@ async def file_named(client: Client, name_or_id: str) -> pb.File:
     )
 
 
-async def files_in(client: Client, folder_id: str) -> AsyncIterator[pb.File]:
+async def files_in(client: GatewayClient, folder_id: str) -> AsyncIterator[pb.File]:
     """Yields the files of a folder."""
     request = pb.ListFilesRequest(folder_id=folder_id, page_size=_PAGE_SIZE)
     while True:

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.failures import UsageError, error_lines
 from strata.cli.output import safe
 from strata.protocol.errors import (
@@ -42,7 +42,7 @@ _ERRORS_OF_ONE_FILE = (
 )
 
 
-class UploadProgress(Protocol):
+class ProgressDisplay(Protocol):
     """Shows the progress of the uploads."""
 
     def uploading(self, name: str, sent: int, size: int) -> None:
@@ -92,7 +92,7 @@ def checked_paths(paths: list[Path]) -> list[Path]:
 
 
 async def upload(
-    client: Client, folder: pb.Folder, path: Path, view: UploadProgress, *, replace: bool
+    client: GatewayClient, folder: pb.Folder, path: Path, view: ProgressDisplay, *, replace: bool
 ) -> Uploaded:
     """Uploads one file."""
     header = pb.UploadFileHeader(
@@ -107,7 +107,7 @@ async def upload(
     return Uploaded(path.name, response.file, _problem(response.file))
 
 
-async def wait(client: Client, uploaded: Uploaded, view: UploadProgress) -> Uploaded:
+async def wait(client: GatewayClient, uploaded: Uploaded, view: ProgressDisplay) -> Uploaded:
     """Follows a file until it is ready or has failed.
 
     Raises:
@@ -131,7 +131,7 @@ async def wait(client: Client, uploaded: Uploaded, view: UploadProgress) -> Uplo
 
 
 async def _pieces(
-    header: pb.UploadFileHeader, path: Path, view: UploadProgress
+    header: pb.UploadFileHeader, path: Path, view: ProgressDisplay
 ) -> AsyncIterator[pb.UploadFileRequest]:
     yield pb.UploadFileRequest(header=header)
     sent = 0

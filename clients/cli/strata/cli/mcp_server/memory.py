@@ -8,13 +8,13 @@ from strata.api.gateway.v1 import admin_service_pb2
 from strata.cli.client import connected
 from strata.cli.connection import Target
 from strata.cli.failures import error_lines
-from strata.shared.agent_mcp.memory import AgentMemory
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.search.time_expressions import zone_of
 
 _WRITE = "write"
 
 
-async def open_memory(target: Callable[[], Target], agent: str) -> AgentMemory:
+async def open_memory(target: Callable[[], Target], agent: str) -> ConnectedAgent:
     """Looks up an agent and the permissions of the key.
 
     Args:
@@ -29,7 +29,7 @@ async def open_memory(target: Callable[[], Target], agent: str) -> AgentMemory:
     async with connected(target()) as client:
         looked_up = await client.agent(agent)
         who = await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
-    return AgentMemory(
+    return ConnectedAgent(
         lambda: connected(target()),
         lambda error: "\n".join(error_lines(error)),
         looked_up.id,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 
 _VERSIONS = 20
 
 
-async def known_block_id(client: Client, agent_id: str, label: str) -> str:
+async def known_block_id(client: GatewayClient, agent_id: str, label: str) -> str:
     """Returns the id of the agent's block with this label, attached or formerly attached.
 
     Raises:
@@ -18,7 +18,7 @@ async def known_block_id(client: Client, agent_id: str, label: str) -> str:
     return (await client.blocks.GetBlock(request)).block.id
 
 
-async def newest_version(client: Client, block_id: str) -> pb.BlockVersion:
+async def newest_version(client: GatewayClient, block_id: str) -> pb.BlockVersion:
     """Returns the newest version of a block, also of a deleted one.
 
     Raises:
@@ -28,7 +28,7 @@ async def newest_version(client: Client, block_id: str) -> pb.BlockVersion:
     return (await client.blocks.ListBlockVersions(request)).versions[0]
 
 
-async def version_at(client: Client, block_id: str, revision: int) -> pb.BlockVersion | None:
+async def version_at(client: GatewayClient, block_id: str, revision: int) -> pb.BlockVersion | None:
     """Returns the version with this revision; None if the block has no such revision."""
     request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=_VERSIONS)
     while True:

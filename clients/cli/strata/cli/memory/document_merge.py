@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.cli.memory.markdown import FIELDS, Document
+from strata.cli.memory.markdown import FIELDS, BlockFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class Merged:
         conflicts: Names of the fields that were changed in different ways.
     """
 
-    document: Document
+    document: BlockFile
     conflicts: tuple[str, ...] = ()
 
 
-def merge(base: Document, theirs: Document, mine: Document) -> Merged:
+def merge(base: BlockFile, theirs: BlockFile, mine: BlockFile) -> Merged:
     """Merges two changed versions of `base`; all fields must be set.
 
     The result has the identity and the revision of `theirs`.

@@ -13,7 +13,7 @@ from typing import Any
 
 from strata.cli.failures import UsageError
 from strata.cli.memory.markdown import (
-    Document,
+    BlockFile,
     DocumentError,
     NoFrontMatterError,
     parse,
@@ -31,7 +31,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SyncedFile:
     """State of a file when it last matched its block.
 
     Attributes:
@@ -59,7 +59,7 @@ class MemoryFile:
 
     name: str
     data: bytes
-    document: Document | None
+    document: BlockFile | None
     problem: str = ""
     foreign: bool = False
 
@@ -86,7 +86,7 @@ class Files:
         """Returns the files with this block id in their front matter."""
         return self._by_block.get(block_id, ())
 
-    def of_block(self, block: Document, entry: Entry | None) -> MemoryFile | None:
+    def of_block(self, block: BlockFile, entry: SyncedFile | None) -> MemoryFile | None:
         """Returns the file of a block: one with its id, else one with its name."""
         named = self._by_name.get(file_name(block.label))
         claiming = self.claiming(block.block_id)
@@ -96,7 +96,7 @@ class Files:
             return named
         return self._unclaimed(entry.file)
 
-    def of_lost_block(self, block_id: str, entry: Entry) -> MemoryFile | None:
+    def of_lost_block(self, block_id: str, entry: SyncedFile) -> MemoryFile | None:
         """Returns the file of a block that the agent no longer has."""
         claiming = self.claiming(block_id)
         return claiming[0] if claiming else self._unclaimed(entry.file)
@@ -125,7 +125,7 @@ class MemoryFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.agent_id = ""
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, SyncedFile] = {}
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is not a folder.")
         self._load()
@@ -146,20 +146,20 @@ class MemoryFolder:
             if path.name.endswith(SUFFIX) and not path.name.startswith(".") and path.is_file()
         ]
 
-    def write(self, name: str, document: Document) -> None:
+    def write(self, name: str, document: BlockFile) -> None:
         """Writes a file atomically, unless it has this content already."""
         data = render(document)
         target = self.path / name
         if not target.is_file() or target.read_bytes() != data:
             self._put(name, data)
 
-    def in_step(self, document: Document) -> None:
+    def in_step(self, document: BlockFile) -> None:
         """Records that the file of this document matches its block, with no conflict left."""
         name = file_name(document.label)
         digest = hashlib.sha256(render(document)).hexdigest()
-        self.entries[document.block_id] = Entry(name, document.revision, digest)
+        self.entries[document.block_id] = SyncedFile(name, document.revision, digest)
 
-    def write_theirs(self, document: Document) -> str:
+    def write_theirs(self, document: BlockFile) -> str:
         """Writes a block beside the file that conflicts with it, and returns the name."""
         name = f"{document.label}{THEIRS_SUFFIX}"
         self._put(name, render(document))
@@ -180,7 +180,7 @@ class MemoryFolder:
         except FileNotFoundError:
             return False
 
-    def unchanged(self, file: MemoryFile, entry: Entry | None) -> bool:
+    def unchanged(self, file: MemoryFile, entry: SyncedFile | None) -> bool:
         """Whether a file is unchanged since it last matched its block."""
         return entry is not None and hashlib.sha256(file.data).hexdigest() == entry.sha256
 
@@ -260,11 +260,11 @@ def file_name(label: str) -> str:
     return f"{label}{SUFFIX}"
 
 
-def _entries(document: Any) -> Iterator[tuple[str, Entry]]:
+def _entries(document: Any) -> Iterator[tuple[str, SyncedFile]]:
     if document["format"] != _FORMAT:
         raise ValueError("another format")
     for key, value in document["blocks"].items():
-        yield key, Entry(str(value["file"]), int(value["revision"]), str(value["sha256"]))
+        yield key, SyncedFile(str(value["file"]), int(value["revision"]), str(value["sha256"]))
 
 
 def _umask() -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.memory.blocks import known_block_id
 from strata.protocol.errors import NotFoundError
 from strata.shared.agent_mcp.blocks import blocks_of
@@ -18,7 +18,7 @@ _PAGE_SIZE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VersionChange:
     """A version and the one before it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Names:
         client: The gateway.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: GatewayClient) -> None:
         self._client = client
         self._names: dict[str, str] = {}
         self._own_key = ""
@@ -73,7 +73,7 @@ class Names:
         return f"user {principal}".strip()
 
 
-async def history_of(client: Client, block_id: str, limit: int) -> list[Step]:
+async def history_of(client: GatewayClient, block_id: str, limit: int) -> list[VersionChange]:
     """Returns the newest versions of a block, newest first."""
     versions: list[pb.BlockVersion] = []
     request = pb.ListBlockVersionsRequest(block_id=block_id)
@@ -86,10 +86,12 @@ async def history_of(client: Client, block_id: str, limit: int) -> list[Step]:
             break
         request.page_token = page.next_page_token
     before: list[pb.BlockVersion | None] = [*versions[1:], None]
-    return [Step(*pair) for pair in zip(versions, before, strict=True)][:limit]
+    return [VersionChange(*pair) for pair in zip(versions, before, strict=True)][:limit]
 
 
-async def newest_steps(client: Client, agent_id: str, label: str, limit: int) -> list[Step]:
+async def newest_steps(
+    client: GatewayClient, agent_id: str, label: str, limit: int
+) -> list[VersionChange]:
     """Returns the newest versions of one block of an agent, or of all; newest first.
 
     Raises:

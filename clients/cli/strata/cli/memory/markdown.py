@@ -40,7 +40,7 @@ class NoFrontMatterError(DocumentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class BlockFile:
     """The content of a file; None for fields that it does not have.
 
     Attributes:
@@ -61,7 +61,7 @@ class Document:
     revision: int = 0
     block_id: str = ""
 
-    def filled(self, other: Document) -> Document:
+    def filled(self, other: BlockFile) -> BlockFile:
         """Returns the document with its missing fields taken from another."""
         return replace(
             self,
@@ -70,14 +70,14 @@ class Document:
             read_only=other.read_only if self.read_only is None else self.read_only,
         )
 
-    def same(self, other: Document) -> bool:
+    def same(self, other: BlockFile) -> bool:
         """Whether all fields that a person may change are equal."""
         return all(getattr(self, name) == getattr(other, name) for name in FIELDS)
 
 
-def document_of(block: pb.Block) -> Document:
+def document_of(block: pb.Block) -> BlockFile:
     """Returns a block as a document."""
-    return Document(
+    return BlockFile(
         label=block.label,
         value=block.value,
         description=block.description,
@@ -88,9 +88,9 @@ def document_of(block: pb.Block) -> Document:
     )
 
 
-def document_of_version(version: pb.BlockVersion) -> Document:
+def document_of_version(version: pb.BlockVersion) -> BlockFile:
     """Returns a version of a block as a document."""
-    return Document(
+    return BlockFile(
         label=version.label,
         value=version.value,
         description=version.description,
@@ -101,7 +101,7 @@ def document_of_version(version: pb.BlockVersion) -> Document:
     )
 
 
-def render(document: Document) -> bytes:
+def render(document: BlockFile) -> bytes:
     """Returns the file of a document."""
     header = {
         "label": document.label,
@@ -118,7 +118,7 @@ def render(document: Document) -> bytes:
     return f"{_FENCE}\n{text}{_FENCE}\n{document.value}\n".encode()
 
 
-def parse(data: bytes) -> Document:
+def parse(data: bytes) -> BlockFile:
     """Parses a file; the label is empty if the front matter has none.
 
     Raises:
@@ -131,7 +131,7 @@ def parse(data: bytes) -> Document:
         raise DocumentError(f"is not UTF-8 text (byte {error.start}).") from error
     header, body = _split(text.removeprefix(_BOM))
     fields = _header(header)
-    return Document(
+    return BlockFile(
         label=fields.get("label", ""),
         value=body.removesuffix("\n"),
         description=fields.get("description"),

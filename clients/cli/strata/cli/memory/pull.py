@@ -6,20 +6,20 @@ from dataclasses import replace
 from enum import StrEnum
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client
+from strata.cli.client import GatewayClient
 from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import version_at
 from strata.cli.memory.document_merge import merge
 from strata.cli.memory.folder import (
     CHANGED_MEANWHILE,
-    Entry,
     Files,
     MemoryFile,
     MemoryFolder,
+    SyncedFile,
     file_name,
 )
-from strata.cli.memory.markdown import Document, document_of, document_of_version
-from strata.cli.memory.sync_results import FileOutcome, SyncResult, both_sides, difference
+from strata.cli.memory.markdown import BlockFile, document_of, document_of_version
+from strata.cli.memory.sync_results import FileOutcome, FileSyncResult, both_sides, difference
 from strata.shared.agent_mcp.blocks import blocks_of
 
 
@@ -51,7 +51,7 @@ class Pull:
 
     def __init__(
         self,
-        client: Client,
+        client: GatewayClient,
         agent_id: str,
         folder: MemoryFolder,
         *,
@@ -91,7 +91,7 @@ class Pull:
         file = self._files.of_block(theirs, entry)
         if file is None:
             detail = "" if entry is None else "the file was missing"
-            return self._write(None, theirs, theirs, SyncResult.WRITTEN, detail)
+            return self._write(None, theirs, theirs, FileSyncResult.WRITTEN, detail)
         if self._folder.unchanged(file, entry):
             known = file.document
             return self._write(file, theirs, theirs, _update_result(known, theirs), known=known)
@@ -100,7 +100,7 @@ class Pull:
         base = await self._base(file.document, theirs)
         mine = file.document.filled(base or theirs)
         if mine.same(theirs):
-            return self._write(file, theirs, theirs, SyncResult.UNCHANGED)
+            return self._write(file, theirs, theirs, FileSyncResult.UNCHANGED)
         if base is None:
             detail = "the file was not pulled from this block"
             return self._conflict(file, theirs, None, mine, detail)
@@ -110,11 +110,13 @@ class Pull:
         if merged.conflicts:
             detail = f"{_joined_fields(merged.conflicts)} changed both here and there"
             return self._conflict(file, theirs, base, mine, detail)
-        result = SyncResult.UPDATED if merged.document.same(theirs) else SyncResult.MERGED
-        detail = "" if result is SyncResult.UPDATED else "what was changed here is kept; push it"
+        result = FileSyncResult.UPDATED if merged.document.same(theirs) else FileSyncResult.MERGED
+        detail = (
+            "" if result is FileSyncResult.UPDATED else "what was changed here is kept; push it"
+        )
         return self._write(file, merged.document, theirs, result, detail, known=mine)
 
-    async def _base(self, mine: Document, theirs: Document) -> Document | None:
+    async def _base(self, mine: BlockFile, theirs: BlockFile) -> BlockFile | None:
         if mine.block_id != theirs.block_id or not 0 < mine.revision <= theirs.revision:
             return None
         if mine.revision == theirs.revision:
@@ -125,12 +127,12 @@ class Pull:
     def _write(
         self,
         file: MemoryFile | None,
-        document: Document,
-        theirs: Document,
-        result: SyncResult,
+        document: BlockFile,
+        theirs: BlockFile,
+        result: FileSyncResult,
         detail: str = "",
         *,
-        known: Document | None = None,
+        known: BlockFile | None = None,
     ) -> FileOutcome:
         """Writes the new content of a block's file."""
         name = file_name(document.label)
@@ -138,15 +140,15 @@ class Pull:
             if name in self._files or (twin := self._folder.twin(name)):
                 taken = name if name in self._files else twin
                 return FileOutcome(
-                    name, SyncResult.REFUSED, f"{taken} is in the way.", theirs.revision
+                    name, FileSyncResult.REFUSED, f"{taken} is in the way.", theirs.revision
                 )
             if file is not None:
                 detail = f"was {file.name}" + (f"; {detail}" if detail else "")
-                result = SyncResult.UPDATED if result is SyncResult.UNCHANGED else result
+                result = FileSyncResult.UPDATED if result is FileSyncResult.UNCHANGED else result
         if not self._dry_run:
             if file is not None and not self._folder.holds(file):
                 return FileOutcome(
-                    file.name, SyncResult.REFUSED, CHANGED_MEANWHILE, theirs.revision
+                    file.name, FileSyncResult.REFUSED, CHANGED_MEANWHILE, theirs.revision
                 )
             self._folder.write(name, document)
             if file is not None and file.name != name:
@@ -154,60 +156,66 @@ class Pull:
             self._folder.in_step(theirs)
             self._folder.drop_theirs(theirs.label)
         shown = (difference(known, document),) if known is not None else ()
-        if result is SyncResult.UNCHANGED:
+        if result is FileSyncResult.UNCHANGED:
             shown = ()
         return FileOutcome(name, result, detail, theirs.revision, shown)
 
-    def _changed_here(self, file: MemoryFile, theirs: Document, mine: Document) -> FileOutcome:
+    def _changed_here(self, file: MemoryFile, theirs: BlockFile, mine: BlockFile) -> FileOutcome:
         if not self._dry_run:
             self._folder.in_step(theirs)
             self._folder.drop_theirs(theirs.label)
         shown = (difference(theirs, mine),)
-        return FileOutcome(file.name, SyncResult.AHEAD, "push it", theirs.revision, shown)
+        return FileOutcome(file.name, FileSyncResult.AHEAD, "push it", theirs.revision, shown)
 
     def _conflict(
         self,
         file: MemoryFile,
-        theirs: Document,
-        base: Document | None,
-        mine: Document | None,
+        theirs: BlockFile,
+        base: BlockFile | None,
+        mine: BlockFile | None,
         detail: str,
     ) -> FileOutcome:
         if self._on_conflict is ConflictChoice.THEIRS:
             detail = "what was changed here is dropped"
-            return self._write(file, theirs, theirs, SyncResult.UPDATED, detail, known=mine)
+            return self._write(file, theirs, theirs, FileSyncResult.UPDATED, detail, known=mine)
         if self._on_conflict is ConflictChoice.MINE and mine is not None:
             kept = replace(mine, revision=theirs.revision, block_id=theirs.block_id)
             detail = "kept; a push now overwrites what others changed"
-            return self._write(file, kept, theirs, SyncResult.AHEAD, detail, known=theirs)
+            return self._write(file, kept, theirs, FileSyncResult.AHEAD, detail, known=theirs)
         if not self._dry_run:
             beside = self._folder.write_theirs(theirs)
             detail = f"{detail}; nothing is overwritten, theirs is in {beside}"
         sides = () if mine is None else both_sides(base, theirs, mine)
-        return FileOutcome(file.name, SyncResult.CONFLICT, detail, theirs.revision, sides)
+        return FileOutcome(file.name, FileSyncResult.CONFLICT, detail, theirs.revision, sides)
 
     def _lost_files(self, attached: set[str]) -> list[FileOutcome]:
         lost = {key: entry for key, entry in self._folder.entries.items() if key not in attached}
         return [outcome for key, entry in lost.items() for outcome in self._lost_file(key, entry)]
 
-    def _lost_file(self, block_id: str, entry: Entry) -> list[FileOutcome]:
+    def _lost_file(self, block_id: str, entry: SyncedFile) -> list[FileOutcome]:
         file = self._files.of_lost_block(block_id, entry)
         if file is not None and not (self._delete and self._folder.unchanged(file, entry)):
             detail = "the agent no longer has this block; the file stays"
             if self._folder.unchanged(file, entry):
                 detail += " (--delete removes it)"
-            return [FileOutcome(file.name, SyncResult.GONE, detail)]
+            return [FileOutcome(file.name, FileSyncResult.GONE, detail)]
         if not self._dry_run:
             if file is not None:
                 self._folder.remove(file.name)
             del self._folder.entries[block_id]
         if file is None:
             return []
-        return [FileOutcome(file.name, SyncResult.REMOVED, "the agent no longer has this block")]
+        return [
+            FileOutcome(file.name, FileSyncResult.REMOVED, "the agent no longer has this block")
+        ]
 
 
-def _update_result(known: Document | None, theirs: Document) -> SyncResult:
-    return SyncResult.UNCHANGED if known is not None and known.same(theirs) else SyncResult.UPDATED
+def _update_result(known: BlockFile | None, theirs: BlockFile) -> FileSyncResult:
+    return (
+        FileSyncResult.UNCHANGED
+        if known is not None and known.same(theirs)
+        else FileSyncResult.UPDATED
+    )
 
 
 def _joined_fields(names: tuple[str, ...]) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import Client, new_request_id
+from strata.cli.client import GatewayClient, new_request_id
 from strata.cli.failures import UsageError, error_lines
 from strata.cli.memory.blocks import version_at
 from strata.cli.memory.document_merge import Merged, merge
-from strata.cli.memory.folder import CHANGED_MEANWHILE, Entry, Files, MemoryFile, MemoryFolder
-from strata.cli.memory.markdown import FIELDS, Document, document_of, document_of_version
-from strata.cli.memory.sync_results import FileOutcome, SyncResult, both_sides, difference
+from strata.cli.memory.folder import CHANGED_MEANWHILE, Files, MemoryFile, MemoryFolder, SyncedFile
+from strata.cli.memory.markdown import FIELDS, BlockFile, document_of, document_of_version
+from strata.cli.memory.sync_results import FileOutcome, FileSyncResult, both_sides, difference
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -60,9 +60,9 @@ class PushOptions:
 class _PushPlan:
     """The change of a block by its file; `base` is None if they have no common version."""
 
-    base: Document | None
-    theirs: Document
-    mine: Document
+    base: BlockFile | None
+    theirs: BlockFile
+    mine: BlockFile
     merged: Merged
 
 
@@ -84,7 +84,7 @@ class Push:
     """
 
     def __init__(
-        self, client: Client, agent_id: str, folder: MemoryFolder, options: PushOptions
+        self, client: GatewayClient, agent_id: str, folder: MemoryFolder, options: PushOptions
     ) -> None:
         if not folder.path.exists():
             raise UsageError(f"There is no folder {folder.path}.")
@@ -116,7 +116,7 @@ class Push:
 
     async def _push(self, file: MemoryFile) -> FileOutcome:
         if file.document is None:
-            result = SyncResult.SKIPPED if file.foreign else SyncResult.REFUSED
+            result = FileSyncResult.SKIPPED if file.foreign else FileSyncResult.REFUSED
             return FileOutcome(file.name, result, f"it {file.problem}")
         document = file.document
         if self._options.importing:
@@ -124,14 +124,14 @@ class Push:
         try:
             return await self._push_document(file, document)
         except _ERRORS_OF_ONE_BLOCK as error:
-            return FileOutcome(file.name, SyncResult.REFUSED, _error_text(error))
+            return FileOutcome(file.name, FileSyncResult.REFUSED, _error_text(error))
 
-    async def _push_document(self, file: MemoryFile, document: Document) -> FileOutcome:
+    async def _push_document(self, file: MemoryFile, document: BlockFile) -> FileOutcome:
         twins = [twin.name for twin in self._files.claiming(document.block_id)]
         if document.block_id and len(twins) > 1:
             return FileOutcome(
                 file.name,
-                SyncResult.REFUSED,
+                FileSyncResult.REFUSED,
                 f"{' and '.join(twins)} belong to one block. Remove block_id and revision from the "
                 "one that should become a new block.",
             )
@@ -139,7 +139,7 @@ class Push:
         if block is None and document.block_id:
             return FileOutcome(
                 file.name,
-                SyncResult.REFUSED,
+                FileSyncResult.REFUSED,
                 "the agent does not have this block. Bring it back with: strata memory restore; "
                 "or remove block_id and revision from the file, and it becomes a new block.",
             )
@@ -152,19 +152,21 @@ class Push:
             # The block was changed meanwhile: read it again.
             request = pb.GetBlockRequest(block_id=block.id)
             block = (await self._client.blocks.GetBlock(request)).block
-        return FileOutcome(file.name, SyncResult.REFUSED, "the block keeps changing. Try again.")
+        return FileOutcome(
+            file.name, FileSyncResult.REFUSED, "the block keeps changing. Try again."
+        )
 
-    def _block_of(self, document: Document) -> pb.Block | None:
+    def _block_of(self, document: BlockFile) -> pb.Block | None:
         if document.block_id:
             return self._blocks.get(document.block_id)
         matches = [block for block in self._blocks.values() if block.label == document.label]
         return matches[0] if matches else None
 
-    async def _create(self, file: MemoryFile, document: Document) -> FileOutcome:
-        empty = Document(document.label, "", document.description, document.limit, None)
+    async def _create(self, file: MemoryFile, document: BlockFile) -> FileOutcome:
+        empty = BlockFile(document.label, "", document.description, document.limit, None)
         shown = (difference(empty, replace(document, read_only=None)),)
         if self._options.dry_run:
-            return FileOutcome(file.name, SyncResult.CREATED, differences=shown)
+            return FileOutcome(file.name, FileSyncResult.CREATED, differences=shown)
         request = pb.CreateBlockRequest(
             request_id=new_request_id(),
             agent_id=self._agent_id,
@@ -178,10 +180,10 @@ class Push:
         )
         block = (await self._client.blocks.CreateBlock(request)).block
         detail = self._update_file(file, document_of(block))
-        return FileOutcome(file.name, SyncResult.CREATED, detail, block.revision, shown)
+        return FileOutcome(file.name, FileSyncResult.CREATED, detail, block.revision, shown)
 
     async def _update(
-        self, file: MemoryFile, document: Document, block: pb.Block
+        self, file: MemoryFile, document: BlockFile, block: pb.Block
     ) -> FileOutcome | None:
         """Updates a block; returns None if it was changed meanwhile."""
         plan = await self._plan(document, document_of(block))
@@ -193,9 +195,9 @@ class Push:
         shown = (difference(theirs, merged.document),)
         if theirs.read_only and not self._options.force:
             detail = "the block is read-only. --force changes it anyway."
-            return FileOutcome(file.name, SyncResult.REFUSED, detail, theirs.revision, shown)
+            return FileOutcome(file.name, FileSyncResult.REFUSED, detail, theirs.revision, shown)
         is_merge = plan.base is not None and not plan.base.same(theirs)
-        result = SyncResult.MERGED if is_merge else SyncResult.UPDATED
+        result = FileSyncResult.MERGED if is_merge else FileSyncResult.UPDATED
         if self._options.dry_run:
             return FileOutcome(file.name, result, differences=shown, revision=theirs.revision)
         try:
@@ -206,11 +208,11 @@ class Push:
         detail = self._update_file(file, after)
         if response.merged and not detail:
             detail = "with changes by others, which are now in the file too"
-        result = SyncResult.MERGED if response.merged else result
+        result = FileSyncResult.MERGED if response.merged else result
         shown = (difference(theirs, after),)
         return FileOutcome(file.name, result, detail, after.revision, shown)
 
-    async def _plan(self, document: Document, theirs: Document) -> _PushPlan:
+    async def _plan(self, document: BlockFile, theirs: BlockFile) -> _PushPlan:
         base = await self._base(document, theirs)
         mine = document.filled(base or theirs)
         if base is not None:
@@ -220,7 +222,7 @@ class Push:
             return _PushPlan(None, theirs, mine, Merged(replace(mine, block_id=theirs.block_id)))
         return _PushPlan(None, theirs, mine, Merged(theirs, ("value",)))
 
-    async def _base(self, mine: Document, theirs: Document) -> Document | None:
+    async def _base(self, mine: BlockFile, theirs: BlockFile) -> BlockFile | None:
         if not mine.block_id or not mine.revision:
             return None
         if mine.revision == theirs.revision:
@@ -258,18 +260,18 @@ class Push:
                 "Nothing was written. Pull, settle it in the file, and push again"
             )
         sides = both_sides(plan.base, plan.theirs, plan.mine)
-        return FileOutcome(file.name, SyncResult.CONFLICT, detail, plan.theirs.revision, sides)
+        return FileOutcome(file.name, FileSyncResult.CONFLICT, detail, plan.theirs.revision, sides)
 
     def _up_to_date(self, file: MemoryFile, plan: _PushPlan) -> FileOutcome:
         theirs = plan.theirs
         if plan.mine.same(theirs):
             if not self._options.dry_run:
                 self._update_file(file, theirs)
-            return FileOutcome(file.name, SyncResult.UNCHANGED, revision=theirs.revision)
+            return FileOutcome(file.name, FileSyncResult.UNCHANGED, revision=theirs.revision)
         detail = f"the block is at revision {theirs.revision}: pull"
-        return FileOutcome(file.name, SyncResult.BEHIND, detail, theirs.revision)
+        return FileOutcome(file.name, FileSyncResult.BEHIND, detail, theirs.revision)
 
-    def _update_file(self, file: MemoryFile, document: Document) -> str:
+    def _update_file(self, file: MemoryFile, document: BlockFile) -> str:
         """Updates the file from its block; returns a remark, or an empty text."""
         self._folder.in_step(document)
         self._folder.drop_theirs(document.label)
@@ -290,16 +292,18 @@ class Push:
             return []
         if not self._options.delete:
             detail = "the file is gone; the block stays (--delete detaches it)"
-            return [FileOutcome(entry.file, SyncResult.MISSING, detail) for entry in lost.values()]
+            return [
+                FileOutcome(entry.file, FileSyncResult.MISSING, detail) for entry in lost.values()
+            ]
         if not self._options.dry_run:
             self._options.consent([self._blocks[key].label for key in lost])
         return [await self._detach(key, entry) for key, entry in lost.items()]
 
-    async def _detach(self, block_id: str, entry: Entry) -> FileOutcome:
+    async def _detach(self, block_id: str, entry: SyncedFile) -> FileOutcome:
         block = self._blocks[block_id]
         if block.read_only and not self._options.force:
             detail = "the block is read-only. --force detaches it anyway."
-            return FileOutcome(entry.file, SyncResult.REFUSED, detail)
+            return FileOutcome(entry.file, FileSyncResult.REFUSED, detail)
         if not self._options.dry_run:
             request = pb.DetachBlockRequest(
                 request_id=new_request_id(), agent_id=self._agent_id, block_id=block_id
@@ -307,10 +311,10 @@ class Push:
             try:
                 await self._client.blocks.DetachBlock(request)
             except _ERRORS_OF_ONE_BLOCK as error:
-                return FileOutcome(entry.file, SyncResult.REFUSED, _error_text(error))
+                return FileOutcome(entry.file, FileSyncResult.REFUSED, _error_text(error))
             del self._folder.entries[block_id]
         return FileOutcome(
-            entry.file, SyncResult.DETACHED, f"{block.label} is kept, see strata memory log"
+            entry.file, FileSyncResult.DETACHED, f"{block.label} is kept, see strata memory log"
         )
 
 

@@ -9,13 +9,13 @@ from enum import StrEnum
 from rich.text import Text
 
 from strata.cli.diffs import diff_text, unified_diff
-from strata.cli.memory.markdown import FIELDS, Document
+from strata.cli.memory.markdown import FIELDS, BlockFile
 from strata.cli.output import console, print_json, safe
 
 _DIFF_LINES = 200
 
 
-class SyncResult(StrEnum):
+class FileSyncResult(StrEnum):
     """What a pull or push did with a file, or would do."""
 
     UNCHANGED = "unchanged"
@@ -34,25 +34,25 @@ class SyncResult(StrEnum):
     REFUSED = "refused"
 
 
-FAILURES = frozenset({SyncResult.CONFLICT, SyncResult.REFUSED})
+FAILURES = frozenset({FileSyncResult.CONFLICT, FileSyncResult.REFUSED})
 """Results with which the command exits with code 1."""
 
-_NOTHING_DONE = frozenset({SyncResult.UNCHANGED})
+_NOTHING_DONE = frozenset({FileSyncResult.UNCHANGED})
 _STYLES = {
-    SyncResult.CONFLICT: "bold red",
-    SyncResult.REFUSED: "bold red",
-    SyncResult.MERGED: "bold yellow",
-    SyncResult.AHEAD: "yellow",
-    SyncResult.BEHIND: "yellow",
-    SyncResult.MISSING: "yellow",
-    SyncResult.GONE: "yellow",
-    SyncResult.UNCHANGED: "dim",
-    SyncResult.SKIPPED: "dim",
+    FileSyncResult.CONFLICT: "bold red",
+    FileSyncResult.REFUSED: "bold red",
+    FileSyncResult.MERGED: "bold yellow",
+    FileSyncResult.AHEAD: "yellow",
+    FileSyncResult.BEHIND: "yellow",
+    FileSyncResult.MISSING: "yellow",
+    FileSyncResult.GONE: "yellow",
+    FileSyncResult.UNCHANGED: "dim",
+    FileSyncResult.SKIPPED: "dim",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SyncDifference:
     """Changes of one side.
 
     Attributes:
@@ -79,13 +79,13 @@ class FileOutcome:
     """
 
     file: str
-    result: SyncResult
+    result: FileSyncResult
     detail: str = ""
     revision: int = 0
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[SyncDifference, ...] = ()
 
 
-def difference(before: Document, after: Document, title: str = "") -> Difference:
+def difference(before: BlockFile, after: BlockFile, title: str = "") -> SyncDifference:
     """Returns the changes between two documents."""
     fields = tuple(
         f"{name.replace('_', '-')}: {_value_text(getattr(before, name))} → "
@@ -93,10 +93,12 @@ def difference(before: Document, after: Document, title: str = "") -> Difference
         for name in FIELDS
         if name != "value" and getattr(before, name) != getattr(after, name)
     )
-    return Difference(title, fields, unified_diff(before.value, after.value))
+    return SyncDifference(title, fields, unified_diff(before.value, after.value))
 
 
-def both_sides(base: Document | None, theirs: Document, mine: Document) -> tuple[Difference, ...]:
+def both_sides(
+    base: BlockFile | None, theirs: BlockFile, mine: BlockFile
+) -> tuple[SyncDifference, ...]:
     """Returns the changes of both sides of a conflict."""
     if base is None:
         return (difference(theirs, mine, "from the agent's text to the file"),)
@@ -125,7 +127,7 @@ def print_outcomes(outcomes: Sequence[FileOutcome], *, as_json: bool, dry_run: b
         screen.print(Text("Nothing to do.", style="dim"))
 
 
-def _print_difference(shown: Difference) -> None:
+def _print_difference(shown: SyncDifference) -> None:
     screen = console()
     if shown.title:
         screen.print(Text(f"  {shown.title}:", style="italic"), soft_wrap=True)
@@ -135,14 +137,14 @@ def _print_difference(shown: Difference) -> None:
         screen.print(Text("  ") + line, soft_wrap=True)
 
 
-def _result_text(result: SyncResult, *, dry_run: bool) -> str:
+def _result_text(result: FileSyncResult, *, dry_run: bool) -> str:
     done = {
-        SyncResult.WRITTEN,
-        SyncResult.UPDATED,
-        SyncResult.MERGED,
-        SyncResult.CREATED,
-        SyncResult.DETACHED,
-        SyncResult.REMOVED,
+        FileSyncResult.WRITTEN,
+        FileSyncResult.UPDATED,
+        FileSyncResult.MERGED,
+        FileSyncResult.CREATED,
+        FileSyncResult.DETACHED,
+        FileSyncResult.REMOVED,
     }
     return f"would be {result}" if dry_run and result in done else str(result)
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.diffs import diff_text, unified_diff
-from strata.cli.memory.history import Names, Step
+from strata.cli.memory.history import Names, VersionChange
 from strata.cli.memory.markdown import document_of_version
 from strata.cli.memory.sync_results import difference
 from strata.cli.output import console, labels_line, print_table, safe, when
@@ -45,7 +45,7 @@ def print_blocks(blocks: Sequence[pb.Block]) -> None:
         )
 
 
-def print_log(steps: Sequence[Step], names: Names) -> None:
+def print_log(steps: Sequence[VersionChange], names: Names) -> None:
     """Prints versions, one per line."""
     columns = ["block", "revision", "when", "who", "did", "why", "model", "run", "untrusted"]
     rows = [
@@ -73,7 +73,7 @@ def print_log(steps: Sequence[Step], names: Names) -> None:
     )
 
 
-def print_steps(steps: Sequence[Step], names: Names) -> None:
+def print_steps(steps: Sequence[VersionChange], names: Names) -> None:
     """Prints versions with their diffs, as `git log -p` does."""
     screen = console()
     for number, step in enumerate(steps):
@@ -119,7 +119,7 @@ def _facts(version: pb.BlockVersion, names: Names) -> list[tuple[str, str]]:
     ]
 
 
-def _changes(step: Step) -> Iterable[Text]:
+def _changes(step: VersionChange) -> Iterable[Text]:
     version = step.version
     if step.before is None:
         # The first version, or the oldest that was read.

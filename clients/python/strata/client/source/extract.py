@@ -15,7 +15,7 @@ from strata.client.errors import SourceProblem, ToolSourceError
 from strata.client.source.module import ModuleText
 from strata.client.source.statements import (
     Function,
-    Statement,
+    SourceStatement,
     bound_inside,
     line_of,
     read_statement,
@@ -263,7 +263,7 @@ class _Extraction:
 
     def _taken_pieces(self) -> Iterator[str]:
         """Yields the text of the included statements, with blank lines between them."""
-        before: Statement | None = None
+        before: SourceStatement | None = None
         for number in sorted(self._taken):
             statement = self._module.statements[number]
             wide = _is_wide(statement) or (before is not None and _is_wide(before))
@@ -272,7 +272,7 @@ class _Extraction:
             yield f"{self._text_of(statement, self._taken[number])}\n"
             before = statement
 
-    def _text_of(self, statement: Statement, names: set[str]) -> str:
+    def _text_of(self, statement: SourceStatement, names: set[str]) -> str:
         node = statement.node
         if isinstance(node, ast.Import | ast.ImportFrom):
             kept = [name for name in node.names if _bound_by(name) in names]
@@ -292,7 +292,7 @@ class _Extraction:
         self.problems.append(SourceProblem(text, line))
 
 
-def _is_wide(statement: Statement) -> bool:
+def _is_wide(statement: SourceStatement) -> bool:
     return isinstance(statement.node, Function | ast.ClassDef)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 
-from strata.client.source.statements import Function, Statement, read_statement
+from strata.client.source.statements import Function, SourceStatement, read_statement
 
 
 class ModuleText:
@@ -36,7 +36,7 @@ class ModuleText:
         self.tree = ast.parse(text)
         self._text = text
         self._lines = [f"{line}\n" for line in text.split("\n")]
-        self.statements: list[Statement] = []
+        self.statements: list[SourceStatement] = []
         self.binders: defaultdict[str, list[int]] = defaultdict(list)
         self.changers: defaultdict[str, list[int]] = defaultdict(list)
         self.program_names: set[str] = set()

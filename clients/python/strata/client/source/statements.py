@@ -13,7 +13,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SourceStatement:
     """One statement at the top level of a module.
 
     Attributes:
@@ -43,7 +43,7 @@ class _Names:
     may_use: set[str] = field(default_factory=set)
 
 
-def read_statement(node: ast.stmt) -> Statement:
+def read_statement(node: ast.stmt) -> SourceStatement:
     """Analyses the names in a statement.
 
     Raises:
@@ -61,7 +61,7 @@ def read_statement(node: ast.stmt) -> Statement:
         _read_scope(child, names)
     if isinstance(node, ast.AnnAssign) and node.value is None:
         names.binds.clear()
-    return Statement(
+    return SourceStatement(
         node,
         frozenset(names.binds),
         frozenset(names.uses - _own_targets(node)),

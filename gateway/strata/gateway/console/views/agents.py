@@ -11,7 +11,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.agent_types import AgentType
@@ -103,7 +103,7 @@ async def create_agent(visit: Visit) -> Response:
     return visit.go_to(f"/agents/{created.agent.id}/chat")
 
 
-def _type_in(form: Form) -> pb.AgentType.ValueType:
+def _type_in(form: FormFields) -> pb.AgentType.ValueType:
     text = form.text("type") or AgentType.LETTA_V1.value
     if text not in set(AgentType):
         expected = ", ".join(AgentType)

@@ -12,8 +12,8 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_service
-from strata.gateway.console.forms import Form
-from strata.gateway.console.live_run import LiveRun, server_sent_events
+from strata.gateway.console.forms import FormFields
+from strata.gateway.console.live_run import RunView, server_sent_events
 from strata.gateway.console.transcript import Transcript
 from strata.gateway.console.views.agents import agent_of
 from strata.gateway.console.visits import ViewRoute, Visit
@@ -118,7 +118,7 @@ async def send(visit: Visit) -> Response:
     return _run_part(visit, run.id, agent_id, run.conversation_id, text=text, images=images)
 
 
-def _images_in(form: Form) -> list[message_pb2.ImagePart]:
+def _images_in(form: FormFields) -> list[message_pb2.ImagePart]:
     """Returns the images of a form.
 
     Raises:
@@ -144,7 +144,7 @@ async def live(visit: Visit) -> Response:
     call = visit.services.runs.StreamRun(run_pb.StreamRunRequest(run_id=run_id))
     images = [name for name in visit.request.query_params.getlist("image") if is_image_id(name)]
     return StreamingResponse(
-        server_sent_events(call, LiveRun(run_id, visit.render, images)),
+        server_sent_events(call, RunView(run_id, visit.render, images)),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -179,7 +179,7 @@ async def answer_approval(visit: Visit) -> Response:
     )
 
 
-def _decisions(form: Form) -> Iterable[message_pb2.ApprovalDecision]:
+def _decisions(form: FormFields) -> Iterable[message_pb2.ApprovalDecision]:
     """Yields one decision for each call of the form.
 
     Raises:

@@ -11,7 +11,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.console.form_pages import FormPage
 from strata.gateway.console.form_values import MAX_INT64, whole_number
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.views.agent_names import agent_id_of, suggested_names
 from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import (
@@ -61,7 +61,7 @@ async def list_groups(visit: Visit) -> Response:
 
 async def new_group(visit: Visit) -> Response:
     """Shows the form for a new group."""
-    form = Form({"type": ["round_robin"], "request_id": [new_id("console")]})
+    form = FormFields({"type": ["round_robin"], "request_id": [new_id("console")]})
     return _FORM.show(visit, form, **await _choices(visit, form, None))
 
 
@@ -97,7 +97,7 @@ async def edit_group(visit: Visit) -> Response:
     """Shows the form that changes a group."""
     group = await _group_of(visit)
     manager = group.manager
-    form = Form(
+    form = FormFields(
         {
             "revision": [str(group.revision)],
             "description": [group.description],
@@ -148,7 +148,7 @@ async def _group_of(visit: Visit) -> pb.Group:
     return group
 
 
-async def _choices(visit: Visit, form: Form, group: pb.Group | None) -> Mapping[str, object]:
+async def _choices(visit: Visit, form: FormFields, group: pb.Group | None) -> Mapping[str, object]:
     """Returns what a page with the form of a group shows beside its fields."""
     listing = await visit.services.blocks.ListBlocks(
         block_pb.ListBlocksRequest(page_size=_MAX_BLOCKS)
@@ -166,7 +166,7 @@ async def _choices(visit: Visit, form: Form, group: pb.Group | None) -> Mapping[
     }
 
 
-def _block_ids(form: Form) -> list[str]:
+def _block_ids(form: FormFields) -> list[str]:
     return [*form.texts("block"), *(text.strip() for text in form.texts("added_block"))]
 
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.gateway.console.form_pages import FormPage, check_unchanged
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.mcp_forms import (
     REQUEST_FIELDS,
     TRANSPORTS,
@@ -28,7 +28,7 @@ _CHANGE = FormPage("mcp/edit.html", REQUEST_FIELDS)
 
 async def list_servers(visit: Visit) -> Response:
     """Lists MCP servers, with a form to add one."""
-    form = Form({"request_id": [new_id("console")]})
+    form = FormFields({"request_id": [new_id("console")]})
     return _NEW.show(visit, form, **await _listing(visit))
 
 

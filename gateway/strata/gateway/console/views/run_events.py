@@ -18,7 +18,7 @@ _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EventRow:
     """An event as a page shows it.
 
     Attributes:
@@ -87,11 +87,11 @@ async def stored_events(
     return events
 
 
-def entry_of(event: run_event_pb2.RunEvent) -> Entry:
+def entry_of(event: run_event_pb2.RunEvent) -> EventRow:
     """Returns a stored event as a page shows it."""
     kind = event.WhichOneof("event") or ""
     title, detail, texts, taint, failed = _described(event, kind)
-    return Entry(
+    return EventRow(
         sequence=event.sequence,
         elapsed_ms=event.elapsed_ms,
         title=title,

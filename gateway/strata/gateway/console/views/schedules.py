@@ -12,7 +12,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.gateway.console.form_pages import FormPage, check_unchanged, refusal
 from strata.gateway.console.form_values import whole_number
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.views.agent_names import agent_id_of, names_of, suggested_names
 from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import StrataError
@@ -29,7 +29,7 @@ _CHANGE = FormPage("schedules/edit.html", _FIELDS)
 
 async def list_schedules(visit: Visit) -> Response:
     """Lists schedules, with a form for a new one."""
-    form = Form({"request_id": [new_id("console")]})
+    form = FormFields({"request_id": [new_id("console")]})
     return _NEW.show(visit, form, **await _listing(visit))
 
 
@@ -72,15 +72,15 @@ async def _listing(visit: Visit) -> dict[str, object]:
     }
 
 
-def _on_overlap(form: Form) -> pb.OnOverlap.ValueType:
+def _on_overlap(form: FormFields) -> pb.OnOverlap.ValueType:
     return pb.ON_OVERLAP_ENQUEUE if form.checked("enqueue") else pb.ON_OVERLAP_SKIP
 
 
-def _on_approval(form: Form) -> run_pb.OnApproval.ValueType:
+def _on_approval(form: FormFields) -> run_pb.OnApproval.ValueType:
     return run_pb.ON_APPROVAL_DENY if form.checked("deny_approval") else run_pb.ON_APPROVAL_REJECT
 
 
-def _start_time(form: Form) -> Timestamp | None:
+def _start_time(form: FormFields) -> Timestamp | None:
     """Returns the time in a form, in UTC unless it names another zone; None if it is empty.
 
     Raises:
@@ -119,7 +119,7 @@ async def show_schedule(visit: Visit) -> Response:
 async def edit_schedule(visit: Visit) -> Response:
     """Shows the form that changes a schedule."""
     schedule = await _schedule_of(visit)
-    form = Form(
+    form = FormFields(
         {
             "state": [_state_of(schedule)],
             "name": [schedule.name],
@@ -147,7 +147,7 @@ async def update_schedule(visit: Visit) -> Response:
     return visit.go_to(f"/schedules/{schedule.id}")
 
 
-def _changes(schedule: pb.Schedule, form: Form) -> pb.UpdateScheduleRequest:
+def _changes(schedule: pb.Schedule, form: FormFields) -> pb.UpdateScheduleRequest:
     """Returns the request for the changes in a form; unchanged fields are not sent.
 
     Times that are sent are counted from now on; unchanged times must not be.

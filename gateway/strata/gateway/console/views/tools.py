@@ -8,7 +8,7 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.gateway.console.form_pages import FormPage, check_unchanged, lines_in, refusal
 from strata.gateway.console.form_values import whole_number
-from strata.gateway.console.forms import Form
+from strata.gateway.console.forms import FormFields
 from strata.gateway.console.tool_forms import arguments_of, fields_of
 from strata.gateway.console.views.agent_names import agent_id_of
 from strata.gateway.console.visits import ViewRoute, Visit
@@ -120,7 +120,7 @@ async def run_tool(visit: Visit) -> Response:
 
 async def new_tool(visit: Visit) -> Response:
     """Shows the form for a new custom tool."""
-    form = Form({"request_id": [new_id("console")], "type": ["custom"]})
+    form = FormFields({"request_id": [new_id("console")], "type": ["custom"]})
     return _FORM.show(visit, form, **_choices(None))
 
 
@@ -143,7 +143,7 @@ async def create_tool(visit: Visit) -> Response:
 async def edit_tool(visit: Visit) -> Response:
     """Shows the form that changes a tool."""
     tool = await _editable_tool(visit)
-    form = Form(
+    form = FormFields(
         {
             "version": [tool.version],
             "source_code": [tool.source_code],
@@ -193,7 +193,7 @@ async def update_tool(visit: Visit) -> Response:
     return visit.go_to(f"/tools/{tool.id}")
 
 
-def _definition(form: Form) -> pb.UpsertToolRequest:
+def _definition(form: FormFields) -> pb.UpsertToolRequest:
     """Returns the request for a tool in a form, without its name, source, description and schema.
 
     Raises:

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.gateway.http.a2a.card import VERSIONS, agent_card
-from strata.gateway.http.a2a.dialects import METHODS, REFUSED, Dialect, Method, Operation
+from strata.gateway.http.a2a.dialects import METHODS, REFUSED, A2aDialect, A2aMethod, A2aOperation
 from strata.gateway.http.a2a.json_rpc import (
     RpcFailureError,
     RpcRequest,
@@ -127,7 +127,7 @@ def base_url_of(request: Request, public_url: str) -> str:
     return (public_url or f"{request.url.scheme}://{request.url.netloc}").rstrip("/")
 
 
-def _method_of(name: str, version: str) -> Method:
+def _method_of(name: str, version: str) -> A2aMethod:
     """Returns the method of a request.
 
     Raises:
@@ -141,23 +141,25 @@ def _method_of(name: str, version: str) -> Method:
     if method is not None:
         return method
     match REFUSED.get(name):
-        case Operation.PUSH_NOTIFICATIONS:
+        case A2aOperation.PUSH_NOTIFICATIONS:
             raise PushNotificationNotSupportedError(
                 "Agents send no push notifications; subscribe to the task, or create a webhook."
             )
-        case Operation.EXTENDED_CARD:
+        case A2aOperation.EXTENDED_CARD:
             raise UnsupportedOperationError("The agent has no extended card, only its public one.")
         case _:
             raise MethodNotFoundError(f"There is no method {name[:100]!r}.")
 
 
-async def _respond(tasks: AgentTasks, method: Method, asked: RpcRequest, params: Any) -> Response:
+async def _respond(
+    tasks: AgentTasks, method: A2aMethod, asked: RpcRequest, params: Any
+) -> Response:
     match method.operation:
-        case Operation.SEND:
+        case A2aOperation.SEND:
             result = method.dialect.sent((await tasks.send(params)).build())
-        case Operation.GET:
+        case A2aOperation.GET:
             result = method.dialect.task((await tasks.get(params.id)).build())
-        case Operation.LIST:
+        case A2aOperation.LIST:
             page = await tasks.list(params)
             # All of them are required, the empty token of the last page too.
             result = {
@@ -166,9 +168,9 @@ async def _respond(tasks: AgentTasks, method: Method, asked: RpcRequest, params:
                 "pageSize": page.page_size,
                 "totalSize": page.total_size,
             }
-        case Operation.CANCEL:
+        case A2aOperation.CANCEL:
             result = method.dialect.task((await tasks.cancel(params.id)).build())
-        case Operation.STREAM:
+        case A2aOperation.STREAM:
             return event_stream(_events(await tasks.send_streaming(params), method.dialect, asked))
         case _:
             return event_stream(_events(await tasks.subscribe(params.id), method.dialect, asked))
@@ -176,7 +178,7 @@ async def _respond(tasks: AgentTasks, method: Method, asked: RpcRequest, params:
 
 
 async def _events(
-    updates: AsyncIterator[a2a.StreamResponse], dialect: Dialect, asked: RpcRequest
+    updates: AsyncIterator[a2a.StreamResponse], dialect: A2aDialect, asked: RpcRequest
 ) -> AsyncIterator[bytes]:
     try:
         async for update in updates:

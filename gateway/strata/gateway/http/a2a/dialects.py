@@ -23,7 +23,7 @@ from strata.gateway.http.a2a.json_rpc import RpcRequest
 _PROBLEM_CHARS = 300
 
 
-class Operation(Enum):
+class A2aOperation(Enum):
     """What a method does."""
 
     SEND = auto()
@@ -36,7 +36,7 @@ class Operation(Enum):
     EXTENDED_CARD = auto()
 
 
-class Dialect(Protocol):
+class A2aDialect(Protocol):
     """The JSON of one version."""
 
     def request(self, request: RpcRequest, kind: type[Message]) -> Any:
@@ -142,7 +142,7 @@ _FORMER_REQUESTS: Mapping[str, tuple[type[BaseModel], Callable[[Any], Message]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class A2aMethod:
     """A method.
 
     Attributes:
@@ -151,38 +151,38 @@ class Method:
         dialect: The JSON of its version.
     """
 
-    operation: Operation
+    operation: A2aOperation
     kind: type[Message]
-    dialect: Dialect
+    dialect: A2aDialect
 
 
 _CURRENT, _FORMER = _Current(), _Former()
-METHODS: Mapping[str, Method] = {
-    "SendMessage": Method(Operation.SEND, pb.SendMessageRequest, _CURRENT),
-    "SendStreamingMessage": Method(Operation.STREAM, pb.SendMessageRequest, _CURRENT),
-    "GetTask": Method(Operation.GET, pb.GetTaskRequest, _CURRENT),
-    "ListTasks": Method(Operation.LIST, pb.ListTasksRequest, _CURRENT),
-    "CancelTask": Method(Operation.CANCEL, pb.CancelTaskRequest, _CURRENT),
-    "SubscribeToTask": Method(Operation.SUBSCRIBE, pb.SubscribeToTaskRequest, _CURRENT),
-    "message/send": Method(Operation.SEND, pb.SendMessageRequest, _FORMER),
-    "message/stream": Method(Operation.STREAM, pb.SendMessageRequest, _FORMER),
-    "tasks/get": Method(Operation.GET, pb.GetTaskRequest, _FORMER),
-    "tasks/cancel": Method(Operation.CANCEL, pb.CancelTaskRequest, _FORMER),
-    "tasks/resubscribe": Method(Operation.SUBSCRIBE, pb.SubscribeToTaskRequest, _FORMER),
+METHODS: Mapping[str, A2aMethod] = {
+    "SendMessage": A2aMethod(A2aOperation.SEND, pb.SendMessageRequest, _CURRENT),
+    "SendStreamingMessage": A2aMethod(A2aOperation.STREAM, pb.SendMessageRequest, _CURRENT),
+    "GetTask": A2aMethod(A2aOperation.GET, pb.GetTaskRequest, _CURRENT),
+    "ListTasks": A2aMethod(A2aOperation.LIST, pb.ListTasksRequest, _CURRENT),
+    "CancelTask": A2aMethod(A2aOperation.CANCEL, pb.CancelTaskRequest, _CURRENT),
+    "SubscribeToTask": A2aMethod(A2aOperation.SUBSCRIBE, pb.SubscribeToTaskRequest, _CURRENT),
+    "message/send": A2aMethod(A2aOperation.SEND, pb.SendMessageRequest, _FORMER),
+    "message/stream": A2aMethod(A2aOperation.STREAM, pb.SendMessageRequest, _FORMER),
+    "tasks/get": A2aMethod(A2aOperation.GET, pb.GetTaskRequest, _FORMER),
+    "tasks/cancel": A2aMethod(A2aOperation.CANCEL, pb.CancelTaskRequest, _FORMER),
+    "tasks/resubscribe": A2aMethod(A2aOperation.SUBSCRIBE, pb.SubscribeToTaskRequest, _FORMER),
 }
 """The methods that are served, by name."""
 
-REFUSED: Mapping[str, Operation] = {
-    "GetExtendedAgentCard": Operation.EXTENDED_CARD,
-    "agent/getAuthenticatedExtendedCard": Operation.EXTENDED_CARD,
-    "CreateTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
-    "GetTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
-    "ListTaskPushNotificationConfigs": Operation.PUSH_NOTIFICATIONS,
-    "DeleteTaskPushNotificationConfig": Operation.PUSH_NOTIFICATIONS,
-    "tasks/pushNotificationConfig/set": Operation.PUSH_NOTIFICATIONS,
-    "tasks/pushNotificationConfig/get": Operation.PUSH_NOTIFICATIONS,
-    "tasks/pushNotificationConfig/list": Operation.PUSH_NOTIFICATIONS,
-    "tasks/pushNotificationConfig/delete": Operation.PUSH_NOTIFICATIONS,
+REFUSED: Mapping[str, A2aOperation] = {
+    "GetExtendedAgentCard": A2aOperation.EXTENDED_CARD,
+    "agent/getAuthenticatedExtendedCard": A2aOperation.EXTENDED_CARD,
+    "CreateTaskPushNotificationConfig": A2aOperation.PUSH_NOTIFICATIONS,
+    "GetTaskPushNotificationConfig": A2aOperation.PUSH_NOTIFICATIONS,
+    "ListTaskPushNotificationConfigs": A2aOperation.PUSH_NOTIFICATIONS,
+    "DeleteTaskPushNotificationConfig": A2aOperation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/set": A2aOperation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/get": A2aOperation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/list": A2aOperation.PUSH_NOTIFICATIONS,
+    "tasks/pushNotificationConfig/delete": A2aOperation.PUSH_NOTIFICATIONS,
 }
 """The other methods of the protocol, by name."""
 

@@ -20,7 +20,7 @@ CONVERSATION_HEADER = "x-strata-conversation"
 _PAGE = 500
 
 
-class Agents:
+class AgentFinder:
     """Finds agents.
 
     Args:

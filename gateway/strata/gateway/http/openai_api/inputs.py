@@ -41,7 +41,7 @@ class JsonSchema(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResult:
+class ClientToolResult:
     """What the client's tool returned.
 
     Attributes:
@@ -65,7 +65,7 @@ class AgentInput:
     """
 
     messages: Sequence[message_pb2.MessageInput]
-    results: Sequence[ToolResult]
+    results: Sequence[ClientToolResult]
     param: str
     first: int | None = None
 
@@ -105,7 +105,7 @@ def agent_input(
     *,
     param: str,
     is_reply: Callable[[Item], bool],
-    result_of: Callable[[Item], ToolResult | None],
+    result_of: Callable[[Item], ClientToolResult | None],
     message_of: Callable[[Item], message_pb2.MessageInput],
 ) -> AgentInput:
     """Returns what the agent does not know yet: the items after the last one that it wrote.

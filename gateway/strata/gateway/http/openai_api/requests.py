@@ -12,9 +12,9 @@ from strata.gateway.http.openai_api.bodies import Body, parse_body
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.inputs import (
     AgentInput,
+    ClientToolResult,
     FormatKind,
     JsonSchema,
-    ToolResult,
     agent_input,
     image_part,
     message_input,
@@ -90,7 +90,7 @@ class ChatTool(Body):
     function: FunctionName
 
 
-class Format(Body):
+class ReplyFormat(Body):
     """What the reply must be."""
 
     type: FormatKind
@@ -112,7 +112,7 @@ class ChatRequest(Body):
     stream_options: StreamOptions | None = None
     user: str | None = None
     tools: list[ChatTool] | None = None
-    response_format: Format | None = None
+    response_format: ReplyFormat | None = None
 
     @field_validator("messages", mode="before")
     @classmethod
@@ -163,15 +163,15 @@ def _is_reply(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "assistant"
 
 
-def _result_of(message: ChatMessage) -> ToolResult | None:
+def _result_of(message: ChatMessage) -> ClientToolResult | None:
     if message.role != "tool":
         return None
     if not isinstance(message.content, list):
-        return ToolResult(message.tool_call_id or "", message.content or "")
+        return ClientToolResult(message.tool_call_id or "", message.content or "")
     texts = [part.text for part in message.content if isinstance(part, TextContent)]
     if len(texts) < len(message.content):
         raise ApiError("The result of a tool must be text.", param=_MESSAGES)
-    return ToolResult(message.tool_call_id or "", "".join(texts))
+    return ClientToolResult(message.tool_call_id or "", "".join(texts))
 
 
 def _message_of(message: ChatMessage) -> message_pb2.MessageInput:

@@ -12,9 +12,9 @@ from strata.gateway.http.openai_api.bodies import Body, parse_body
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.inputs import (
     AgentInput,
+    ClientToolResult,
     FormatKind,
     JsonSchema,
-    ToolResult,
     agent_input,
     image_part,
     message_input,
@@ -236,15 +236,15 @@ def parse_responses_request(body: bytes) -> ResponsesRequest:
     return asked
 
 
-def _result_of(item: InputItem) -> ToolResult | None:
+def _result_of(item: InputItem) -> ClientToolResult | None:
     if not isinstance(item, FunctionOutput):
         return None
     if isinstance(item.output, str):
-        return ToolResult(item.call_id, item.output)
+        return ClientToolResult(item.call_id, item.output)
     texts = [part.text for part in item.output if isinstance(part, InputText)]
     if len(texts) < len(item.output):
         raise ApiError("The result of a tool must be text.", param=_INPUT)
-    return ToolResult(item.call_id, "".join(texts))
+    return ClientToolResult(item.call_id, "".join(texts))
 
 
 def _message_of(item: InputItem) -> message_pb2.MessageInput:

@@ -19,7 +19,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.calls import after_first, metadata_of, read_body
 from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, conversation_named_by, tools_left_out
+from strata.gateway.http.openai_api.agents import AgentFinder, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
 from strata.gateway.http.openai_api.replies import Piece, pieces_of
@@ -66,7 +66,7 @@ class ResponsesApi:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        agents: Agents,
+        agents: AgentFinder,
         conversations: ExternalConversations,
         bodies: LargeBodies,
         *,

@@ -16,7 +16,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.gateway.http.calls import metadata_of, read_body
 from strata.gateway.http.conversations import ExternalConversations
 from strata.gateway.http.json_messages import LargeBodies
-from strata.gateway.http.openai_api.agents import Agents, conversation_named_by, tools_left_out
+from strata.gateway.http.openai_api.agents import AgentFinder, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError
 from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
@@ -44,7 +44,7 @@ class OpenAiApi:
     def __init__(
         self, channel: grpc.aio.Channel, bodies: LargeBodies, *, max_body_bytes: int
     ) -> None:
-        self._agents = Agents(channel)
+        self._agents = AgentFinder(channel)
         self._run_calls = RunCalls(channel)
         self._conversations = ExternalConversations(channel)
         self._responses = ResponsesApi(

@@ -14,7 +14,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.calls import RunEvents, approvals_of, events_of_run
 from strata.gateway.http.openai_api.errors import ApiError, of_call
-from strata.gateway.http.openai_api.inputs import AgentInput, ToolResult
+from strata.gateway.http.openai_api.inputs import AgentInput, ClientToolResult
 
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the id of a request: a repeated one gives the events of the first run."""
@@ -121,7 +121,7 @@ class RunCalls:
                 yield approval
 
 
-def _by_call(results: Sequence[ToolResult]) -> dict[str, str]:
+def _by_call(results: Sequence[ClientToolResult]) -> dict[str, str]:
     return {result.tool_call_id: result.content for result in results}
 
 

@@ -11,10 +11,10 @@ from strata.gateway.runs.domain.runs import Run
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.gateway.runs.explanation.spans import (
     ExplainedStep,
-    Explanation,
     KindTotal,
-    Span,
-    SpanKind,
+    RunSpan,
+    RunSpanKind,
+    SpanBuilder,
     parts_of,
 )
 from strata.shared.convert.usage import usage_to_proto
@@ -26,7 +26,7 @@ _MAX_TOOLS = 32
 Prices = Mapping[str, ModelPrice]
 
 
-def explanation_to_pb(run: Run, explanation: Explanation, prices: Prices) -> pb.ExplainRunResponse:
+def explanation_to_pb(run: Run, explanation: SpanBuilder, prices: Prices) -> pb.ExplainRunResponse:
     """Converts an explanation.
 
     Args:
@@ -48,8 +48,8 @@ def explanation_to_pb(run: Run, explanation: Explanation, prices: Prices) -> pb.
 
 def step_to_pb(run: Run, step: ExplainedStep, prices: Prices) -> pb.RunStep:
     """Converts a step; see `explanation_to_pb`."""
-    calls = [span for span in step.spans if span.kind is SpanKind.MODEL]
-    tools = [span.name for span in step.spans if span.kind is SpanKind.TOOL]
+    calls = [span for span in step.spans if span.kind is RunSpanKind.MODEL]
+    tools = [span.name for span in step.spans if span.kind is RunSpanKind.TOOL]
     out = pb.RunStep(
         step=step.number,
         step_id=step.step_id,
@@ -68,7 +68,7 @@ def step_to_pb(run: Run, step: ExplainedStep, prices: Prices) -> pb.RunStep:
     return out
 
 
-def _span_to_pb(run: Run, span: Span, prices: Prices) -> pb.RunSpan:
+def _span_to_pb(run: Run, span: RunSpan, prices: Prices) -> pb.RunSpan:
     duration_ms = span.share_ms if span.duration_ms is None else span.duration_ms
     out = pb.RunSpan(
         kind=span.kind,
@@ -88,8 +88,8 @@ def _span_to_pb(run: Run, span: Span, prices: Prices) -> pb.RunSpan:
     return out
 
 
-def _models_to_pb(spans: Iterable[Span], prices: Prices) -> list[pb.ModelUsage]:
-    by_model: dict[str, list[Span]] = {}
+def _models_to_pb(spans: Iterable[RunSpan], prices: Prices) -> list[pb.ModelUsage]:
+    by_model: dict[str, list[RunSpan]] = {}
     for span in spans:
         if span.usage is not None:
             by_model.setdefault(span.model, []).append(span)
@@ -108,11 +108,11 @@ def _part_to_pb(part: KindTotal) -> pb.RunPart:
     return pb.RunPart(kind=part.kind, count=part.count, share_ms=part.share_ms)
 
 
-def _time(run: Run, span: Span) -> datetime:
+def _time(run: Run, span: RunSpan) -> datetime:
     return run.create_time + timedelta(milliseconds=span.start_ms)
 
 
-def _cost(spans: Iterable[Span], prices: Prices) -> int | None:
+def _cost(spans: Iterable[RunSpan], prices: Prices) -> int | None:
     """Returns the cost of the tokens of spans in millionths; None if no model has a price."""
     costs = [
         prices[span.model].micros(span.usage)

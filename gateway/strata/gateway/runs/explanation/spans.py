@@ -20,7 +20,7 @@ from strata.shared.usage import Usage
 _MAX_NOTE = 300
 
 
-class SpanKind(StrEnum):
+class RunSpanKind(StrEnum):
     """What a run did in a span of time."""
 
     DELAY = "delay"
@@ -34,7 +34,7 @@ class SpanKind(StrEnum):
 
 
 @dataclass(slots=True)
-class Span:
+class RunSpan:
     """One span of a run; times in milliseconds.
 
     Attributes:
@@ -55,7 +55,7 @@ class Span:
         calls: Number of model calls.
     """
 
-    kind: SpanKind
+    kind: RunSpanKind
     name: str
     step: int
     step_id: str
@@ -74,7 +74,7 @@ class Span:
     @property
     def is_relevant(self) -> bool:
         """Whether it took time, or has other information."""
-        shown = self.kind in (SpanKind.MODEL, SpanKind.TOOL, SpanKind.COMPACTION)
+        shown = self.kind in (RunSpanKind.MODEL, RunSpanKind.TOOL, RunSpanKind.COMPACTION)
         return shown or self.share_ms > 0 or bool(self.note)
 
     def add_note(self, note: str) -> None:
@@ -86,7 +86,7 @@ class Span:
 class KindTotal:
     """Sum of the spans of one kind."""
 
-    kind: SpanKind
+    kind: RunSpanKind
     count: int = 0
     share_ms: int = 0
 
@@ -97,10 +97,10 @@ class ExplainedStep:
 
     number: int
     step_id: str
-    spans: list[Span] = field(default_factory=list)
+    spans: list[RunSpan] = field(default_factory=list)
 
 
-class Explanation:
+class SpanBuilder:
     """Builds the spans of a run from its stored events, in order.
 
     Attributes:
@@ -113,29 +113,29 @@ class Explanation:
 
     def __init__(self, run: Run) -> None:
         self.total_ms = 0
-        self._spans: list[Span] = []
+        self._spans: list[RunSpan] = []
         self._run = run
         self._step, self._step_id, self._model = 0, "", ""
         self._attempt = 1
-        self._tools: dict[str, Span] = {}
-        self._current = self._open(SpanKind.WAIT, "queue", 0)
+        self._tools: dict[str, RunSpan] = {}
+        self._current = self._open(RunSpanKind.WAIT, "queue", 0)
         self._note_delay()
         if run.start_time is not None:
-            self._switch(self._milliseconds(run.start_time), SpanKind.BEGIN)
+            self._switch(self._milliseconds(run.start_time), RunSpanKind.BEGIN)
 
     def _note_delay(self) -> None:
         """Counts the time before the earliest start as delay, not as wait in the queue."""
         run = self._run
         if run.run_at is None or run.run_at <= run.create_time:
             return
-        self._current.kind, self._current.name = SpanKind.DELAY, "start_time"
+        self._current.kind, self._current.name = RunSpanKind.DELAY, "start_time"
         # A run that waits for its start time, or was cancelled before it, was never in the queue.
         left = run.start_time or run.finish_time
         if left is not None and run.run_at <= left:
-            self._switch(self._milliseconds(run.run_at), SpanKind.WAIT, "queue")
+            self._switch(self._milliseconds(run.run_at), RunSpanKind.WAIT, "queue")
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[RunSpan]:
         """The relevant spans."""
         return [span for span in self._spans if span.is_relevant]
 
@@ -179,7 +179,7 @@ class Explanation:
             case "message_stored":
                 # Several messages of one commit follow each other.
                 self._count_as_commit()
-                self._switch(now, SpanKind.COMPILE)
+                self._switch(now, RunSpanKind.COMPILE)
             case "run_finished":
                 self._count_as_commit()
                 self._advance(now)
@@ -194,15 +194,15 @@ class Explanation:
     def _note_attempt(self, event: run_event_pb2.RunEvent, now: int) -> None:
         """Starts a dispatch; the end of open spans of an earlier dispatch is unknown."""
         attempt = max(event.run_started.attempt, 1)
-        if self._current.kind is not SpanKind.BEGIN:
+        if self._current.kind is not RunSpanKind.BEGIN:
             self._close_tools()
-            self._switch(self._cursor, SpanKind.WAIT, "take-over")
+            self._switch(self._cursor, RunSpanKind.WAIT, "take-over")
             self._attempt = self._current.attempt = attempt
             self._current.add_note(f"attempt {attempt} took the run over")
         elif attempt > 1:
             self._attempt = self._current.attempt = attempt
             self._current.add_note(f"attempt {attempt} is the first that began")
-        self._switch(now, SpanKind.COMPILE)
+        self._switch(now, RunSpanKind.COMPILE)
 
     def _note_calls(self, event: run_event_pb2.RunEvent) -> None:
         for call in event.model_calls:
@@ -215,18 +215,18 @@ class Explanation:
     def _note_call(self, call: run_event_pb2.ModelCall, usage: Usage) -> None:
         current = self._current
         self._model = call.model or self._model
-        if current.kind is not SpanKind.MODEL or current.calls:
-            if current.kind is SpanKind.COMMIT:
+        if current.kind is not RunSpanKind.MODEL or current.calls:
+            if current.kind is RunSpanKind.COMMIT:
                 # The time between an unusable reply and the repeated call.
-                current.kind, current.name = SpanKind.WAIT, "retry"
-            self._switch(call.start_ms, SpanKind.MODEL, self._model)
+                current.kind, current.name = RunSpanKind.WAIT, "retry"
+            self._switch(call.start_ms, RunSpanKind.MODEL, self._model)
         span = self._current
         span.calls, span.name, span.model, span.usage = 1, self._model, self._model, usage
         if call.HasField("first_token_ms"):
             span.first_token_ms = call.first_token_ms
         if call.lost:
             span.add_note("the reply was lost")
-        self._switch(call.start_ms + call.duration_ms, SpanKind.COMMIT)
+        self._switch(call.start_ms + call.duration_ms, RunSpanKind.COMMIT)
         span.duration_ms = call.duration_ms
 
     def _note_summary(self, usage: Usage, model: str) -> None:
@@ -238,38 +238,38 @@ class Explanation:
         span.calls += 1
 
     def _note_step(self, started: run_event_pb2.StepStarted, now: int) -> None:
-        if started.step != self._step and self._current.kind is SpanKind.COMPILE:
+        if started.step != self._step and self._current.kind is RunSpanKind.COMPILE:
             # The time before it was spent on its request.
             self._current.step, self._current.step_id = started.step, started.step_id
         self._step, self._step_id, self._model = started.step, started.step_id, started.model
-        self._switch(now, SpanKind.MODEL, self._model)
+        self._switch(now, RunSpanKind.MODEL, self._model)
 
     def _note_compaction(self, compacted: run_event_pb2.WindowCompacted, now: int) -> None:
         self._count_as_compaction()
         tokens = f"about {compacted.tokens_before} to {compacted.tokens_after} tokens"
         self._current.add_note(tokens)
-        self._switch(now, SpanKind.COMPILE)
+        self._switch(now, RunSpanKind.COMPILE)
 
     def _count_as_commit(self) -> None:
-        if self._current.kind is SpanKind.COMPILE:
-            self._current.kind = SpanKind.COMMIT
+        if self._current.kind is RunSpanKind.COMPILE:
+            self._current.kind = RunSpanKind.COMMIT
 
     def _count_as_compaction(self) -> None:
         """Counts the time since the last event as compaction."""
         current = self._current
-        if current.kind is SpanKind.COMPACTION:
+        if current.kind is RunSpanKind.COMPACTION:
             return
-        if current.calls or current.kind not in (SpanKind.MODEL, SpanKind.COMPILE):
-            self._switch(self._cursor, SpanKind.COMPACTION, self._model)
+        if current.calls or current.kind not in (RunSpanKind.MODEL, RunSpanKind.COMPILE):
+            self._switch(self._cursor, RunSpanKind.COMPACTION, self._model)
         else:
-            current.kind, current.name = SpanKind.COMPACTION, self._model
+            current.kind, current.name = RunSpanKind.COMPACTION, self._model
 
     def _note_tool_start(self, started: run_event_pb2.ToolStarted, now: int) -> None:
         if self._tools:
             self._advance(now)
-            span = self._open(SpanKind.TOOL, started.name, now)
+            span = self._open(RunSpanKind.TOOL, started.name, now)
         else:
-            self._switch(now, SpanKind.TOOL, started.name)
+            self._switch(now, RunSpanKind.TOOL, started.name)
             span = self._current
         span.tool_call_id = started.tool_call_id
         self._tools[started.tool_call_id] = span
@@ -280,14 +280,14 @@ class Explanation:
         self._advance(now)
         if span is None:
             # The call was refused, or its return is from an earlier attempt.
-            span = self._open(SpanKind.TOOL, returned.name, now)
+            span = self._open(RunSpanKind.TOOL, returned.name, now)
             span.tool_call_id = returned.tool_call_id
         span.status, span.duration_ms = returned.status, finished.duration_ms
         if self._current is span:
             if self._tools:
                 self._current = next(iter(self._tools.values()))
             else:
-                self._switch(now, SpanKind.COMMIT)
+                self._switch(now, RunSpanKind.COMMIT)
 
     def _close_tools(self) -> None:
         for span in self._tools.values():
@@ -295,13 +295,13 @@ class Explanation:
         self._tools.clear()
 
     def _add_note_to_model(self, reason: str) -> None:
-        models = (span for span in reversed(self._spans) if span.kind is SpanKind.MODEL)
+        models = (span for span in reversed(self._spans) if span.kind is RunSpanKind.MODEL)
         span = next(models, None)
         if span is not None and span.step == self._step:
             span.add_note(reason)
 
-    def _open(self, kind: SpanKind, name: str, now: int) -> Span:
-        span = Span(kind, name, self._step, self._step_id, self._attempt, max(now, self._cursor))
+    def _open(self, kind: RunSpanKind, name: str, now: int) -> RunSpan:
+        span = RunSpan(kind, name, self._step, self._step_id, self._attempt, max(now, self._cursor))
         self._spans.append(span)
         return span
 
@@ -310,9 +310,9 @@ class Explanation:
         self._current.share_ms += max(now - self._cursor, 0)
         self.total_ms = max(now, self._cursor)
 
-    def _switch(self, now: int, kind: SpanKind, name: str = "") -> None:
+    def _switch(self, now: int, kind: RunSpanKind, name: str = "") -> None:
         self._advance(now)
-        if self._current.duration_ms is None and self._current.kind is not SpanKind.TOOL:
+        if self._current.duration_ms is None and self._current.kind is not RunSpanKind.TOOL:
             self._current.duration_ms = self._current.share_ms
         self._current = self._open(kind, name, now)
 
@@ -320,9 +320,9 @@ class Explanation:
         return max((moment - self._run.create_time) // timedelta(milliseconds=1), 0)
 
 
-def parts_of(spans: Iterable[Span]) -> list[KindTotal]:
+def parts_of(spans: Iterable[RunSpan]) -> list[KindTotal]:
     """Returns the sums of spans by kind, the largest first."""
-    parts: dict[SpanKind, KindTotal] = {}
+    parts: dict[RunSpanKind, KindTotal] = {}
     for span in spans:
         part = parts.setdefault(span.kind, KindTotal(span.kind))
         part.count += 1

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from strata.core_memory.domain.blocks import Block
-from strata.core_memory.domain.prompt.memory_section import FORMAT, Form, render_memory
+from strata.core_memory.domain.prompt.memory_section import FORMAT, MemoryForm, render_memory
 from strata.core_memory.domain.prompt.tool_rules import ToolRule
 
 NO_BLOCKS = "0"
@@ -46,7 +46,7 @@ class CompileQuery:
     """
 
     agent_id: str
-    form: Form
+    form: MemoryForm
     rules: tuple[ToolRule, ...] = ()
     if_revision: str = ""
     limits: FileLimits = DEFAULT_LIMITS

@@ -27,7 +27,7 @@ _LINE_NUMBER_WARNING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MemoryForm:
     """How an agent's memory is rendered.
 
     Attributes:
@@ -39,7 +39,7 @@ class Form:
     line_numbers: bool
 
     @classmethod
-    def of(cls, agent_type: str, *, line_numbers: bool) -> Form:
+    def of(cls, agent_type: str, *, line_numbers: bool) -> MemoryForm:
         """Returns the form for a type of agent.
 
         Args:
@@ -55,7 +55,7 @@ class Form:
 
 
 def render_memory(
-    form: Form, blocks: Sequence[Block], rules: Sequence[ToolRule], *, directories: str = ""
+    form: MemoryForm, blocks: Sequence[Block], rules: Sequence[ToolRule], *, directories: str = ""
 ) -> str:
     """Returns the memory section; empty if there is nothing to show.
 
@@ -74,7 +74,7 @@ def render_memory(
     return "\n\n".join(part for part in parts if part)
 
 
-def _memory_blocks(form: Form, blocks: Sequence[Block], labels: Sequence[str]) -> str:
+def _memory_blocks(form: MemoryForm, blocks: Sequence[Block], labels: Sequence[str]) -> str:
     # Without blocks there is no section, except an empty one in the numbered form.
     if not blocks and not form.line_numbers:
         return ""
@@ -82,7 +82,7 @@ def _memory_blocks(form: Form, blocks: Sequence[Block], labels: Sequence[str]) -
     return f"<memory_blocks>\n{_HEADING}\n\n{shown}\n</memory_blocks>"
 
 
-def _block(form: Form, block: Block, labels: Sequence[str]) -> str:
+def _block(form: MemoryForm, block: Block, labels: Sequence[str]) -> str:
     metadata = [f"- chars_current={len(block.value)}", f"- chars_limit={block.limit}"]
     if block.read_only:
         metadata.insert(0, "- read_only=true")

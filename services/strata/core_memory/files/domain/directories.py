@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata.core_memory.domain.prompt.compilation import FileLimits
-from strata.core_memory.files.domain.file_windows import Window
+from strata.core_memory.files.domain.file_windows import FileWindow
 from strata.core_memory.files.domain.files import ContentState
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape
@@ -37,7 +37,7 @@ class FolderView:
     name: str
     description: str
     instructions: str
-    windows: Sequence[Window]
+    windows: Sequence[FileWindow]
     closed: Sequence[str]
     more: int
 
@@ -75,7 +75,7 @@ def render_directories(
     )
 
 
-def window_view(window: Window, text: str, limit: int) -> str:
+def window_view(window: FileWindow, text: str, limit: int) -> str:
     """Returns the text of a window: a line with its position, then numbered lines.
 
     Args:
@@ -112,7 +112,7 @@ def _closed_note(closed: Sequence[str], labels: Sequence[str]) -> str:
     )
 
 
-def _lines(text: str, window: Window) -> list[str]:
+def _lines(text: str, window: FileWindow) -> list[str]:
     count = window.last_line - window.start + 1
     return text.split("\n", count)[:count] if count > 0 else []
 
@@ -174,7 +174,7 @@ class Views(Protocol):
         """
         ...
 
-    async def texts(self, windows: Sequence[Window], chars: int) -> Mapping[str, str]:
+    async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
         """Returns the texts from the windows' first lines on, by id of file.
 
         Args:

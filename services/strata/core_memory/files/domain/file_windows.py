@@ -92,7 +92,7 @@ class AttachedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FileWindow:
     """An open window in its stored form.
 
     Attributes:
@@ -140,8 +140,8 @@ class WindowPlan:
         message: The message to the model.
     """
 
-    windows: tuple[Window, ...]
-    opened: tuple[Window, ...]
+    windows: tuple[FileWindow, ...]
+    opened: tuple[FileWindow, ...]
     closed: tuple[str, ...]
     message: str
 
@@ -154,7 +154,7 @@ class OpenFilesResult:
     message: str = ""
 
 
-PlanWindows: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[Window]], WindowPlan]
+PlanWindows: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[FileWindow]], WindowPlan]
 """Plans windows, from the attached files by name and the windows that are open."""
 
 
@@ -178,11 +178,11 @@ class PromptUse:
 CheckUse: TypeAlias = Callable[[PromptUse, WindowPlan], None]
 """Raises if a prompt has no space for the planned windows."""
 
-ChooseWindows: TypeAlias = Callable[[Sequence[Window], Mapping[str, int]], Sequence[Window]]
+ChooseWindows: TypeAlias = Callable[[Sequence[FileWindow], Mapping[str, int]], Sequence[FileWindow]]
 """Chooses windows to close, from the open windows and their bytes by id of file."""
 
 
-class WindowStore(Protocol):
+class FileWindowStore(Protocol):
     """The windows of agents of the calling project."""
 
     async def prompt_limit(self, agent_id: str) -> PromptLimit:
@@ -214,7 +214,7 @@ class WindowStore(Protocol):
 
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
-    ) -> Sequence[Window]:
+    ) -> Sequence[FileWindow]:
         """Closes the chosen windows; the prompt names the closed files until the next change.
 
         Returns:

@@ -23,7 +23,7 @@ _RULE = "=" * 80
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GrepReport:
     """The matches to show, and the text around them.
 
     Attributes:
@@ -39,7 +39,7 @@ class Report:
 
 def report_of(
     query: GrepQuery, files: Sequence[GrepFile], survey: Survey, total_files: int
-) -> Report:
+) -> GrepReport:
     """Returns the matches of the page, and the summary of all.
 
     Args:
@@ -50,21 +50,21 @@ def report_of(
     """
     notes = _notes(survey)
     if not total_files:
-        return Report([], "No files are currently attached to search")
+        return GrepReport([], "No files are currently attached to search")
     if not files:
-        return Report(
+        return GrepReport(
             [],
             f"No files match the filename pattern '{query.include}' (filtered {total_files} files)",
         )
     if not survey.hits:
         where = f" in files matching '{query.include}'" if query.include else ""
-        return Report([], f"No matches found for pattern: '{query.pattern}'{where}{notes}")
+        return GrepReport([], f"No matches found for pattern: '{query.pattern}'{where}{notes}")
     return _matches_report(query, files, survey, notes)
 
 
 def _matches_report(
     query: GrepQuery, files: Sequence[GrepFile], survey: Survey, notes: str
-) -> Report:
+) -> GrepReport:
     total = len(survey.hits)
     shown = survey.hits[query.offset : query.offset + MATCHES_A_PAGE]
     per_file = Counter(index for index, _ in survey.hits)
@@ -74,7 +74,7 @@ def _matches_report(
         past = (
             f"offset {query.offset} is past the last of them: use an offset from 0 to {total - 1}"
         )
-        return Report([], f"{head}, but {past}{notes}")
+        return GrepReport([], f"{head}, but {past}{notes}")
     last = query.offset + len(shown)
     lines = [
         f"{head} (showing matches {query.offset + 1}-{last} of {total}{plus}){notes}",
@@ -83,7 +83,7 @@ def _matches_report(
         *_counts(files, per_file),
     ]
     tail = f"\n\nTo see more matches, use offset={last}" if last < total else ""
-    return Report(shown, "\n".join(lines), tail)
+    return GrepReport(shown, "\n".join(lines), tail)
 
 
 def context_ranges(

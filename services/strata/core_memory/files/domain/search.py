@@ -64,7 +64,7 @@ class FileFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
     """The folders of an agent, and how many of their files are not fully indexed."""
 
     folder_ids: tuple[str, ...]
@@ -74,7 +74,7 @@ class Scope:
 class ScopeStore(Protocol):
     """Reads the folders and names of files that a search needs."""
 
-    async def scope(self, agent_id: str, count: int) -> Scope:
+    async def scope(self, agent_id: str, count: int) -> SearchScope:
         """Returns an agent's first folders, in order of attachment."""
         ...
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from strata.core_memory.files.domain.directories import attribute
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
+    FileWindow,
     OpenWindows,
     PromptUse,
     UnknownFileError,
-    Window,
     WindowPlan,
     WindowRequest,
 )
@@ -71,7 +71,7 @@ def check_requests(command: OpenWindows) -> None:
 def plan_opening(
     command: OpenWindows,
     files: Mapping[str, AttachedFile],
-    windows: Sequence[Window],
+    windows: Sequence[FileWindow],
     now: datetime,
 ) -> WindowPlan:
     """Plans the opening of files; raises if one of the requests cannot be met.
@@ -175,8 +175,8 @@ def check_space(use: PromptUse, opening: WindowPlan, max_bytes: int) -> None:
 
 
 def choose_to_fit(
-    windows: Sequence[Window], sizes: Mapping[str, int], excess: int
-) -> Sequence[Window]:
+    windows: Sequence[FileWindow], sizes: Mapping[str, int], excess: int
+) -> Sequence[FileWindow]:
     """Returns the least recently used windows to close so that a prompt shrinks by `excess`.
 
     Args:
@@ -184,7 +184,7 @@ def choose_to_fit(
         sizes: UTF-8 bytes rendered of each, by id of file.
         excess: Bytes to save; the note about closed files is taken into account.
     """
-    chosen: list[Window] = []
+    chosen: list[FileWindow] = []
     needed = excess + _NOTE_BYTES
     for window in sorted(windows, key=lambda window: (window.last_access_time, window.file.id)):
         if needed <= 0:
@@ -195,7 +195,7 @@ def choose_to_fit(
 
 
 def plan_closing(
-    names: Collection[str], files: Mapping[str, AttachedFile], windows: Sequence[Window]
+    names: Collection[str], files: Mapping[str, AttachedFile], windows: Sequence[FileWindow]
 ) -> WindowPlan:
     """Plans the closing of files; files that are not open are ignored.
 
@@ -302,41 +302,41 @@ def _readable(request: WindowRequest, files: Mapping[str, AttachedFile]) -> Atta
     return file
 
 
-def _window(request: WindowRequest, file: AttachedFile, moment: datetime) -> Window:
+def _window(request: WindowRequest, file: AttachedFile, moment: datetime) -> FileWindow:
     start = (request.offset or 0) + 1
     end = 0
     if request.length is not None:
         # The window of an empty file ends at line 0, which means the whole file.
         end = min(start + request.length - 1, file.line_count)
-    return Window(file, start, end, moment)
+    return FileWindow(file, start, end, moment)
 
 
-def _opened_note(opened: Sequence[Window], before: Mapping[str, Window]) -> str:
+def _opened_note(opened: Sequence[FileWindow], before: Mapping[str, FileWindow]) -> str:
     shown = [_described(window, before.get(window.file.id)) for window in opened]
     if len(shown) == 1:
         return f"* Opened {shown[0]}"
     return f"* Opened {len(shown)} files: {', '.join(shown)}"
 
 
-def _sizes(windows: Sequence[Window], use: PromptUse) -> str:
+def _sizes(windows: Sequence[FileWindow], use: PromptUse) -> str:
     shown = [f"{window.file.name} ({use.files[window.file.id]} bytes)" for window in windows]
     listed = ", ".join(shown[:NAMES_SHOWN])
     more = len(shown) - NAMES_SHOWN
     return f"{listed} and {more} more" if more > 0 else listed
 
 
-def _closed_note(closed: Sequence[Window], cause: str) -> str:
+def _closed_note(closed: Sequence[FileWindow], cause: str) -> str:
     if not closed:
         return ""
     names = ", ".join(window.file.name for window in closed)
     return f"\nNote: Closed {cause.format(len(closed))}: {names}"
 
 
-def _by_name(windows: Iterable[Window]) -> tuple[Window, ...]:
+def _by_name(windows: Iterable[FileWindow]) -> tuple[FileWindow, ...]:
     return tuple(sorted(windows, key=lambda window: window.file.name))
 
 
-def _described(window: Window, before: Window | None) -> str:
+def _described(window: FileWindow, before: FileWindow | None) -> str:
     text = window.file.name
     if not window.is_whole:
         text += f" (lines {window.start}-{window.last_line})"

@@ -17,14 +17,14 @@ from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     CheckUse,
     ChooseWindows,
+    FileWindow,
     OpenFilesResult,
     PlanWindows,
     PromptUse,
-    Window,
     WindowPlan,
 )
 from strata.core_memory.files.domain.files import ContentState
-from strata.core_memory.files.domain.search import Scope
+from strata.core_memory.files.domain.search import SearchScope
 from strata.core_memory.files.store.rows import PROMPT_LIMIT, to_prompt_limit
 from strata.core_memory.files.store.transactions import once
 from strata.core_memory.files.store.views import PostgresViews
@@ -146,8 +146,8 @@ _TOUCH = text(
 )
 
 
-class PostgresWindowStore:
-    """Windows of agents; see `domain.file_windows.WindowStore`."""
+class PostgresFileWindowStore:
+    """Windows of agents; see `domain.file_windows.FileWindowStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -191,7 +191,7 @@ class PostgresWindowStore:
 
     async def close_to_fit(
         self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
-    ) -> Sequence[Window]:
+    ) -> Sequence[FileWindow]:
         """Closes the chosen windows; the prompt names the closed files until the next change."""
         bound = {"project": current_project(), "agent": agent_id}
         async with self._database.transaction() as connection:
@@ -218,10 +218,10 @@ class PostgresWindowStore:
         )
         return [row[0] for row in rows]
 
-    async def scope(self, agent_id: str, count: int) -> Scope:
+    async def scope(self, agent_id: str, count: int) -> SearchScope:
         """Returns an agent's first folders, in order of attachment."""
         rows = await self._database.query(_SCOPE, agent=agent_id, count=count)
-        return Scope(tuple(row.folder_id for row in rows), sum(row.unindexed for row in rows))
+        return SearchScope(tuple(row.folder_id for row in rows), sum(row.unindexed for row in rows))
 
     async def names_of(self, agent_id: str, file_ids: Sequence[str]) -> Mapping[str, str]:
         """Returns ``FOLDER/FILE`` by id, for those files that are still attached."""
@@ -278,5 +278,5 @@ def _to_file(row: Row[Any]) -> AttachedFile:
     return AttachedFile(row.id, row.name, ContentState(row.state), row.error, row.line_count)
 
 
-def _to_window(row: Row[Any]) -> Window:
-    return Window(_to_file(row), row.start_line, row.end_line, row.last_access_time)
+def _to_window(row: Row[Any]) -> FileWindow:
+    return FileWindow(_to_file(row), row.start_line, row.end_line, row.last_access_time)

@@ -12,7 +12,7 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.files.domain.directories import CLOSED_SHOWN, FolderView
-from strata.core_memory.files.domain.file_windows import AttachedFile, Window
+from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
 from strata.shared.context import current_project
@@ -109,7 +109,7 @@ class PostgresViews:
         groups = groupby(rows, attrgetter("folder_id"))
         return [_to_folder(list(group)) for _, group in groups], closed
 
-    async def texts(self, windows: Sequence[Window], chars: int) -> Mapping[str, str]:
+    async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
         """Returns the texts from the windows' first lines on, by id of file."""
         rows = await self._read(
             _TEXTS,
@@ -128,7 +128,7 @@ class PostgresViews:
         return (await self._connection.execute(statement, bound)).all()
 
 
-def _first_pages(window: Window) -> int:
+def _first_pages(window: FileWindow) -> int:
     # A window that starts within a page shows only a part of it.
     return 1 if window.start == 1 else 2
 
@@ -147,7 +147,7 @@ def _to_folder(rows: Sequence[Row[Any]]) -> FolderView:
     )
 
 
-def _to_window(row: Row[Any]) -> Window:
+def _to_window(row: Row[Any]) -> FileWindow:
     name = f"{row.folder_name}/{row.name}"
     file = AttachedFile(row.id, name, ContentState(row.state), row.error, row.line_count)
-    return Window(file, row.start_line, row.end_line, row.last_access_time)
+    return FileWindow(file, row.start_line, row.end_line, row.last_access_time)

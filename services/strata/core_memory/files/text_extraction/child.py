@@ -18,14 +18,14 @@ from strata.core_memory.files.text_extraction.conversion import (
     damaged,
     too_greedy,
 )
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError, pages_of
 from strata.shared import confinement
 
 _RESERVE_BYTES = 64 * 1024 * 1024
 
 
-def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int) -> int:
+def main(file_format: FileFormat, service: int, cpu_seconds: int, memory_bytes: int) -> int:
     """Converts standard input; returns the exit code.
 
     Args:
@@ -47,7 +47,7 @@ def main(file_format: Format, service: int, cpu_seconds: int, memory_bytes: int)
     return 0
 
 
-def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
+def _answer(pipe: BinaryIO, file_format: FileFormat, convert: Convert) -> None:
     refusal: UnreadableFileError | None = None
     try:
         sys.stdin.buffer.seek(0)
@@ -72,4 +72,4 @@ def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
 
 if __name__ == "__main__":
     _, _format, *_numbers = sys.argv
-    sys.exit(main(Format(_format), *map(int, _numbers)))
+    sys.exit(main(FileFormat(_format), *map(int, _numbers)))

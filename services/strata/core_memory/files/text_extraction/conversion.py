@@ -20,7 +20,7 @@ from pdfminer.pdfdocument import PDFDocument, PDFEncryptionError, PDFPasswordInc
 from pdfminer.pdfexceptions import PDFException
 from pdfminer.pdfparser import PDFParser
 
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 
 # A page of Word is some 20 kB of XML; this is 10,000 of them.
@@ -32,7 +32,7 @@ _UNWANTED = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 # Finding tables takes about 0.2 s a page: longer documents are read as plain text by PDFium,
 # which takes 2 ms.
 _MOST_PAGES_WITH_TABLES = 100
-_NAMES = {Format.PDF: "PDF", Format.DOCX: "Word document", Format.HTML: "web page"}
+_NAMES = {FileFormat.PDF: "PDF", FileFormat.DOCX: "Word document", FileFormat.HTML: "web page"}
 
 
 class Convert(Protocol):
@@ -47,20 +47,22 @@ class Convert(Protocol):
         ...
 
 
-def converter_of(file_format: Format) -> Convert:
+def converter_of(file_format: FileFormat) -> Convert:
     """Returns the converter of a format."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    return {Format.PDF: _from_pdf, Format.DOCX: _from_docx, Format.HTML: _from_html}[file_format]
+    return {FileFormat.PDF: _from_pdf, FileFormat.DOCX: _from_docx, FileFormat.HTML: _from_html}[
+        file_format
+    ]
 
 
-def damaged(file_format: Format) -> UnreadableFileError:
+def damaged(file_format: FileFormat) -> UnreadableFileError:
     """Returns the error for a file that makes its converter fail."""
     name = _NAMES.get(file_format, "file")
     return UnreadableFileError(f"The {name} is damaged, or uses features that cannot be read.")
 
 
-def too_greedy(file_format: Format) -> UnreadableFileError:
+def too_greedy(file_format: FileFormat) -> UnreadableFileError:
     """Returns the error for a file that needs more memory than is allowed."""
     name = _NAMES.get(file_format, "file")
     return UnreadableFileError(f"The {name} needs too much memory to be read.")
@@ -122,7 +124,7 @@ def _check_archive(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except zipfile.BadZipFile as error:
-        raise damaged(Format.DOCX) from error
+        raise damaged(FileFormat.DOCX) from error
     file.seek(0)
     if not any(member.filename == _DOCUMENT for member in members):
         raise UnreadableFileError("The file is not a Word document.")

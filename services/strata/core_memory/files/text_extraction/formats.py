@@ -69,7 +69,7 @@ _TELLING_BYTES = 256
 _NEVER_GUESSED = ["utf_7", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]
 
 
-class Format(StrEnum):
+class FileFormat(StrEnum):
     """The format of a file, which decides how it is read."""
 
     TEXT = "text"
@@ -83,15 +83,15 @@ class Format(StrEnum):
     @property
     def is_converted(self) -> bool:
         """Whether it needs a converter, not only decoding."""
-        return self in (Format.HTML, Format.PDF, Format.DOCX)
+        return self in (FileFormat.HTML, FileFormat.PDF, FileFormat.DOCX)
 
     @property
     def has_headings(self) -> bool:
         """Whether its text has headings of Markdown; HTML and DOCX are converted to Markdown."""
-        return self in (Format.MARKDOWN, Format.HTML, Format.DOCX)
+        return self in (FileFormat.MARKDOWN, FileFormat.HTML, FileFormat.DOCX)
 
 
-def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
+def kind_of(name: str, media_type: str, head: bytes) -> FileFormat | None:
     """Returns the format of a file, None if it cannot be read.
 
     The bytes take precedence over the name: an image named ``notes.txt`` cannot be read, a
@@ -106,9 +106,9 @@ def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
     media_type = media_type.partition(";")[0].strip().lower()
     head = head[:HEAD_BYTES]
     if b"%PDF-" in head[:_PDF_WITHIN]:
-        return Format.PDF
+        return FileFormat.PDF
     if head.startswith(b"PK\x03\x04") and (suffix == ".docx" or media_type == _DOCX):
-        return Format.DOCX
+        return FileFormat.DOCX
     if not head:
         return _kind_of_text(suffix, media_type)
     if suffix in (".pdf", ".docx") or not _is_text(head):
@@ -169,9 +169,9 @@ def _is_text(head: bytes) -> bool:
     return "\x00" not in text and controls <= len(text) * _MOST_CONTROLS
 
 
-def _kind_of_text(suffix: str, media_type: str) -> Format:
+def _kind_of_text(suffix: str, media_type: str) -> FileFormat:
     """Returns the format of a text; name and media type decide."""
     kind = _BY_SUFFIX.get(suffix) or _BY_MEDIA_TYPE.get(media_type)
     if kind is not None:
-        return Format(kind)
-    return Format.CODE if suffix in _CODE_SUFFIXES else Format.TEXT
+        return FileFormat(kind)
+    return FileFormat.CODE if suffix in _CODE_SUFFIXES else FileFormat.TEXT

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import strata
 from strata.core_memory.files.text_extraction import frames
-from strata.core_memory.files.text_extraction.formats import Format
+from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError, pages_of
 from strata.core_memory.files.text_extraction.text_decoder import text_of
 from strata.shared.logs import get_logger
@@ -61,7 +61,9 @@ class FileReader:
     def __init__(self, limits: ReadingLimits | None = None) -> None:
         self._limits = limits or ReadingLimits()
 
-    async def pages(self, file: BinaryIO, file_format: Format) -> AsyncGenerator[ParsedPage, None]:
+    async def pages(
+        self, file: BinaryIO, file_format: FileFormat
+    ) -> AsyncGenerator[ParsedPage, None]:
         """Yields the pages of a file as they are read; close the generator if you stop early.
 
         Args:
@@ -98,7 +100,7 @@ class _Child:
     @classmethod
     @asynccontextmanager
     async def started(
-        cls, file: BinaryIO, file_format: Format, limits: ReadingLimits
+        cls, file: BinaryIO, file_format: FileFormat, limits: ReadingLimits
     ) -> AsyncIterator[_Child]:
         file.flush()
         process = await asyncio.create_subprocess_exec(

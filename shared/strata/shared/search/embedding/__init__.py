@@ -6,12 +6,12 @@ importing this package loads no inference engine and no SDK.
 
 from strata.shared.search.embedding.base import Embedder, Kind
 from strata.shared.search.embedding.cache import CachingEmbedder
-from strata.shared.search.embedding.chunking import Chunk, chunk_text, embed_chunked
+from strata.shared.search.embedding.chunking import EmbeddedChunk, chunk_text, embed_chunked
 from strata.shared.search.embedding.models import EmbeddingModels, ModelInfo
 
 __all__ = [
     "CachingEmbedder",
-    "Chunk",
+    "EmbeddedChunk",
     "Embedder",
     "EmbeddingModels",
     "Kind",

@@ -17,7 +17,7 @@ _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class EmbeddedChunk:
     """A part of a text that a model reads whole, and its vector."""
 
     text: str
@@ -61,7 +61,7 @@ def chunk_text(
 
 async def embed_chunked(
     embedder: Embedder, texts: Sequence[str], *, chunk_tokens: int | None = None
-) -> list[list[Chunk]]:
+) -> list[list[EmbeddedChunk]]:
     """Embeds documents of any length; returns the chunks of each text, at least one, in order.
 
     Args:
@@ -81,7 +81,7 @@ async def embed_chunked(
     for start in range(0, len(chunks), _AT_ONCE):
         vectors += await embedder.embed(chunks[start : start + _AT_ONCE], "document")
     remaining = iter(vectors)
-    return [[Chunk(chunk, next(remaining)) for chunk in chunks] for chunks in parts]
+    return [[EmbeddedChunk(chunk, next(remaining)) for chunk in chunks] for chunks in parts]
 
 
 def _cut(

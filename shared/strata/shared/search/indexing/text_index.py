@@ -17,8 +17,8 @@ from strata.shared.search.fusion import Hit, floor_share
 from strata.shared.search.indexing.generations import FixedRoutes, Routes, Serving
 from strata.shared.search.vectors.index import (
     Collection,
-    Document,
     IndexedChunk,
+    IndexedDocument,
     PayloadValue,
     Preference,
     StartGate,
@@ -36,7 +36,7 @@ On seven long chats 128 found more than 256 and as much as 64, which takes twice
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A text to index.
 
     Attributes:
@@ -143,7 +143,7 @@ class TextIndex:
     async def put(
         self,
         project_id: str,
-        entries: Sequence[Entry],
+        entries: Sequence[IndexEntry],
         *,
         replace: bool,
         into: Sequence[Serving] | None = None,
@@ -299,7 +299,9 @@ class TextIndex:
             await self.prepare(other)
         return [serving, *others]
 
-    async def _documents(self, entries: Sequence[Entry], target: Serving) -> list[Document]:
+    async def _documents(
+        self, entries: Sequence[IndexEntry], target: Serving
+    ) -> list[IndexedDocument]:
         parts: dict[str, list[tuple[str, Sequence[float]]]] = {
             entry.id: [(entry.text, entry.vector)]
             for entry in entries
@@ -313,9 +315,9 @@ class TextIndex:
             for entry, chunks in zip(rest, chunked, strict=True):
                 parts[entry.id] = [(chunk.text, chunk.vector) for chunk in chunks]
 
-        def documents() -> list[Document]:
+        def documents() -> list[IndexedDocument]:
             return [
-                Document(
+                IndexedDocument(
                     entry.id,
                     [
                         IndexedChunk(vector, self._sparse.document(text))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-from strata.shared.search.outdated.language_rules import Change, Value
+from strata.shared.search.outdated.language_rules import ChangePhrase, Value
 from strata.shared.search.outdated.statements import Statement, statements_of
 
 _MOST_SUBJECT_TERMS = 5
@@ -82,13 +82,13 @@ def replaces(new: Statement, old: Statement) -> bool:
     """Returns whether a statement replaces an older one of the same speaker."""
     if new.rules is not old.rules:
         return False
-    if new.change is Change.RESUMED:
+    if new.change is ChangePhrase.RESUMED:
         return _resumes(new, old)
-    if old.change is Change.ENDED:
+    if old.change is ChangePhrase.ENDED:
         return False
-    if new.change is Change.ENDED:
+    if new.change is ChangePhrase.ENDED:
         return _ends(new, old)
-    if new.change is Change.REPLACED:
+    if new.change is ChangePhrase.REPLACED:
         return _names_old_value(new, old)
     return _states_other_value(new, old) or _denies(new, old)
 
@@ -107,7 +107,7 @@ def _ends(new: Statement, old: Statement) -> bool:
 
 def _resumes(new: Statement, old: Statement) -> bool:
     wanted = new.gone.terms if new.by_speaker else new.gone.terms | new.subject.terms
-    ended = old.change is Change.ENDED or old.negated
+    ended = old.change is ChangePhrase.ENDED or old.negated
     return ended and wanted <= old.terms and _same_person(new, old, wanted)
 
 

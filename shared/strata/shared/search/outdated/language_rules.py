@@ -27,7 +27,7 @@ class Value(Enum):
     """A few words."""
 
 
-class Change(Enum):
+class ChangePhrase(Enum):
     """How a statement names what no longer holds, or holds again."""
 
     ENDED = "ended"
@@ -125,9 +125,9 @@ class LanguageRules:
             changes=tuple(
                 (change, re.compile(form))
                 for change, forms in (
-                    (Change.ENDED, self.ended),
-                    (Change.RESUMED, self.resumed),
-                    (Change.REPLACED, self.replaced),
+                    (ChangePhrase.ENDED, self.ended),
+                    (ChangePhrase.RESUMED, self.resumed),
+                    (ChangePhrase.REPLACED, self.replaced),
                 )
                 for form in forms
             ),
@@ -158,7 +158,7 @@ class CompiledRules:
     """The rules of a language as compiled patterns; the names are those of `LanguageRules`."""
 
     predicates: tuple[tuple[Predicate, re.Pattern[str]], ...]
-    changes: tuple[tuple[Change, re.Pattern[str]], ...]
+    changes: tuple[tuple[ChangePhrase, re.Pattern[str]], ...]
     rewritten: tuple[tuple[re.Pattern[str], str], ...]
     current: re.Pattern[str]
     unsure: re.Pattern[str]

@@ -16,7 +16,7 @@ from strata.shared.search.outdated.french import FRENCH
 from strata.shared.search.outdated.german import GERMAN
 from strata.shared.search.outdated.japanese import JAPANESE
 from strata.shared.search.outdated.language_rules import (
-    Change,
+    ChangePhrase,
     LanguageRules,
     Predicate,
     Value,
@@ -49,7 +49,7 @@ _ORNAMENT = re.compile(r"[^\w\s'€$£¥%#:.,/<>@+-]|(?<!\d)[.,:]|[.,:](?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ClauseSpan:
     """A part of a clause.
 
     Attributes:
@@ -94,12 +94,12 @@ class Statement:
     qualified: bool = False
     negated: bool = False
     predicate: Predicate | None = None
-    change: Change | None = None
-    gone: Span = Span()
-    subject: Span = Span()
+    change: ChangePhrase | None = None
+    gone: ClauseSpan = ClauseSpan()
+    subject: ClauseSpan = ClauseSpan()
     is_speaker: bool = False
     owner: str = ""
-    value: Span = Span()
+    value: ClauseSpan = ClauseSpan()
 
     @property
     def measured(self) -> Mapping[str, frozenset[str]]:
@@ -253,15 +253,15 @@ def _is_speaker(subject: str, rules: LanguageRules) -> bool:
     return bool(rules.compiled.speaker.search(subject.strip() if rules.unspaced else subject))
 
 
-def _span(text: str, rules: LanguageRules) -> Span:
+def _span(text: str, rules: LanguageRules) -> ClauseSpan:
     text = text.strip()
     if rules.unspaced:
         pairs = {
             run[at : at + 2] for run in UNSPACED.findall(text) for at in range(max(1, len(run) - 1))
         }
-        return Span(text, frozenset(pairs | {*_WORD.findall(UNSPACED.sub(" ", text))}))
+        return ClauseSpan(text, frozenset(pairs | {*_WORD.findall(UNSPACED.sub(" ", text))}))
     stems = {_stem(word, rules.code) for word in _WORD.findall(text)}
-    return Span(text, frozenset(stems - {""}))
+    return ClauseSpan(text, frozenset(stems - {""}))
 
 
 @lru_cache(maxsize=16_384)

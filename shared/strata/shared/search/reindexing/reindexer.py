@@ -20,7 +20,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.search.indexing.generations import Serving
-from strata.shared.search.indexing.text_index import Entry, TextIndex
+from strata.shared.search.indexing.text_index import IndexEntry, TextIndex
 from strata.shared.search.reindexing.check import StoredText, compare, refusal_reason
 from strata.shared.search.reindexing.ledger import Ledger
 from strata.shared.search.reindexing.state import (
@@ -54,7 +54,7 @@ class Batch:
     """
 
     project_id: str
-    entries: Sequence[Entry]
+    entries: Sequence[IndexEntry]
     versions: Mapping[str, int]
     cursor: tuple[str, ...]
     seen: int

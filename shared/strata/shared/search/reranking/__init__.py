@@ -6,6 +6,6 @@ The implementation is in a separate module (`cross_encoder`), so that importing 
 package loads no inference engine.
 """
 
-from strata.shared.search.reranking.base import Outcome, Report, Reranker
+from strata.shared.search.reranking.base import Reranker, RerankingOutcome, RerankingReport
 
-__all__ = ["Outcome", "Report", "Reranker"]
+__all__ = ["Reranker", "RerankingOutcome", "RerankingReport"]

@@ -31,7 +31,7 @@ class Reranker(Protocol):
         """
 
 
-class Outcome(StrEnum):
+class RerankingOutcome(StrEnum):
     """The outcome of a reranking."""
 
     DONE = "done"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RerankingReport:
     """The report about the reranking of one search.
 
     Attributes:
@@ -51,4 +51,4 @@ class Report:
 
     model: str
     candidates: int
-    outcome: Outcome
+    outcome: RerankingOutcome

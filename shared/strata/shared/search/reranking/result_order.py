@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from strata.shared import context
 from strata.shared.logs import get_logger
 from strata.shared.metric_names import RERANK_SECONDS, RERANKS
-from strata.shared.search.reranking.base import Outcome, Report, Reranker
+from strata.shared.search.reranking.base import Reranker, RerankingOutcome, RerankingReport
 from strata.shared.search.result_merge import ResultRank
 from strata.shared.telemetry import Telemetry
 
@@ -64,7 +64,8 @@ class Reranking:
         self._budget = budget
         registry = telemetry or Telemetry()
         self._outcomes = {
-            outcome: registry.counter(RERANKS, outcome=outcome.value) for outcome in Outcome
+            outcome: registry.counter(RERANKS, outcome=outcome.value)
+            for outcome in RerankingOutcome
         }
         self._seconds = registry.histogram(RERANK_SECONDS)
 
@@ -82,7 +83,7 @@ class Reranking:
         query: str,
         results: Sequence[tuple[_Item, ResultRank]],
         text_of: Callable[[_Item], str],
-    ) -> tuple[list[Ranked[_Item]], Report | None]:
+    ) -> tuple[list[Ranked[_Item]], RerankingReport | None]:
         """Returns the same results, the first candidates in the order of the reranker.
 
         Failures of the reranker are logged, not raised: the search keeps its fused order.
@@ -103,7 +104,7 @@ class Reranking:
         outcome, scores = await self._ask(self._reranker, query, candidates, text_of)
         self._seconds.observe(asyncio.get_running_loop().time() - started)
         self._outcomes[outcome].inc()
-        report = Report(self._reranker.model_id, len(candidates), outcome)
+        report = RerankingReport(self._reranker.model_id, len(candidates), outcome)
         return [*_sorted(candidates, scores), *fused[len(candidates) :]], report
 
     async def _ask(
@@ -112,31 +113,33 @@ class Reranking:
         query: str,
         candidates: Sequence[Ranked[_Item]],
         text_of: Callable[[_Item], str],
-    ) -> tuple[Outcome, Sequence[float]]:
+    ) -> tuple[RerankingOutcome, Sequence[float]]:
         try:
             async with asyncio.timeout(self._time()) as limit:
                 texts = await asyncio.to_thread(
                     lambda: [text_of(candidate.item) for candidate in candidates]
                 )
-                return Outcome.DONE, _checked(await reranker.score(query, texts), len(texts))
+                return RerankingOutcome.DONE, _checked(
+                    await reranker.score(query, texts), len(texts)
+                )
         except Exception as error:  # noqa: BLE001 - a search must not fail because of its order
             if isinstance(error, TimeoutError) and limit.expired():
                 _log.info("the reranker ran out of time", model=reranker.model_id)
-                return Outcome.OUT_OF_TIME, ()
+                return RerankingOutcome.OUT_OF_TIME, ()
             _log.warning(
                 "the reranker failed",
                 model=reranker.model_id,
                 error=type(error).__name__,
                 detail=str(error)[:300],
             )
-            return Outcome.FAILED, ()
+            return RerankingOutcome.FAILED, ()
 
     def _time(self) -> float:
         left = context.current().remaining()
         return self._budget if left is None else min(self._budget, left * _SHARE_OF_DEADLINE)
 
 
-def explain_rank(ranked: Ranked[_Item], place: int, report: Report | None) -> str:
+def explain_rank(ranked: Ranked[_Item], place: int, report: RerankingReport | None) -> str:
     """Describes the effect of the reranker on a result; empty if it was not scored.
 
     Args:

@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
 )
@@ -213,8 +213,8 @@ CHINESE = Language(
         Opening(Side.UNTIL, "到?", "为止"),
     ),
     connections=(
-        Connection("", "(?:到|至|-|~)", "(?:之间|期间|为止)?"),
-        Connection("", "(?:和|与|跟|及)", "(?:之间|期间)"),
+        RangeWords("", "(?:到|至|-|~)", "(?:之间|期间|为止)?"),
+        RangeWords("", "(?:和|与|跟|及)", "(?:之间|期间)"),
     ),
     clocks=(
         "的?{half_day}{hour}[点时:](?:{minute}分?|半)?",

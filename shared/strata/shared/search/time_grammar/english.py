@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
     numbered,
@@ -252,10 +252,10 @@ ENGLISH = Language(
         Opening(Side.UNTIL, f"(?:until|till|up to){_FILLERS}"),
     ),
     connections=(
-        Connection(
+        RangeWords(
             f"(?:between|from){_FILLERS}", f"(?:and|to|until|till|through|thru|up to|-){_FILLERS}"
         ),
-        Connection("", f"(?:to|until|till|through|thru|-){_FILLERS}"),
+        RangeWords("", f"(?:to|until|till|through|thru|-){_FILLERS}"),
     ),
     clocks=(
         "(?:(?:at|around|about) )?{hour}(?::{minute})? ?{half_day}",

@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
     numbered,
@@ -238,10 +238,10 @@ FRENCH = Language(
         Opening(Side.UNTIL, f"jusqu'(?:a|au|en|aux)?{_FILLERS}"),
     ),
     connections=(
-        Connection(
+        RangeWords(
             f"(?:entre|de|du|d'){_FILLERS}", f"(?:et|a|au|jusqu'a|jusqu'au|jusqu'en|-){_FILLERS}"
         ),
-        Connection("", f"(?:-|jusqu'a|jusqu'en){_FILLERS}"),
+        RangeWords("", f"(?:-|jusqu'a|jusqu'en){_FILLERS}"),
     ),
     clocks=(
         "(?:(?:a|vers) )?{hour} ?(?:h|heures?) ?{minute}?(?: {half_day})?",

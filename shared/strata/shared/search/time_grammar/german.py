@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
     numbered,
@@ -303,8 +303,8 @@ GERMAN = Language(
         Opening(Side.UNTIL, f"bis{_FILLERS}"),
     ),
     connections=(
-        Connection(f"(?:zwischen|von|vom){_FILLERS}", f"(?:und|bis|-){_FILLERS}"),
-        Connection("", f"(?:bis|-){_FILLERS}"),
+        RangeWords(f"(?:zwischen|von|vom){_FILLERS}", f"(?:und|bis|-){_FILLERS}"),
+        RangeWords("", f"(?:bis|-){_FILLERS}"),
     ),
     clocks=(
         "(?:(?:um|gegen) )?{hour}(?:[:.]{minute})? uhr(?: {half_day})?",

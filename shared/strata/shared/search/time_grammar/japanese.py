@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
 )
@@ -179,9 +179,9 @@ JAPANESE = Language(
         Opening(Side.UNTIL, "", "まで"),
     ),
     connections=(
-        Connection("", "から", "(?:まで|にかけて)?"),
-        Connection("", "(?:-|~)"),
-        Connection("", "と", "の間"),
+        RangeWords("", "から", "(?:まで|にかけて)?"),
+        RangeWords("", "(?:-|~)"),
+        RangeWords("", "と", "の間"),
     ),
     clocks=(
         "の?{half_day}{hour}(?:時|:)(?:{minute}分?|半)?",

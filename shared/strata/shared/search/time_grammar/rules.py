@@ -118,7 +118,7 @@ class Opening(NamedTuple):
     after: str = ""
 
 
-class Connection(NamedTuple):
+class RangeWords(NamedTuple):
     """Words `before` A, `between` A and B, and `after` B that make one range of two times."""
 
     before: str
@@ -146,7 +146,7 @@ class Language:
     lexicons: Mapping[str, Lexicon]
     rules: Sequence[Rule]
     openings: Sequence[Opening] = ()
-    connections: Sequence[Connection] = ()
+    connections: Sequence[RangeWords] = ()
     clocks: Sequence[str] = ()
     numerals: str = ""
     parse_number: Callable[[str], int] = int

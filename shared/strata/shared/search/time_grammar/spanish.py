@@ -14,9 +14,9 @@ from strata.shared.search.time_grammar.rules import (
     QUARTER,
     WEEK,
     YEAR,
-    Connection,
     Language,
     Opening,
+    RangeWords,
     Rule,
     Side,
     numbered,
@@ -246,8 +246,8 @@ SPANISH = Language(
         Opening(Side.UNTIL, f"hasta{_FILLERS}"),
     ),
     connections=(
-        Connection(f"(?:entre|del?|desde){_FILLERS}", f"(?:y|al?|hasta|-){_FILLERS}"),
-        Connection("", f"(?:-|hasta){_FILLERS}"),
+        RangeWords(f"(?:entre|del?|desde){_FILLERS}", f"(?:y|al?|hasta|-){_FILLERS}"),
+        RangeWords("", f"(?:-|hasta){_FILLERS}"),
     ),
     clocks=(
         "(?:(?:a|sobre) las? )?{hour}(?:[:.]{minute})? ?{half_day}",

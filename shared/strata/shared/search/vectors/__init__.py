@@ -7,9 +7,9 @@ package loads none of them.
 from strata.shared.search.fusion import FusionConfig, Hit
 from strata.shared.search.vectors.index import (
     Collection,
-    Document,
     FieldKind,
     IndexedChunk,
+    IndexedDocument,
     NeighbourFields,
     Preference,
     SparseVector,
@@ -21,11 +21,11 @@ from strata.shared.search.vectors.index import (
 
 __all__ = [
     "Collection",
-    "Document",
     "FieldKind",
     "FusionConfig",
     "Hit",
     "IndexedChunk",
+    "IndexedDocument",
     "NeighbourFields",
     "Preference",
     "SparseVector",

@@ -121,7 +121,7 @@ class IndexedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class IndexedDocument:
     """The indexed form of one passage or message.
 
     Attributes:
@@ -260,7 +260,7 @@ class VectorIndex(Protocol):
         self,
         collection: Collection,
         project_id: str,
-        documents: Sequence[Document],
+        documents: Sequence[IndexedDocument],
         *,
         generation: str | None = None,
         replace: bool = False,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from strata.shared.search.fusion import Hit
 from strata.shared.search.vectors.index import (
     Collection,
-    Document,
+    IndexedDocument,
     Preference,
     SparseVector,
     StartGate,
@@ -63,7 +63,7 @@ class PartitionIndex:
         self,
         collection: Collection,
         project_id: str,
-        documents: Sequence[Document],
+        documents: Sequence[IndexedDocument],
         *,
         generation: str | None = None,
         replace: bool = False,

@@ -15,8 +15,8 @@ from strata.shared.search.vectors.index import (
     DOCUMENT_FIELD,
     PROJECT_FIELD,
     Collection,
-    Document,
     IndexedChunk,
+    IndexedDocument,
     NeighbourFields,
     PayloadValue,
     Preference,
@@ -43,7 +43,7 @@ def point_id(project_id: str, document_id: str, chunk: int) -> str:
 
 
 def points_of(
-    collection: Collection, project_id: str, documents: Sequence[Document]
+    collection: Collection, project_id: str, documents: Sequence[IndexedDocument]
 ) -> Iterator[Point]:
     """Yields one point per chunk.
 

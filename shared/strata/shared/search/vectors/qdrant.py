@@ -37,7 +37,7 @@ from strata.shared.search.vectors.filters import (
 )
 from strata.shared.search.vectors.index import (
     Collection,
-    Document,
+    IndexedDocument,
     Preference,
     SparseVector,
     StartGate,
@@ -153,7 +153,7 @@ class QdrantIndex:
         self,
         collection: Collection,
         project_id: str,
-        documents: Sequence[Document],
+        documents: Sequence[IndexedDocument],
         *,
         generation: str | None = None,
         replace: bool = False,
@@ -328,7 +328,7 @@ class QdrantIndex:
         await self._write("aliases", lambda: self._client.change_aliases(operations))
 
     async def _delete_surplus_chunks(
-        self, target: str, project_id: str, documents: Sequence[Document]
+        self, target: str, project_id: str, documents: Sequence[IndexedDocument]
     ) -> None:
         ids_by_length: dict[int, list[str]] = defaultdict(list)
         for document in documents:

@@ -18,7 +18,7 @@ MAX_WAITING = 16
 POLL_SECONDS = 0.2
 
 
-class Engine(Protocol):
+class LocalModel(Protocol):
     """The model; only `encode` may be called by several threads at a time."""
 
     context_tokens: int
@@ -124,7 +124,7 @@ class Turnstile:
 class ChatService:
     """Answers chat requests with an engine."""
 
-    def __init__(self, engine: Engine, model_id: str, waiting: int = MAX_WAITING) -> None:
+    def __init__(self, engine: LocalModel, model_id: str, waiting: int = MAX_WAITING) -> None:
         self.engine = engine
         self.model_id = model_id
         self._turnstile = Turnstile(waiting)
