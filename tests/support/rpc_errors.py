@@ -18,6 +18,12 @@ def status_of(trailing: Any) -> status_pb2.Status:
     raise AssertionError("no details")
 
 
+def rpc_error(status: Any) -> grpc.aio.AioRpcError:
+    """Returns the error that a client gets for a status."""
+    metadata = grpc.aio.Metadata(*(status.trailing_metadata or ()))
+    return grpc.aio.AioRpcError(status.code, None, metadata, details=status.details)
+
+
 def reason(error: grpc.aio.AioRpcError) -> str:
     info = error_details_pb2.ErrorInfo()
     assert status_of(error.trailing_metadata()).details[0].Unpack(info)

@@ -26,6 +26,7 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
+from rpc_errors import rpc_error
 from strata.protocol.status import DETAILS_KEY, from_rpc_error, to_status
 
 TRAILING = (
@@ -33,11 +34,6 @@ TRAILING = (
     ("x-strata-time", "1700000000.000"),
     ("x-strata-host", "h" * 64),
 )
-
-
-def rpc_error(status: Any) -> grpc.aio.AioRpcError:
-    metadata = grpc.aio.Metadata(*status.trailing_metadata)
-    return grpc.aio.AioRpcError(status.code, None, metadata, details=status.details)
 
 
 def round_trip(error: StrataError) -> StrataError:

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
-from strata.gateway.http.openai_api.errors import SHOULD_RETRY, ApiError
+from strata.gateway.http.openai_api.errors import RETRY_AFTER, SHOULD_RETRY, ApiError
 from strata.gateway.http.openai_api.routes import OPENAI_PATH, OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
 from strata.gateway.http.traced_requests import TracedRequests
@@ -42,6 +42,7 @@ _RESPONSE_HEADERS = (
     "grpc-status-details-bin",
     REQUEST_ID_KEY,
     SHOULD_RETRY,
+    RETRY_AFTER,
 )
 _CORS_CACHE_S = 7200
 # What servers write into their logs; no client reads it.

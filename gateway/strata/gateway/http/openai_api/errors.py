@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +17,8 @@ from strata.protocol.status import from_rpc_error
 
 SHOULD_RETRY = "x-should-retry"
 """Header that tells the SDKs whether to send a failed request again."""
+RETRY_AFTER = "retry-after"
+"""Header with the seconds after which a refused request may succeed."""
 
 _TYPES: dict[int, str] = {
     HTTPStatus.BAD_REQUEST: "invalid_request_error",
@@ -38,6 +41,7 @@ class ApiError(Exception):
         param: The parameter of the request that is wrong.
         code: A name for programs.
         sent: Whether the agent has what the request sent, so that the request must not be repeated.
+        retry_after_s: Seconds after which the request may succeed, if known.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         sent: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -55,12 +60,17 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.sent = sent
+        self.retry_after_s = retry_after_s
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the response beside its type."""
-        # The SDKs repeat requests that failed, unless they are told not to.
-        return {SHOULD_RETRY: "false"} if self.sent else {}
+        if self.sent:
+            # The SDKs repeat requests that failed, unless they are told not to.
+            return {SHOULD_RETRY: "false"}
+        if self.retry_after_s is not None:
+            return {RETRY_AFTER: str(math.ceil(self.retry_after_s))}
+        return {}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -125,4 +135,5 @@ def of_call(
         status=http_status_of(code_of_status(error.code())),
         param=param,
         code=known.reason.value.lower(),
+        retry_after_s=known.retry_after,
     )
