@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpc_errors import rpc_error
 from strata.api.errors.v1 import error_reason_pb2
 from strata.protocol.errors import (
     ERRORS,
@@ -26,7 +26,6 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
-from rpc_errors import rpc_error
 from strata.protocol.status import DETAILS_KEY, from_rpc_error, to_status
 
 TRAILING = (
