@@ -377,7 +377,7 @@ class McpManager:
             await self._make_space(entry)
             # On a thread: the first import takes a second and would block the event loop.
             module = await asyncio.to_thread(importlib.import_module, _CONNECTION)
-            connection: McpConnection = await module.Connection.open(
+            connection: McpConnection = await module.McpConnection.open(
                 self._transports.opener(server, secrets, entry.tokens),
                 lambda changed: self._changed(key, changed),
                 self._limits.connect_s,
