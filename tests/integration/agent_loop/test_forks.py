@@ -174,8 +174,8 @@ async def test_agent_reads_the_messages_that_its_summary_replaced(services: Inne
 
     page = await expand(services, agent, {"limit": 3})
     assert page["message"] == (
-        "Showing 3 of the messages that the summary stands for (numbers 1 to 4)."
-        " Go on with first_number 4."
+        "Showing 3 of the messages that the summary replaces (numbers 1 to 4)."
+        " Continue with first_number 4."
     )
     assert [(m["number"], m["role"], m["content"]) for m in page["messages"]] == [
         (1, "user", "The code of the vault is 7-Alpha-93."),

@@ -36,7 +36,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.RunService.SendMessage": _RUN,
     f"{_GATEWAY}.RunService.StartRun": _RUN,
     f"{_GATEWAY}.RunService.CancelRun": _RUN,
-    # A key that only decides about tool calls cannot start runs.
+    # A key that decides about tool calls need not be able to start runs.
     f"{_GATEWAY}.RunService.RespondToApproval": frozenset({Scope.RUN, Scope.APPROVE}),
     f"{_GATEWAY}.RunService.ListApprovals": _READ_OR_APPROVE,
     f"{_GATEWAY}.RunService.GetApproval": _READ_OR_APPROVE,

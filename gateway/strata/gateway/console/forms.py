@@ -59,7 +59,9 @@ class FormFields:
 
 
 async def read_form(request: Request, max_bytes: int, *, with_files: bool = True) -> FormFields:
-    """Returns the form in the body of a request; an empty one if the body is not a form.
+    """Returns the form in the body of a request.
+
+    A body that is not a form is not read; the result is then an empty form.
 
     Args:
         request: The request.

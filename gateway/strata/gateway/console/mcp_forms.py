@@ -108,7 +108,7 @@ def server_in(form: FormFields, stored: pb.McpServer | None = None) -> pb.McpSer
     Args:
         form: The form.
         stored: The server that the form changes; its credentials are kept where the form has their
-          placeholders. None for a new server.
+            placeholders. None for a new server.
 
     Raises:
         InvalidArgumentError: A field has a wrong value.

@@ -29,7 +29,7 @@ class RetentionTerms:
 
     Attributes:
         event_days: Maximum number of days to keep the events of a finished run; 0 for no limit of
-          the server.
+            the server.
         delivery_days: Days to keep finished deliveries, and webhooks of single runs.
         backlog: Maximum number of pending deliveries per project.
         every_s: Seconds between two rounds.

@@ -19,7 +19,7 @@ from strata.shared.settings import MIB
 MAX_EVENT_BYTES = 48 * MIB
 """Maximum bytes of events of one run for its recording."""
 MAX_LATER_RUNS = 200
-"""Maximum number of later runs that are searched for changes of the system message."""
+"""Maximum number of later runs of the conversation to search for changes of the system message."""
 MAX_LATER_BYTES = 128 * MIB
 """Maximum bytes of events of these runs."""
 

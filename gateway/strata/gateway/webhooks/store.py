@@ -119,7 +119,7 @@ class PostgresWebhookStore:
         database: Connections with the service role; every transaction sets its project.
         worker: Connections with the worker role, for finding due deliveries of all projects.
         per_project: Maximum number of webhooks per project, without those of single runs that are
-          delivered.
+            delivered.
     """
 
     def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:

@@ -384,7 +384,7 @@ def _model_from_proto(wire: pb.RecordedModel) -> ModelSettings:
 def _tool_from_proto(wire: pb.RecordedTool) -> Tool:
     parameters = parse_json(wire.parameters_json)
     if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
-        raise TypeError(f"the schema of {wire.name} is not a JSON object")
+        raise TypeError(f"the schema of {wire.name} is not a JSON schema of an object")
     return Tool(
         ToolSchema(wire.name, wire.description, parameters, strict=wire.strict),
         effect=ToolEffect(wire.effect),

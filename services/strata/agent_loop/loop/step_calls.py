@@ -117,7 +117,7 @@ class StepCalls:
 
         Raises:
             StrataError: Another attempt of the run must continue; results so far are in the
-              journal.
+                journal.
         """
         if self._in_turn:
             await self._run_in_turn()

@@ -1,1 +1,1 @@
-"""Decides which tools may be called. Pure and stateless."""
+"""Decides which tools may be called when. Pure and stateless."""

@@ -50,8 +50,8 @@ _ORIGIN_IDS = {"agent_id": "agent", "run_id": "run", "message_id": "message", "f
 MAX_PASSAGE_TOKENS = 8192
 """Maximum number of tokens of a passage or of a chunk of a file, which is the limit of endpoints.
 
-A passage may have 16 bytes per token. A word that the embedding model does not know has a token
-for every three bytes.
+Either may have at most 16 bytes for each of these tokens. A word that the embedding model does not
+know has a token for every three bytes.
 """
 
 

@@ -123,7 +123,7 @@ class PassageIndex:
             await self.own_texts.make(generation)
 
     def generation_of(self, model: str) -> Serving:
-        """Returns the generation of archives with this own model."""
+        """Returns the generation of the archives that have this model of their own."""
         return first_generation(ARCHIVE_PASSAGES, self.models, model)
 
     async def open_own(self, model: str) -> Serving:

@@ -28,7 +28,7 @@ class PassageUpload:
     Args:
         store: Stores the passages.
         read: Validates passages and counts their tokens.
-        template: Makes the archive of an agent that has no own archive.
+        template: Makes the archive of an agent that has no archive of its own.
         wake: Wakes the indexer after a commit.
     """
 

@@ -1,1 +1,1 @@
-"""Converts between protos and the domain, and validates requests."""
+"""Converts between protos and the domain; the only place that validates requests."""

@@ -291,7 +291,7 @@ class Ingest:
         while True:
             await idle_pause.wait(self._busy)
             if self._busy.is_set():
-                # Work that was just postponed is due soon.
+                # What the work that was just done has postponed is due soon.
                 self._busy.clear()
                 await asyncio.sleep(poll)
             try:

@@ -78,8 +78,8 @@ SEND_AND_WAIT = builtin(
     name="send_message_to_agent_and_wait_for_reply",
     description=(
         "Ask another agent of this server a question, or to do a task, and wait until it answers."
-        " It learns who you are. Returns its reply, or the reason why there is none yet; do not "
-        "send a message again while the agent still works on it."
+        " It learns who you are. Returns its reply, or the reason why there is none yet; a message "
+        "that the agent still works on need not be sent again."
     ),
     kind=ToolType.MULTI_AGENT,
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),

@@ -16,7 +16,7 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
 
     Raises:
         ToolError: The text is not a JSON object or violates the schema; the message says what to
-          change.
+            change.
     """
     integers = _INT32 if tool.own is None else None
     try:

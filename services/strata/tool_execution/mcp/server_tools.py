@@ -45,7 +45,7 @@ class ServerToolNames:
         Args:
             names: The tool names of the agent.
             run_id: The run. Its first attempt fixes the tools for later attempts. Empty if there
-                is not a run.
+                is no run.
             skip_missing: Whether to leave out servers that do not exist.
 
         Raises:

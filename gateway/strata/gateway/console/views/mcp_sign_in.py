@@ -1,10 +1,11 @@
 """Signing in to an MCP server through OAuth: begin, return, finish, sign out.
 
 The browser comes back from the page of another site, so it does not send the cookie of the session,
-which is `SameSite=Strict`. `returned` therefore needs no session and calls nothing: its page sends
-the browser on to `finish`. The browser sends the cookie with that request, since it comes from a
-page of this site. `finish` accepts only the state with which this session began the sign-in. The
-API is called by the form of that page, which carries the token of the session.
+which is `SameSite=Strict`. `returned` therefore needs no session, reads no stored data and calls
+nothing: its page sends the browser on to `finish`. The browser sends the cookie with that request,
+since it comes from a page of this site. `finish` accepts only the state with which this session
+began the sign-in. The API is called by the form of that page, which carries the token of the
+session.
 """
 
 from __future__ import annotations

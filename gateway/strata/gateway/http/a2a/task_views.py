@@ -43,7 +43,7 @@ class TaskView:
         run_id: Its last run.
         state: Its state.
         time: When it came into the state.
-        message: A message about the state; None for none.
+        message: The parts of a message about the state; empty for none.
         artifacts: The replies of its runs that have ended.
         approval: The tool calls for which it waits, if it does.
     """

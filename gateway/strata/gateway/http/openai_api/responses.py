@@ -122,7 +122,7 @@ class ResponseWriter:
 
         Args:
             error: Why. The response has failed if its run has; after another error the run
-              continues.
+                continues.
         """
         return list(self._fail(error))
 

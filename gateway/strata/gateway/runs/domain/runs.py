@@ -514,7 +514,7 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
             limit: Maximum number of runs.
             held: Number of active runs in this gateway by project.
             most: Maximum number of active runs of one project, including those; None for any
-              number.
+                number.
 
         Returns:
             Pairs of project and run id.
