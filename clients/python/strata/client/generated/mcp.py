@@ -151,8 +151,8 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         client_credentials: mcp_service_pb2.McpClientCredentials | None = None,
         oauth_client: mcp_service_pb2.McpOAuthClient | None = None,
     ) -> mcp_service_pb2.McpServer:
-        """Replaces the configuration of a server, and reads its tools again; empty fields become
-        empty.
+        """Replaces the configuration of a server, and reads its tools again; fields left empty are
+        cleared.
 
         Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
         (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.

@@ -136,7 +136,7 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMcpServer(self, request, context):
-        """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+        """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
         Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
         (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
         """

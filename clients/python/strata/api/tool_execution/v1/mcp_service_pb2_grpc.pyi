@@ -34,7 +34,7 @@ class McpServiceStub:
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
     """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.UpdateMcpServerRequest, _mcp_service_pb2.UpdateMcpServerResponse]
-    """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+    """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
     Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
     (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
     """
@@ -115,7 +115,7 @@ class McpServiceServicer:
         request: _mcp_service_pb2.UpdateMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.UpdateMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]:
-        """Replaces the configuration of a server, and reads its tools again; empty fields become empty.
+        """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
         Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
         (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
         """
