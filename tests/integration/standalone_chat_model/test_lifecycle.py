@@ -218,7 +218,7 @@ async def test_too_little_memory_is_reported_before_a_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.standalone.chat_model.cpu.available_memory", lambda: 500_000_000)
-    with pytest.raises(LocalModelError, match="needs 2000 MB of memory, and 500 MB"):
+    with pytest.raises(LocalModelError, match="needs 2000 MB of memory, but only 500 MB"):
         await LocalChatModel(tmp_path / "cache").ensure()
     assert not (tmp_path / "cache").exists()
 

@@ -101,7 +101,7 @@ async def test_a_request_is_done_once(registry: Any) -> None:
         (
             {"parameters_json": '{"properties": {"town": {"type": "x"}}, "required": ["town"]}'},
             "parameters_json",
-            "no JSON schema",
+            "not a JSON schema",
         ),
         (
             {"parameters_json": '{"properties": {"town": {"pattern": "(a*)*b"}}}'},

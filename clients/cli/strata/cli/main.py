@@ -65,7 +65,7 @@ ENTRIES = (
     CommandEntry("agents", "Create, show, change and delete agents.", _USE, "agents"),
     CommandEntry("groups", "Let several agents answer together.", _USE, "groups"),
     CommandEntry(
-        "memory", "Show, edit, explain and undo changes of memory blocks.", _USE, "memory"
+        "memory", "Show and edit memory blocks, explain and undo changes.", _USE, "memory"
     ),
     CommandEntry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
     CommandEntry("files", "Upload, open and search files.", _USE, "files"),

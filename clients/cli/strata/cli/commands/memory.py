@@ -24,7 +24,7 @@ from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(
-    help="Show, edit, explain and undo changes of the memory blocks, which an agent always sees.",
+    help="Show and edit the memory blocks, which an agent always sees; explain and undo changes.",
     no_args_is_help=True,
     add_completion=False,
 )

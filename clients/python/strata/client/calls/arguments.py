@@ -1,7 +1,7 @@
 """Converts arguments of calls to fields of requests: short forms of ids, enumerations and messages.
 
 Each short form has exactly one meaning. Values that are not unique, such as the label of a block in
-a project, have none.
+a project, have no short form.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def tool_source(function: Any, *, packages: bool = True, body: bool = True) -> s
 def _kind_problem(function: Any) -> str:
     """Returns why an object cannot be a tool; empty for a plain function."""
     if isinstance(function, MethodType):
-        return "is a method; a tool is a function at the top level"
+        return "is a method; a tool is a plain function"
     if hasattr(function, "__wrapped__"):
         return "is wrapped by a decorator; a tool is a plain function"
     if not isinstance(function, FunctionType):
@@ -122,7 +122,7 @@ class _Extraction:
             if isinstance(node_above, Function | ast.ClassDef)
         ]
         if scopes and isinstance(scopes[-1], ast.ClassDef):
-            self._problem("is a method; a tool is a function at the top level", node.lineno)
+            self._problem("is a method; a tool is a plain function", node.lineno)
         if self.problems:
             return ""
         for number, statement in enumerate(module.statements):
