@@ -176,8 +176,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     ) -> schedule_service_pb2.Schedule:
         """Starts no more runs until the schedule is resumed; an active run continues.
 
-        Ticks in the meantime are not recorded and not made up for. Pausing a paused schedule
-        succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
+        Ticks in the meantime are not recorded and not made up for. Pausing a schedule that is not
+        active changes nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
 
         Args:
             schedule_id: The schedule.

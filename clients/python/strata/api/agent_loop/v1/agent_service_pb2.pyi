@@ -468,7 +468,7 @@ class Agent(_message.Message):
     this one and a block "memory_persona". Empty without enable_sleeptime.
     """
     sleeptime_agent_frequency: _builtins.int
-    """The memory agent runs after the first turn of a conversation and then after each time this
+    """The memory agent runs after the first turn of a conversation and then each time after this
     number of turns. 0 without a memory agent and for a voice_convo_agent, see
     max_message_buffer_length.
     """

@@ -307,10 +307,10 @@ Global___TextSnapshot: _TypeAlias = TextSnapshot  # noqa: Y015
 
 @_typing.final
 class StepRestarted(_message.Message):
-    """The streamed text of this step is void and will not be stored. Either the model is asked again,
+    """What was streamed of this step is void and will not be stored. Either the model is asked again,
     and this event precedes the deltas of the new reply; or the step is given up: it failed, or the
     run was cancelled, failed or reached its deadline before the reply was stored. So a client that
-    shows deltas finally shows exactly the stored text.
+    shows deltas finally shows exactly what is stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

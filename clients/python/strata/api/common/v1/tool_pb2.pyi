@@ -270,7 +270,7 @@ class ToolRule(_message.Message):
     default_decision: Global___DefaultDecision.ValueType
     """The decision about a call after the deadline (requires_approval). A request is
     approved by default only if every call that it asks about has a rule with APPROVE, and no other
-    rule that gates one of them says DENY. APPROVE is refused together with when_tainted.
+    rule that gates one of them denies by default. APPROVE is refused together with when_tainted.
     """
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -132,8 +132,8 @@ class ScheduleServiceServicer:
 
     def PauseSchedule(self, request, context):
         """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-        meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
-        (SCHEDULE_NOT_FOUND).
+        meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+        nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,8 +40,8 @@ class ScheduleServiceStub:
     """
     PauseSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.PauseScheduleRequest, _schedule_service_pb2.PauseScheduleResponse]
     """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-    meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
-    (SCHEDULE_NOT_FOUND).
+    meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+    nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
     """
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]
     """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
@@ -110,8 +110,8 @@ class ScheduleServiceServicer:
         context: _aio.ServicerContext[_schedule_service_pb2.PauseScheduleRequest, _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]:
         """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-        meantime are not recorded and not made up for. Pausing a paused schedule succeeds. NOT_FOUND
-        (SCHEDULE_NOT_FOUND).
+        meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+        nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
         """
 
     def ResumeSchedule(
