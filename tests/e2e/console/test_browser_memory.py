@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from browser import Window, open_window
 from doubles.script import say
@@ -47,6 +49,31 @@ async def test_block_is_edited_explained_and_undone(system: System, window: Wind
         "the agent"
     )
     assert await window.accessibility_faults() == []
+
+
+async def test_an_edit_that_is_unfolded_before_the_scripts_ran_is_shown(
+    system: System, window: Window
+) -> None:
+    agent = await system.make_agent(blocks=[block_pb.NewBlock(label="human", value="Likes tea.")])
+    edited = await system.blocks.EditBlock(
+        block_pb.EditBlockRequest(
+            agent_id=agent.id,
+            label="human",
+            append=block_pb.AppendEdit(content="Has a cat."),
+        )
+    )
+    has_unfolded = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await has_unfolded.wait()
+        await route.fallback()
+
+    page = window.page
+    await page.route("**/htmx.min.js", hold)
+    await page.goto(f"/console/blocks/{edited.block.id}", wait_until="commit")
+    await page.get_by_text("Revision 2").click()
+    has_unfolded.set()
+    await expect(page.locator(".diff .add")).to_have_text("+Has a cat.")
 
 
 async def test_recall_and_archival_memory_are_searched(system: System, window: Window) -> None:

@@ -66,7 +66,8 @@ async def opened(
     messages = stored_form(history, conversation, agent)
     await recall.open_window(conversation, agent, messages)
     for message in messages:
-        if message.pinned:
+        # Messages of approvals cannot be pinned.
+        if message.pinned and message.role is not MessageRole.APPROVAL:
             request = message_pb.PinMessageRequest(message_id=message.id)
             await running_services.messages.PinMessage(request)
     return await recall.get_window(conversation)

@@ -13,6 +13,13 @@
     document.querySelector("form[data-send-at-once]")?.requestSubmit();
   });
 
+  // A part that was unfolded before htmx was ready has not loaded its content.
+  document.addEventListener("htmx:load", (event) => {
+    for (const summary of event.detail.elt.querySelectorAll("details[open] > summary[hx-get]")) {
+      htmx.trigger(summary, "click");
+    }
+  });
+
   // After an error the notice is where a person looks next.
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "notices") {
