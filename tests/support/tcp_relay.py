@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Self
 
+_TURNS = 20
+
 
 class TcpRelay:
     """Passes connections on to an address, always from the same port.
@@ -35,6 +37,11 @@ class TcpRelay:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+        # A connection that was accepted just before needs some turns of the loop to be made and
+        # closed. Without them its transport would outlive the loop, unclosed.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self.cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

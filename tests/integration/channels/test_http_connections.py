@@ -30,7 +30,7 @@ async def port() -> AsyncIterator[int]:
     channel: Any = None
     await listener.start(channel)
     yield listener.port
-    listener.abort()
+    # It waits for the end of the connections.
     await listener.stop()
 
 
