@@ -39,7 +39,7 @@ class TcpRelay:
         await self.close()
         # A connection that was accepted just before needs some turns of the loop to be made and
         # closed. Without them its transport would outlive the loop, unclosed.
-        for _ in range(_TURNS):
+        for _turn in range(_TURNS):
             await asyncio.sleep(0)
         self.cut()
         for task in self._tasks:
