@@ -7,7 +7,7 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 128 * 1024
-"""Most bytes that may arrive without completing the head of a request or a piece of its body."""
+"""Maximum number of bytes without the end of a head, or without a byte of the body."""
 
 HEAD_S = 30.0
 """How long the head of a request may take, in seconds."""
@@ -16,8 +16,8 @@ HEAD_S = 30.0
 class HttpConnection(HttpToolsProtocol):
     """A connection that is closed if the head of a request is too large or never ends.
 
-    The parser keeps all bytes of a head that is not complete, whoever sends them, and so those of a
-    chunk's extension and of the trailers behind a chunked body.
+    The parser keeps all bytes of an incomplete head, of the extension of a chunk, and of the
+    trailers after a chunked body, also of clients without a key.
     """
 
     _pending_bytes = 0

@@ -11,7 +11,7 @@ from strata.shared.one_line import is_one_line
 
 MAX_NAME_CHARS = 200
 MAX_AGENT_NAME_CHARS = 128
-"""Most characters of the name of an agent, and of the title of a conversation."""
+"""Maximum number of characters of the name of an agent, and of the title of a conversation."""
 
 
 def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:

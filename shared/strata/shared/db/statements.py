@@ -32,7 +32,7 @@ def with_tenant(statement: TextClause | TextualSelect, name: str) -> TextClause 
 
 
 def text_with_columns(sql: str, columns: str) -> TextualSelect:
-    """Returns a statement whose result columns are given, so they are not determined per result.
+    """Returns a statement with declared columns, so that no result has to determine them.
 
     SQLAlchemy looks at every column of every result of a bare `text`: about 6 calls of Python
     functions each, where it otherwise does so once for a statement. Use it for statements that run

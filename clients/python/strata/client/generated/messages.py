@@ -123,7 +123,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         words, best first.
 
         Messages that are not indexed yet are found only by their words; without an index all
-        messages are, as search_mode shows. Messages that a fork has copied are found in their
+        messages are, as search_mode shows. Messages that a fork has copied are returned from their
         original conversation. If the server has a reranker, it orders the best messages, except in
         full-text mode; if it fails or takes too long, the fused order is kept, as `reranking`
         shows.

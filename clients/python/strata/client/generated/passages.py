@@ -151,7 +151,7 @@ class PassageCalls(PassageUploads):
         origin: passage_service_pb2.PassageOrigin | None = None,
         reason: str = "",
     ) -> None:
-        """Hides a passage: it is no longer found, counted or listed.
+        """Hides a passage: searches, counts and lists leave it out.
 
         RestorePassage undoes this. NOT_FOUND (PASSAGE_NOT_FOUND).
 

@@ -60,7 +60,7 @@ def sources_of(
     return _cut([*sources, *derived], most)
 
 
-# Roles of messages that the model is given; replies and tool returns are handled apart.
+# Roles of messages that are sent to the model; replies and tool returns are handled apart.
 _INPUT_ROLES = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
 
 

@@ -17,7 +17,7 @@ _LONGEST_S = 0.2
 # Number of documents that are embedded concurrently even while queries wait: the messages of a turn
 # would still be embedded during the next one otherwise. An import has more at a time.
 _FEW = 8
-# Queries that the model is given: one is embedded, and one is ready for its thread.
+# Queries in the model at once: one is embedded, and one is ready for its thread.
 _QUERIES_AT_ONCE = 2
 # Interval at which a document that leaves its core to other work checks whether that has ended.
 _CHECK_S = 0.02

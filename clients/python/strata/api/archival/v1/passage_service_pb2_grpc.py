@@ -143,7 +143,7 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePassage(self, request, context):
-        """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+        """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
         NOT_FOUND (PASSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -42,7 +42,7 @@ class PassageServiceStub:
     (TOKEN_LIMIT_EXCEEDED).
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
-    """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+    """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
     NOT_FOUND (PASSAGE_NOT_FOUND).
     """
     RestorePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.RestorePassageRequest, _passage_service_pb2.RestorePassageResponse]
@@ -123,7 +123,7 @@ class PassageServiceServicer:
         request: _passage_service_pb2.DeletePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.DeletePassageRequest, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]:
-        """Hides a passage: it is no longer found, counted or listed. RestorePassage undoes this.
+        """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
         NOT_FOUND (PASSAGE_NOT_FOUND).
         """
 

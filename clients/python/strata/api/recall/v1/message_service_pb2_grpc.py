@@ -118,7 +118,7 @@ class MessageServiceServicer:
     def SearchMessages(self, request, context):
         """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
         best first. Messages that are not indexed yet are found only by their words; without an index
-        all messages are, as search_mode shows. Messages that a fork has copied are found in their
+        all messages are, as search_mode shows. Messages that a fork has copied are returned from their
         original conversation. If the server has a reranker, it orders the best messages, except in
         full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
         """
