@@ -18,7 +18,7 @@ GO_BUILD := CGO_ENABLED=0 go build -gcflags='all=-N -l -dwarf=false' -ldflags='-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools promtool check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale docs screenshots format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools promtool check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale bench-capacity docs screenshots format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -186,6 +186,9 @@ bench-peers: $(READY) ## Measure a plain turn of Strata beside libraries, which 
 
 bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
 	@$(BIN)/python -m benchmarks.scale
+
+bench-capacity: $(READY) ## Measure what a turn needs of each service, and predict clusters.
+	@$(BIN)/python -m benchmarks.capacity
 
 screenshots: $(READY) ## Make the pictures of the console in docs/images.
 	@PYTHONPATH=tests:tests/support $(BIN)/python tests/data/screenshots/make.py

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.memory_agents import memory_agents
 from benchmarks.peers.environment import PeerEnvironment
 from benchmarks.peers.suite import peers
-from benchmarks.processes import Neighbours
+from benchmarks.processes import Neighbours, temporary_folder
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
@@ -89,7 +88,7 @@ async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
     report = Report()
     report.machine["shape"] = "one process per service" if split else "one process"
     neighbours = Neighbours()
-    with _folder() as folder:
+    with temporary_folder("strata-bench-") as folder:
         async with AsyncExitStack() as stack:
             model = await Model.start(folder, stack)
             _say(START)
@@ -114,15 +113,6 @@ async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
                     await SUITES[suite](bench)
             report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
     return report
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
-        folder = Path(name)
-        # PostgreSQL runs as another user when we are root, and must get to its data.
-        folder.chmod(0o711)
-        yield folder
 
 
 def _wanted(name: str, patterns: list[str]) -> bool:

@@ -7,8 +7,10 @@ import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,21 @@ def environment(values: Mapping[str, str]) -> dict[str, str]:
     }
     path = ":".join(map(str, roots))
     return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **values}
+
+
+@contextmanager
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Makes a folder for the data of a run, and removes it.
+
+    Args:
+        prefix: Beginning of its name.
+        parent: Where it is made; by default where temporary files are.
+    """
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        # PostgreSQL runs as another user when we are root, and must get to its data.
+        folder.chmod(0o711)
+        yield folder
 
 
 class Child:

@@ -6,10 +6,9 @@ import argparse
 import asyncio
 import os
 import sys
-import tempfile
 from pathlib import Path
 
-from benchmarks.processes import Neighbours
+from benchmarks.processes import Neighbours, temporary_folder
 from benchmarks.report import Report
 from benchmarks.scale import messages, passages
 from benchmarks.scale.services import open_services
@@ -32,12 +31,12 @@ async def _run(options: argparse.Namespace, report: Report) -> None:
     neighbours = Neighbours()
     # Separate engines for both parts, so that memory and disk can be attributed.
     if options.passages:
-        with _folder(options.data) as folder:
-            async with open_services(Path(folder), os.getpid()) as services:
+        with temporary_folder("strata-scale-", options.data) as folder:
+            async with open_services(folder, os.getpid()) as services:
                 await passages.measure(services, report, options.passages, options.searches)
     if options.messages:
-        with _folder(options.data) as folder:
-            async with open_services(Path(folder), os.getpid()) as services:
+        with temporary_folder("strata-scale-", options.data) as folder:
+            async with open_services(folder, os.getpid()) as services:
                 await messages.measure(
                     services,
                     report,
@@ -48,15 +47,6 @@ async def _run(options: argparse.Namespace, report: Report) -> None:
                     options.rounds,
                 )
     report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
-
-
-def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
-    made = tempfile.TemporaryDirectory(
-        prefix="strata-scale-", dir=parent, ignore_cleanup_errors=True
-    )
-    # PostgreSQL runs as another user when we are root, and must get to its data.
-    Path(made.name).chmod(0o711)
-    return made
 
 
 def _options() -> argparse.Namespace:

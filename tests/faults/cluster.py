@@ -1,9 +1,11 @@
-"""Two replicas of every service behind names with two addresses, as in the Kubernetes manifests.
+"""Replicas of every service behind names with as many addresses, as in the Kubernetes manifests.
 
 A small DNS server of its own answers for the names. The replicas of a service listen on the same
 port of two loopback addresses, as pods do. Run as a program, it is the supervisor of a cluster:
 
-    python -m faults.cluster FOLDER SKEW_SECONDS
+    python -m faults.cluster FOLDER SKEW_SECONDS [REPLICAS]
+
+There are two replicas by default, and four at most.
 """
 
 from __future__ import annotations
@@ -31,15 +33,21 @@ from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERV
 from strata.standalone.compose.split import ServiceProcess
 from strata.standalone.data_folder import DataFolder
 
-ADDRESSES = ("127.0.0.11", "127.0.0.12")
+ADDRESSES = ("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14")
+_REPLICAS = 2
 _SKEWED = Path(__file__).with_name("skewed")
 _TTL_S = 1
 
 
 class NameServer:
-    """Answers every question for an IPv4 address with the addresses of both replicas."""
+    """Answers every question for an IPv4 address with the addresses of all replicas.
 
-    def __init__(self) -> None:
+    Args:
+        addresses: Addresses of the replicas.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         threading.Thread(target=self._serve, daemon=True).start()
@@ -54,14 +62,14 @@ class NameServer:
         while True:
             data, peer = self._socket.recvfrom(4096)
             with contextlib.suppress(Exception):
-                self._socket.sendto(_answer(data), peer)
+                self._socket.sendto(_answer(data, self._addresses), peer)
 
 
-def _answer(data: bytes) -> bytes:
+def _answer(data: bytes, addresses: Sequence[str]) -> bytes:
     request = DNSRecord.parse(data)
     reply = DNSRecord(DNSHeader(id=request.header.id, qr=1, aa=1, ra=1), q=request.q)
     if request.q.qtype == QTYPE.A:
-        for address in ADDRESSES:
+        for address in addresses:
             reply.add_answer(RR(request.q.qname, QTYPE.A, rdata=A(address), ttl=_TTL_S))
     packed: bytes = reply.pack()
     return packed
@@ -96,14 +104,14 @@ class Cluster(Live):
         ]
 
 
-def _pick_port(taken: set[int]) -> int:
+def _pick_port(addresses: Sequence[str], taken: set[int]) -> int:
     """A port that is free on every address of the replicas."""
     while True:
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             first = held.enter_context(socket.socket())
-            first.bind((ADDRESSES[0], 0))
+            first.bind((addresses[0], 0))
             port = int(first.getsockname()[1])
-            for address in ADDRESSES[1:]:
+            for address in addresses[1:]:
                 held.enter_context(socket.socket()).bind((address, port))
             if port not in taken:
                 taken.add(port)
@@ -120,15 +128,15 @@ def _values(local: Local, spec: ServiceSpec) -> dict[str, Any]:
     return values
 
 
-async def _serve(folder: DataFolder, skew_s: float) -> None:
-    names = NameServer()
+async def _serve(folder: DataFolder, skew_s: float, addresses: Sequence[str]) -> None:
+    names = NameServer(addresses)
     stopped = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stopped.set)
     async with AsyncExitStack() as stack:
         local = await open_local(folder, LocalOptions(port=0, split=True), stack)
         taken: set[int] = set()
-        ports = {spec.name: _pick_port(taken) for spec in ALL_SERVICES}
+        ports = {spec.name: _pick_port(addresses, taken) for spec in ALL_SERVICES}
         targets = {
             name: f"dns://{names.address}/{name.replace('_', '-')}.test:{port}"
             for name, port in ports.items()
@@ -137,7 +145,7 @@ async def _serve(folder: DataFolder, skew_s: float) -> None:
         processes: list[ServiceProcess] = []
 
         async def start(specs: Sequence[ServiceSpec]) -> None:
-            for number, address in enumerate(ADDRESSES):
+            for number, address in enumerate(addresses):
                 replica_logs = logs / f"replica-{number}"
                 replica_logs.mkdir(parents=True, exist_ok=True)
                 for spec in specs:
@@ -156,7 +164,7 @@ async def _serve(folder: DataFolder, skew_s: float) -> None:
 
         await start(INNER_SERVICES)
         await start([GATEWAY])
-        gateways = ",".join(f"{address}:{ports[GATEWAY.name]}" for address in ADDRESSES)
+        gateways = ",".join(f"{address}:{ports[GATEWAY.name]}" for address in addresses)
         folder.announce(gateways, local.processes)
         await stopped.wait()
         hurry = asyncio.Event()
@@ -175,10 +183,11 @@ def main(arguments: Sequence[str]) -> None:
     """Runs a cluster on a data folder until it is told to stop."""
     configure_logging("WARNING", "console")
     folder = DataFolder(Path(arguments[0]))
+    replicas = int(arguments[2]) if len(arguments) > 2 else _REPLICAS
     folder.open()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(folder, float(arguments[1])))
+            runner.run(_serve(folder, float(arguments[1]), ADDRESSES[:replicas]))
     finally:
         folder.close()
 
