@@ -184,7 +184,7 @@ bench-peers: $(READY) ## Measure a plain turn of Strata beside libraries, which 
 	@$(BIN)/python -m benchmarks.peers.environment
 	@$(BIN)/python -m benchmarks --only plain_turn --only peers
 
-bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
+bench-scale: $(READY) ## Measure Strata with 100,000 passages, a million messages and 100,000 agents.
 	@$(BIN)/python -m benchmarks.scale
 
 bench-capacity: $(READY) ## Measure what a turn needs of each service, and predict clusters.

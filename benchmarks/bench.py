@@ -23,7 +23,7 @@ class Effort:
         cold_starts: Starts in an empty data folder.
         warm_starts: Starts in a used one.
         turns: Turns of each kind.
-        long_window: Messages in the long window.
+        long_windows: Numbers of messages in the long windows.
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
         indexed_bytes: Size of the document that is indexed.
@@ -36,7 +36,7 @@ class Effort:
     cold_starts: int = 3
     warm_starts: int = 5
     turns: int = 200
-    long_window: int = 200
+    long_windows: tuple[int, ...] = (200, 1000)
     calls: int = 200
     passages: int = 300
     indexed_bytes: int = 1_000_000
@@ -50,7 +50,7 @@ QUICK = Effort(
     cold_starts=1,
     warm_starts=2,
     turns=40,
-    long_window=60,
+    long_windows=(60,),
     calls=50,
     passages=60,
     indexed_bytes=100_000,

@@ -85,6 +85,12 @@ class Client:
         )
         return response.agent.id
 
+    async def list_agents(self) -> None:
+        """Reads the first page of agents."""
+        await self._agents.ListAgents(
+            agent_pb.ListAgentsRequest(), metadata=self._metadata, timeout=_SECONDS
+        )
+
     async def get_agent(self, agent_id: str) -> None:
         """Makes a call that the gateway forwards to a service."""
         await self._agents.GetAgent(

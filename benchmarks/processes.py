@@ -173,6 +173,34 @@ def usage(pid: int) -> Usage:
     return Usage(megabytes, cpu, count)
 
 
+async def until_calm(
+    pid: int, *, calm_ms: float = 100.0, calm_s: int = 5, patience_s: int = 60
+) -> bool:
+    """Waits until the processes of a tree have ended their work in the background.
+
+    That is indexing, and the engines' own work after many writes: PostgreSQL vacuums and analyses
+    grown tables, and both engines flush data to disk, for up to a minute.
+
+    Args:
+        pid: The root of the tree.
+        calm_ms: Processor time that a calm tree uses in a second at most, in milliseconds.
+        calm_s: Consecutive calm seconds that are waited for.
+        patience_s: Seconds after which it returns in any case.
+
+    Returns:
+        Whether the tree became calm.
+    """
+    calm, before = 0, sum(usage(pid).cpu_ms.values())
+    for _ in range(patience_s):
+        await asyncio.sleep(1)
+        now = sum(usage(pid).cpu_ms.values())
+        calm = calm + 1 if now - before < calm_ms else 0
+        before = now
+        if calm == calm_s:
+            return True
+    return False
+
+
 class Neighbours:
     """Measures how much processor time other processes used during the benchmark."""
 

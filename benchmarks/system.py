@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from benchmarks.processes import Child, Usage, usage
+from benchmarks.processes import Child, Usage, until_calm, usage
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.standalone.data_folder import DataFolder
@@ -28,7 +28,14 @@ class System:
         seconds_to_ready: From the start of the process to the first answered call.
     """
 
-    def __init__(self, data: Path, model_url: str, *, split: bool) -> None:
+    def __init__(
+        self,
+        data: Path,
+        model_url: str,
+        *,
+        split: bool,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = DataFolder(data)
         self.seconds_to_ready = 0.0
         self.split = split
@@ -36,6 +43,7 @@ class System:
             "STRATA_LOCAL_DEMO": "off",
             "OPENAI_BASE_URL": model_url,
             "OPENAI_API_KEY": "benchmark",
+            **(settings or {}),
         }
         self._child: Child | None = None
 
@@ -94,6 +102,11 @@ class System:
                 metadata=metadata,
             )
         return (("authorization", f"Bearer {key.secret}"),)
+
+    async def until_calm(self) -> None:
+        """Waits until its work in the background has ended."""
+        assert self._child is not None
+        await until_calm(self._child.pid)
 
     def usage(self) -> Usage:
         """Returns the memory and processor time of its processes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.bench import Bench
 from benchmarks.report import Row
@@ -15,6 +16,11 @@ _LONG_REPLY_CHARS = 2000
 # Characters in each piece of the double's replies.
 _PIECE_CHARS = 8
 _TURNS_PER_AGENT = 20
+# Holds the messages of the long windows, so that none is compacted.
+_LARGE_WINDOW_TOKENS = 200_000
+# How many times the processor time of a turn with few messages one with many may take, by number
+# of messages in the window.
+_MOST_TIMES = {200: 1.3, 1000: 2.0}
 
 
 async def plain_turn(bench: Bench) -> None:
@@ -64,28 +70,35 @@ async def plain_turn(bench: Bench) -> None:
 
 
 async def long_window(bench: Bench) -> None:
-    """Measures plain turns in a conversation with many messages in its window."""
-    agent = await _ready_agent(bench)
-    for number in range(bench.effort.long_window // 2):
-        await bench.client.turn(agent, f"Good morning, this is message {number}.")
-    turns, model = Samples(), Samples()
-    cpu: dict[str, float] = {}
-    for size in _chunks(bench.effort.turns // 4):
-        before = bench.system.usage().cpu_ms
-        for _ in range(size):
-            turn = await bench.client.turn(agent, f"Good evening, this is message {len(turns)}.")
-            turns.add(turn.total)
-        _count_cpu(cpu, before, bench.system.usage().cpu_ms)
+    """Measures plain turns with few messages in the window, and in turn with many."""
+    agents: dict[int, str] = {}
+    for size in bench.effort.long_windows:
+        agents[size] = await bench.client.new_agent(context_window=_LARGE_WINDOW_TOKENS)
+        for number in range(size // 2):
+            await bench.client.turn(agents[size], f"Good morning, this is message {number}.")
+    # The messages that fill the windows are indexed in the background.
+    await bench.system.until_calm()
+    short, short_cpu = Samples(), dict[str, float]()
+    turns = {size: Samples() for size in agents}
+    cpu: dict[int, dict[str, float]] = {size: {} for size in agents}
+    for count in _chunks(bench.effort.turns // 4):
+        await _take_turns(bench, await _ready_agent(bench), count, short, short_cpu)
+        for size, agent in agents.items():
+            await _take_turns(bench, agent, count, turns[size], cpu[size])
+        await bench.floors.measure(count)
+    plain = _per_turn(short_cpu, short)
+    for size, agent in agents.items():
         bench.floors.model.ask(await bench.model.request_of(bench.client, agent))
-        model.values += await bench.floors.model.apart(size)
-        await bench.floors.measure(size)
-    name = f"turn, {bench.effort.long_window} messages in window"
-    bench.report.add(
-        Row(f"{name}, own", turns.median - model.median, "ms",
-            p95=turns.p95 - model.median, floor=_beneath(bench), floor_name="commit + hop",
-            samples=len(turns), note=f"model {model.median:.1f}"),
-        _cpu_row(f"{name}, CPU", cpu, len(turns)),
-    )  # fmt: skip
+        model = Samples(await bench.floors.model.apart(_TURNS_PER_AGENT))
+        name = f"turn, {size:,} messages in window"
+        bench.report.add(
+            Row(f"{name}, own", turns[size].median - model.median, "ms",
+                p95=turns[size].p95 - model.median, floor=_beneath(bench),
+                floor_name="commit + hop", samples=len(turns[size]),
+                note=f"model {model.median:.1f}"),
+            replace(_cpu_row(f"{name}, CPU", cpu[size], len(turns[size])), floor=plain,
+                    floor_name="few messages", target=_MOST_TIMES.get(size, 2.0) * plain),
+        )  # fmt: skip
 
 
 async def long_reply(bench: Bench) -> None:
@@ -149,6 +162,20 @@ async def _ready_agent(bench: Bench) -> str:
     agent = await bench.client.new_agent()
     await bench.client.turn(agent, "Hello.")
     return agent
+
+
+async def _take_turns(
+    bench: Bench, agent: str, count: int, turns: Samples, cpu: dict[str, float]
+) -> None:
+    before = bench.system.usage().cpu_ms
+    for _ in range(count):
+        turn = await bench.client.turn(agent, f"Good evening, this is message {len(turns)}.")
+        turns.add(turn.total)
+    _count_cpu(cpu, before, bench.system.usage().cpu_ms)
+
+
+def _per_turn(cpu: dict[str, float], turns: Samples) -> float:
+    return sum(cpu.values()) / len(turns)
 
 
 def _beneath(bench: Bench) -> float:

@@ -12,12 +12,12 @@ import asyncpg
 import grpc.aio
 
 from benchmarks.client import Client
-from benchmarks.processes import ROOT, Child, environment, tree_of, usage
+from benchmarks.processes import ROOT, Child, environment, tree_of, until_calm, usage
 from strata.standalone.data_folder import DataFolder
 
 _START_S = 180.0
 _POLL_S = 0.05
-# The cluster is calm after this many consecutive seconds with less processor time than this.
+# An idle cluster uses less processor time in a second, for each replica of all services.
 _CALM_MS = 100.0
 _CALM_S = 3
 _PATIENCE_S = 120
@@ -60,15 +60,12 @@ class Cluster:
 
     async def settle(self) -> None:
         """Waits until work in the background, such as indexing, has ended."""
-        calm = 0
-        before = self.cpu_ms().total()
-        for _ in range(_PATIENCE_S):
-            await asyncio.sleep(1.0)
-            now = self.cpu_ms().total()
-            calm = calm + 1 if now - before < _CALM_MS * self.replicas else 0
-            before = now
-            if calm == _CALM_S:
-                return
+        await until_calm(
+            self._child.pid,
+            calm_ms=_CALM_MS * self.replicas,
+            calm_s=_CALM_S,
+            patience_s=_PATIENCE_S,
+        )
 
     async def database(self) -> Counter[str]:
         """Returns the counts of PostgreSQL: commits, flushes of the log, and its bytes."""

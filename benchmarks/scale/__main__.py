@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.processes import Neighbours, temporary_folder
 from benchmarks.report import Report
-from benchmarks.scale import messages, passages
+from benchmarks.scale import agents, messages, passages
 from benchmarks.scale.services import open_services
 from strata.shared.event_loop import loop_factory
 
@@ -46,6 +46,9 @@ async def _run(options: argparse.Namespace, report: Report) -> None:
                     options.searches,
                     options.rounds,
                 )
+    if options.stored_agents:
+        with temporary_folder("strata-scale-", options.data) as folder:
+            await agents.measure(folder, report, options.stored_agents, options.talking_agents)
     report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
 
 
@@ -63,6 +66,12 @@ def _options() -> argparse.Namespace:
         default=0.2,
         metavar="SHARE",
         help="number of agents whose messages are written to the vector index",
+    )
+    parser.add_argument(
+        "--stored-agents", type=int, default=100_000, help="agents stored in one Strata; 0 for none"
+    )
+    parser.add_argument(
+        "--talking-agents", type=int, default=1_000, help="of these, agents that take turns"
     )
     parser.add_argument("--searches", type=int, default=200, help="searches per kind, and turns")
     parser.add_argument(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from benchmarks.processes import usage
+from benchmarks.processes import until_calm, usage
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
@@ -39,10 +39,6 @@ from strata.standalone.vectors import EmbeddedVectors
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20
-# The services are calm after this many consecutive seconds with less processor time than this.
-_CALM_MS = 100
-_CALM_S = 5
-_PATIENCE_S = 60
 
 
 @dataclass
@@ -79,20 +75,9 @@ class Services:
         return sum(usage(self.pid).cpu_ms.values())
 
     async def until_calm(self) -> None:
-        """Waits until the engines' background work after many writes has ended.
-
-        PostgreSQL vacuums and analyses grown tables, and both engines flush data to disk. This
-        takes up to a minute and is not part of a search.
-        """
-        calm, before = 0, self.cpu_ms()
-        for _ in range(_PATIENCE_S):
-            await asyncio.sleep(1)
-            now = self.cpu_ms()
-            calm = calm + 1 if now - before < _CALM_MS else 0
-            before = now
-            if calm == _CALM_S:
-                return
-        print(f"... not calm after {_PATIENCE_S} s, searching all the same", file=sys.stderr)
+        """Waits until the engines' background work after many writes has ended."""
+        if not await until_calm(self.pid):
+            print("... the engines still work, searching all the same", file=sys.stderr)
 
     def disk(self) -> str:
         """Returns what is on disk in MiB, by engine."""
