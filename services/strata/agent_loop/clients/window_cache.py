@@ -10,9 +10,9 @@ from strata.agent_loop.domain.conversation.messages import Window
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 
 WINDOW_CACHE_BYTES = 16 << 20
-"""Size of the cache of windows: some 5,000 messages."""
-# Approximate size of a message in addition to its text.
-_MESSAGE_BYTES = 1_500
+"""Size of the cache of windows: some 4,000 messages."""
+# Approximate size of a message in addition to its text, with the forms that are kept with it.
+_MESSAGE_BYTES = 3_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from strata.agent_loop.context.added_arguments import ArgumentsStream, CallForm
 from strata.agent_loop.context.exchanges import WindowUnit, leaving, units_of
@@ -55,6 +56,8 @@ TOO_MANY_IMAGES = "newer images have taken its place"
 NO_SPACE_FOR_IMAGE = "it does not fit into the context window"
 
 _SHRINK = 0.8
+# Views that are recognized as the same object; further ones only cost comparisons.
+_MOST_VIEWS = 1024
 _MARK = "... [truncated {} chars]"
 _SIMPLE_ROLES = {
     MessageRole.SYSTEM: ChatRole.SYSTEM,
@@ -87,10 +90,13 @@ class View:
     model: str = ""
     form: CallForm | None = None
 
-    def chat(self, message: Message) -> list[ChatMessage]:
+    def chat(self, message: Message) -> tuple[ChatMessage, ...]:
         """Returns a message as the model sees it; a tool message gives one per return."""
+        return message.derived(_chat, self)
+
+    def _chat(self, message: Message) -> tuple[ChatMessage, ...]:
         if message.role is MessageRole.TOOL:
-            return [
+            return tuple(
                 ChatMessage(
                     ChatRole.TOOL,
                     (
@@ -101,18 +107,18 @@ class View:
                 )
                 for part in message.parts
                 if isinstance(part, ToolReturn)
-            ]
+            )
         role = _SIMPLE_ROLES.get(message.role)
         if role is None:
-            return []
+            return ()
         content = self._content(message)
         # A user message is kept even if it is empty.
         if not (content or message.tool_calls or role is ChatRole.USER):
-            return []
+            return ()
         calls = message.tool_calls
         if self.form is not None:
             content, calls = self.form.shown(content, calls)
-        return [ChatMessage(role, content, calls)]
+        return (ChatMessage(role, content, calls),)
 
     def chats(self, messages: Iterable[Message]) -> list[ChatMessage]:
         """Returns messages in the form that the model sees."""
@@ -181,15 +187,27 @@ def view_of(settings: ModelSettings, agent: Agent, *, json_replies: bool = False
         json_replies: Whether its replies must be JSON.
     """
     v2 = AGENT_TYPES[agent.type].loop is LoopKind.V2
-    return View(
-        return_limit(settings.context_window),
-        agent.timezone,
-        settings.endpoint_type,
-        "" if settings.images else BLIND_MODEL,
-        agent.packaging,
-        settings.handle,
-        CallForm(agent.model.put_inner_thoughts_in_kwargs, json_replies) if v2 else None,
+    return _same(
+        View(
+            return_limit(settings.context_window),
+            agent.timezone,
+            settings.endpoint_type,
+            "" if settings.images else BLIND_MODEL,
+            agent.packaging,
+            settings.handle,
+            CallForm(agent.model.put_inner_thoughts_in_kwargs, json_replies) if v2 else None,
+        )
     )
+
+
+@lru_cache(maxsize=_MOST_VIEWS)
+def _same(view: View) -> View:
+    """Returns the same object for equal views: messages keep their form for it."""
+    return view
+
+
+def _chat(message: Message, view: View) -> tuple[ChatMessage, ...]:
+    return view._chat(message)  # noqa: SLF001
 
 
 def image_note(image: ImagePart, reason: str) -> TextPart:

@@ -26,7 +26,7 @@ from strata.agent_loop.context.token_budget import FILES_SHARE, LEAST_SEARCH_BYT
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.conversation.taint import labels_of, sources_of
+from strata.agent_loop.domain.conversation.taint import sources_of, taint_of_messages
 from strata.agent_loop.domain.model.chat import FinishReason, TextPart, ToolCall
 from strata.agent_loop.domain.ports import (
     ArchivalStats,
@@ -154,8 +154,8 @@ class Steps:
     @property
     def taint(self) -> Taint:
         """Untrusted labels of the current context."""
-        shown = (labels_of(message) for message in self._window.messages)
-        return taint_of(*shown, *self._tainted_blocks.values())
+        shown = taint_of_messages(self._window.messages)
+        return taint_of(shown, *self._tainted_blocks.values())
 
     @property
     def window(self) -> Sequence[Message]:
@@ -271,7 +271,7 @@ class Steps:
             effects(asked.reply, self._toolset),
             {},
             # The taint is that of the reply: nothing was added to its context since.
-            replace(self._prompt_limits(), taint=taint_of(labels_of(asked.message))),
+            replace(self._prompt_limits(), taint=taint_of(asked.message.labels)),
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))

@@ -63,28 +63,20 @@ def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[Cha
         if message.role is ChatRole.TOOL:
             continue
         if not message.tool_calls:
-            if message.images or not is_blank(message.text):
-                repaired.append(_clean(message))
-            elif message.role is ChatRole.USER:
-                repaired.append(ChatMessage.user(BLANK_MESSAGE))
+            content = message.derived(_sent_content, None)
+            if content is message.content:
+                repaired.append(message)
+            elif content is not None:
+                repaired.append(replace(message, content=content))
             continue
-        wire_ids = [ids.assign(call.id) for call in message.tool_calls]
-        calls = zip(message.tool_calls, wire_ids, strict=True)
-        repaired.append(
-            replace(
-                message,
-                content=_clean_parts(message.content),
-                tool_calls=tuple(
-                    ToolCall(wire_id, call.name, encodable_text(call.arguments))
-                    for call, wire_id in calls
-                ),
-            )
-        )
+        wire_ids = tuple([ids.assign(call.id) for call in message.tool_calls])
+        repaired.append(message.derived(_with_calls, wire_ids))
         for index, wire_id in enumerate(wire_ids):
             answer = returns.get((position, index))
-            text = encodable_text(answer.text) if answer is not None else MISSING_RETURN
-            images = answer.images if answer is not None else ()
-            repaired.append(ChatMessage(ChatRole.TOOL, (TextPart(text), *images), (), wire_id))
+            if answer is not None:
+                repaired.append(answer.derived(_as_return, wire_id))
+            else:
+                repaired.append(ChatMessage.tool(wire_id, MISSING_RETURN))
     return repaired
 
 
@@ -150,9 +142,30 @@ def _match_returns(
     return matched
 
 
-def _clean(message: ChatMessage) -> ChatMessage:
+def _sent_content(message: ChatMessage, _: None) -> tuple[PromptPart, ...] | None:
+    """Returns the content that is sent of a message without calls; None to leave it out."""
+    if not message.images and is_blank(message.text):
+        return (TextPart(BLANK_MESSAGE),) if message.role is ChatRole.USER else None
     content = _clean_parts(message.content)
-    return message if content == message.content else replace(message, content=content)
+    return message.content if content == message.content else content
+
+
+def _with_calls(message: ChatMessage, wire_ids: tuple[str, ...]) -> ChatMessage:
+    """Returns a message with calls as it is sent, with the ids of its calls on the wire."""
+    return replace(
+        message,
+        content=_clean_parts(message.content),
+        tool_calls=tuple(
+            ToolCall(wire_id, call.name, encodable_text(call.arguments))
+            for call, wire_id in zip(message.tool_calls, wire_ids, strict=True)
+        ),
+    )
+
+
+def _as_return(message: ChatMessage, wire_id: str) -> ChatMessage:
+    """Returns the return of a call as it is sent, with the id of the call on the wire."""
+    text = TextPart(encodable_text(message.text))
+    return ChatMessage(ChatRole.TOOL, (text, *message.images), (), wire_id)
 
 
 def _clean_parts(parts: tuple[PromptPart, ...]) -> tuple[PromptPart, ...]:

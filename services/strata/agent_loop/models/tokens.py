@@ -16,9 +16,6 @@ from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     EndpointType,
     ModelRequest,
-    PromptPart,
-    ReasoningPart,
-    ShownImage,
     ToolSchema,
 )
 from strata.agent_loop.domain.model.text_bytes import text_bytes
@@ -104,7 +101,7 @@ def request_bytes(request: ModelRequest) -> int:
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
     """Returns the UTF-8 bytes of texts, reasoning and calls, plus the weights of images."""
-    return sum(map(_message_bytes, messages))
+    return sum([message.size_bytes for message in messages])
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
@@ -125,20 +122,3 @@ def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: Endpoi
 def _of_project(key: TokenKey) -> TokenKey:
     """Returns the key of the ratio that all agents of the calling project share."""
     return TokenKey(key.endpoint_type, key.model, project=calling_project())
-
-
-def _message_bytes(message: ChatMessage) -> int:
-    size = 0
-    for part in message.content:
-        size += _part_bytes(part)
-    for call in message.tool_calls:
-        size += text_bytes(call.name) + text_bytes(call.arguments)
-    return size
-
-
-def _part_bytes(part: PromptPart) -> int:
-    if isinstance(part, ShownImage):
-        return part.weight
-    if isinstance(part, ReasoningPart):
-        return text_bytes(part.text) + text_bytes(part.redacted)
-    return text_bytes(part.text)

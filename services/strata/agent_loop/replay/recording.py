@@ -13,8 +13,8 @@ from strata.agent_loop.domain.model.errors import ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import (
     RequestDigest,
-    digest_of_messages,
     digest_of_text,
+    is_digest_of_messages,
     message_json,
     options_json,
 )
@@ -79,7 +79,7 @@ class RequestText:
             system = None
         if options is not None and digest_of_text(options) != digest.options:
             options = None
-        if messages is not None and digest_of_messages(messages) != digest.messages:
+        if messages is not None and not is_digest_of_messages(digest.messages, messages):
             messages = None
         return RequestText(system, options, messages)
 

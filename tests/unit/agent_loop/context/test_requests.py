@@ -169,7 +169,7 @@ def test_roles_names_images_and_unknown_parts() -> None:
         "[Image omitted (image/png, 640 x 480 pixels): this model is not shown images."
         " Description: A cat.]"
     )
-    assert VIEW.chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),))) == []
+    assert VIEW.chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),))) == ()
     (unknown,) = VIEW.chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),)))
     assert (unknown.role, unknown.content) == (ChatRole.USER, ())
 

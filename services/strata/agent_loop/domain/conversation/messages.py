@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import TypeAlias
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, ApprovalResponse
 from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.domain.model.derived import Derived
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.usage import Usage
@@ -113,8 +115,8 @@ MessagePart: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+@dataclass(frozen=True)
+class Message(Derived):
     """One message of a conversation; the fields are those of the proto.
 
     Attributes:
@@ -139,38 +141,48 @@ class Message:
     create_time: datetime | None = None
     copied: bool = False
 
-    @property
+    @cached_property
     def hidden(self) -> bool:
         """Whether it is a system message with the user's role, which clients are not shown."""
         return self.role is MessageRole.USER and self.provenance == (Provenance.SYSTEM,)
 
-    @property
+    @cached_property
+    def labels(self) -> tuple[Provenance, ...]:
+        """Its labels, each once, including those of its tool returns."""
+        labels = list(self.provenance)
+        for tool_return in self.tool_returns:
+            if tool_return.provenance is not None:
+                labels.append(tool_return.provenance)
+            labels += tool_return.taint
+        return tuple(dict.fromkeys(labels))
+
+    @cached_property
     def text(self) -> str:
         """All visible text, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
-    @property
+    @cached_property
     def images(self) -> tuple[ImagePart, ...]:
         """All images, including those of tool returns."""
         own = tuple(part for part in self.parts if isinstance(part, ImagePart))
         return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
 
-    @property
+    @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls of an assistant message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
-    @property
+    @cached_property
     def approval_request(self) -> ApprovalRequest | None:
         """The approval request in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalRequest)), None)
 
-    @property
+    @cached_property
     def approval_response(self) -> ApprovalResponse | None:
         """The approval response in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalResponse)), None)
 
-    @property
+    @cached_property
     def tool_returns(self) -> tuple[ToolReturn, ...]:
         """The returns of a tool message."""
         return tuple(part for part in self.parts if isinstance(part, ToolReturn))

@@ -12,23 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.conversation.taint_sources import TaintSource
 from strata.shared.messages import MessageRole
-from strata.shared.provenance import Provenance, Taint, taint_of
+from strata.shared.provenance import Taint, taint_of
 
 MAX_SOURCES = 20
 
 
 def taint_of_messages(messages: Iterable[Message]) -> Taint:
     """Returns the taint of messages."""
-    return taint_of(*(labels_of(message) for message in messages))
-
-
-def labels_of(message: Message) -> Iterator[Provenance]:
-    """Yields the labels of a message, including those of its tool returns."""
-    yield from message.provenance
-    for tool_return in message.tool_returns:
-        if tool_return.provenance is not None:
-            yield tool_return.provenance
-        yield from tool_return.taint
+    # Most messages of a window have the same labels as another one.
+    return taint_of(*{message.labels for message in messages})
 
 
 def sources_of(
@@ -54,7 +46,7 @@ def sources_of(
     derived = (
         TaintSource(label, message_id=message.id)
         for message in reversed(messages)
-        for label in taint_of(labels_of(message))
+        for label in taint_of(message.labels)
         if label not in named
     )
     return _cut([*sources, *derived], most)

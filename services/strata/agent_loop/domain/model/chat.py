@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeAlias
 
+from strata.agent_loop.domain.model.derived import Derived
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
 from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.shared.usage import Usage
@@ -124,8 +125,8 @@ class ToolCall:
     request_heartbeat: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
+@dataclass(frozen=True)
+class ChatMessage(Derived):
     """One message of the prompt.
 
     Attributes:
@@ -141,15 +142,23 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 
-    @property
+    @cached_property
     def text(self) -> str:
         """All visible text, joined."""
         return "".join([part.text for part in self.content if isinstance(part, TextPart)])
 
-    @property
+    @cached_property
     def images(self) -> tuple[ShownImage, ...]:
         """All images."""
         return tuple([part for part in self.content if isinstance(part, ShownImage)])
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """UTF-8 bytes of its texts, reasoning and calls, plus the weights of its images."""
+        size = sum([_part_bytes(part) for part in self.content])
+        for call in self.tool_calls:
+            size += text_bytes(call.name) + text_bytes(call.arguments)
+        return size
 
     @classmethod
     def system(cls, text: str) -> Self:
@@ -194,6 +203,14 @@ class ToolSchema:
         """UTF-8 bytes of the tool as sent; cached, because a turn reads them several times."""
         parameters = json.dumps(dict(self.parameters), ensure_ascii=False, separators=(",", ":"))
         return text_bytes(self.name) + text_bytes(self.description) + text_bytes(parameters)
+
+
+def _part_bytes(part: PromptPart) -> int:
+    if isinstance(part, ShownImage):
+        return part.weight
+    if isinstance(part, ReasoningPart):
+        return text_bytes(part.text) + text_bytes(part.redacted)
+    return text_bytes(part.text)
 
 
 class ToolChoiceMode(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -54,7 +54,7 @@ class RequestDigest:
     Attributes:
         system: Digest of the system message.
         options: Digest of the tools and all other options.
-        messages: Digest of the messages after the system message.
+        messages: Digest of the digests of the messages after the system message.
         window: Sequences of the window's messages without the system message, in order: the first
             and the last of each range of consecutive ones.
         bytes_per_token: Ratio with which the tokens of the request were estimated.
@@ -84,7 +84,7 @@ def digest_request(
     return RequestDigest(
         system=digest_of_text(text),
         options=digest_of_text(options_json(request)),
-        messages=digest_of_text(json_of([_plain_message(m) for m in request.messages[1:]])),
+        messages=_digest([m.derived(_message_digest, None) for m in request.messages[1:]]),
         window=_ranges([message.sequence for message in window[1:]]),
         bytes_per_token=bytes_per_token,
         change=None if text == before else _change(before, text),
@@ -101,9 +101,12 @@ def message_json(message: ChatMessage) -> str:
     return json_of(_plain_message(message))
 
 
-def digest_of_messages(messages: Sequence[str]) -> bytes:
-    """Returns the digest of messages in canonical JSON; see `RequestDigest.messages`."""
-    return digest_of_text(f"[{','.join(messages)}]")
+def is_digest_of_messages(digest: bytes, messages: Sequence[str]) -> bool:
+    """Says whether a digest is that of messages in canonical JSON; see `RequestDigest.messages`."""
+    if digest == _digest(map(digest_of_text, messages)):
+        return True
+    # Runs of before 28 November 2026 have the digest of the messages as one JSON list.
+    return digest == digest_of_text(f"[{','.join(messages)}]")
 
 
 def json_of(value: Any) -> str:
@@ -114,6 +117,14 @@ def json_of(value: Any) -> str:
 def digest_of_text(text: str) -> bytes:
     """Returns the digest of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_DIGEST_BYTES]
+
+
+def _digest(digests: Iterable[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(digests)).digest()[:_DIGEST_BYTES]
+
+
+def _message_digest(message: ChatMessage, _: None) -> bytes:
+    return digest_of_text(message_json(message))
 
 
 def _plain_message(message: ChatMessage) -> dict[str, Any]:

@@ -335,11 +335,13 @@ def _messages(
         if message.role is not ChatRole.TOOL and returned:
             wires.append({"role": "user", "content": returned})
             returned = []
-        wires.append(_message(message))
+        wire = _message(message)
         if reasoning_field and message.role is ChatRole.ASSISTANT:
-            wires[-1][reasoning_field] = _reasoning_of(message)
+            wire = {**wire, reasoning_field: _reasoning_of(message)}
         if quirks.call_signatures and message.tool_calls:
-            _sign(wires[-1]["tool_calls"], message, quirks.unsigned_call)
+            calls = _signed(wire["tool_calls"], message, quirks.unsigned_call)
+            wire = {**wire, "tool_calls": calls}
+        wires.append(wire)
         if message.role is ChatRole.TOOL:
             for image in message.images:
                 note = f"[Returned by the tool call {message.tool_call_id}:]"
@@ -359,8 +361,11 @@ def call_signature(call_index: int, signature: str) -> ReasoningPart:
     return ReasoningPart("", mark(SIGNED_CALL, str(call_index)), signature)
 
 
-def _sign(calls: list[dict[str, Any]], message: ChatMessage, unsigned: str) -> None:
-    """Adds the stored signatures to calls."""
+def _signed(
+    calls: list[dict[str, Any]], message: ChatMessage, unsigned: str
+) -> list[dict[str, Any]]:
+    """Returns calls with their stored signatures."""
+    signed = []
     parts = [part for part in message.content if isinstance(part, ReasoningPart)]
     signatures = {
         note: part.redacted for part in parts if (note := note_for(SIGNED_CALL, part)) is not None
@@ -368,8 +373,9 @@ def _sign(calls: list[dict[str, Any]], message: ChatMessage, unsigned: str) -> N
     for index, call in enumerate(calls):
         # One signature is enough for the calls of a reply: that of the first.
         signature = signatures.get(str(index), "" if index or signatures else unsigned)
-        if signature:
-            call["extra_content"] = {"google": {"thought_signature": signature}}
+        extra = {"extra_content": {"google": {"thought_signature": signature}}} if signature else {}
+        signed.append({**call, **extra})
+    return signed
 
 
 def _reasoning_of(message: ChatMessage) -> str:
@@ -385,7 +391,13 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     if message.role is ChatRole.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
     if message.images:
+        # Not kept: it has the bytes of the images.
         return {"role": message.role.value, "content": list(_parts(message))}
+    return message.derived(_text_message, None)
+
+
+def _text_message(message: ChatMessage, _: None) -> dict[str, Any]:
+    """Returns a message without images; it is kept, so nothing may be added to it."""
     wire: dict[str, Any] = {"role": message.role.value, "content": message.text}
     if message.tool_calls:
         # Some servers treat an empty text as the answer and ignore the calls.

@@ -1,0 +1,36 @@
+"""Values that are computed from immutable objects, and kept with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+_Argument = TypeVar("_Argument")
+_Value = TypeVar("_Value")
+
+
+class Derived:
+    """A base of immutable objects that keep what was computed from them.
+
+    The messages of a window are shown in every request. What a request needs of a stored message
+    (its form, its size, its digest) is computed once for as long as the window is held (docs/
+    decisions/0162-derived-forms-of-messages.md). Classes with this base must not have slots.
+    """
+
+    def derived(self, compute: Callable[[Self, _Argument], _Value], argument: _Argument) -> _Value:
+        """Returns `compute(self, argument)`, from memory if the last argument was equal.
+
+        Args:
+            compute: A function of a module, not a closure. Its value must depend on nothing but
+                the object and the argument, and is never changed. It must not contain the object,
+                which would be freed by the garbage collector only.
+            argument: Whatever else the value depends on. The same object is recognized fastest.
+        """
+        kept: dict[Callable[..., Any], tuple[Any, Any]] = self.__dict__.setdefault("_derived", {})
+        known = kept.get(compute)
+        if known is not None and (known[0] is argument or known[0] == argument):
+            value: _Value = known[1]
+            return value
+        value = compute(self, argument)
+        kept[compute] = (argument, value)
+        return value
