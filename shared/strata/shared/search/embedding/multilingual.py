@@ -35,7 +35,7 @@ _PROJECTION = "multilingual.npz"
 _PREFIXES: dict[Kind, str] = {"query": "query:", "document": "passage:"}
 _LONGEST_PREFIX = 2
 _MARKERS = 2
-# A word with more information than this, in nats, is random letters: at least 6, and 4 a letter.
+# A word whose information exceeds 6 nats plus 4 nats a letter counts as random letters.
 _BASE_NATS = 6.0
 _NATS_PER_LETTER = 4.0
 _BYTES_PER_TOKEN = 3
