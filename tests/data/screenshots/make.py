@@ -149,7 +149,7 @@ async def take(live: LiveSystem, agent: agent_pb.Agent) -> None:
                 page = window.page
                 await page.goto(new_link(data, runtime.http_url))
                 await page.goto(f"/console/agents/{agent.id}/chat")
-                await expect(page.get_by_text("Waits for your approval")).to_be_visible()
+                await expect(page.get_by_text("Waiting for your approval")).to_be_visible()
                 await save(page, f"console-chat{suffix}")
                 if suffix:
                     continue

@@ -258,7 +258,7 @@ async def test_organization_key_reaches_no_agents(system: System, nobody: Consol
         data={"api_key": system.organization_key},
         headers={"origin": nobody.origin},
     )
-    assert "reaches no agent" in (await nobody.get("/")).text
+    assert "has no access to agents" in (await nobody.get("/")).text
     assert (await nobody.get("/agents")).status_code == 403
 
 

@@ -36,7 +36,7 @@ async def test_agent_is_created_found_cloned_and_deleted(system: System, window:
     await page.get_by_role("link", name="New agent").click()
     assert await window.accessibility_faults() == []
     await page.get_by_label("Name", exact=True).fill("gardener")
-    await page.get_by_label("What it is for").fill("Knows plants.")
+    await page.get_by_label("Description").fill("Knows plants.")
     await page.get_by_label("persona").fill("I know <b>plants</b>.")
     await page.get_by_label("run_code", exact=True).check()
     await page.get_by_role("button", name="Create").click()

@@ -158,11 +158,11 @@ async def test_approval_is_answered_in_place(system: System, window: Window) -> 
     await open_chat(page, agent)
     await page.get_by_label("Message", exact=True).fill("Do I like tea?")
     await page.get_by_role("button", name="Send").click()
-    await expect(page.get_by_text("Waits for your approval")).to_be_visible()
+    await expect(page.get_by_text("Waiting for your approval")).to_be_visible()
     assert await window.accessibility_faults() == []
     await page.get_by_role("button", name="Approve").click()
     await expect(page.get_by_text("You like tea.")).to_be_visible()
-    await expect(page.get_by_text("Waits for your approval")).to_have_count(0)
+    await expect(page.get_by_text("Waiting for your approval")).to_have_count(0)
 
 
 async def test_conversation_is_forked_and_another_started(system: System, window: Window) -> None:

@@ -35,7 +35,7 @@ async def test_block_is_edited_explained_and_undone(system: System, window: Wind
     assert await window.accessibility_faults() == []
     await page.get_by_role("link", name="human").click()
     await page.get_by_label("Text", exact=True).fill("Likes tea.\nRead a page.\nHas a cat.")
-    await page.get_by_label("Why, kept in the history").fill("told by phone")
+    await page.get_by_label("Reason, kept in the history").fill("told by phone")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("told by phone")).to_be_visible()
     await page.get_by_text("Revision 3").click()
@@ -134,7 +134,7 @@ async def test_context_window_is_a_bar_with_a_legend(system: System, window: Win
         await expect(page.get_by_role("rowheader", name=name)).to_be_visible()
     assert await bar.locator("rect[class^=part-]").count() >= 4
     await expect(
-        page.get_by_text("Nothing would leave the window now: there is nothing before the exchange")
+        page.get_by_text("A compaction would remove nothing now: there are no messages before the")
     ).to_be_visible()
     assert await window.accessibility_faults() == []
 

@@ -111,7 +111,7 @@ async def test_tool_is_edited_and_deleted(system: System, window: Window) -> Non
     page = window.page
     await page.goto(f"/console/tools/{stored.id}")
     await page.get_by_role("link", name="Edit").click()
-    hosts = page.get_by_label("Hosts that it may reach")
+    hosts = page.get_by_label("Hosts that the tool may connect to")
     await hosts.fill("http://shop.example")
     await page.get_by_label("Description").fill("Doubles what it is given.")
     await page.get_by_role("button", name="Save").click()
@@ -145,7 +145,7 @@ async def test_key_is_made_and_revoked(system: System, window: Window) -> None:
     finally:
         await other.channel.close()
     assert sorted(identity.api_key.scopes) == ["read", "run"]
-    await page.get_by_role("link", name="Hide it, and list the keys").click()
+    await page.get_by_role("link", name="Hide the key and list all keys").click()
     await expect(page.get_by_text(secret)).to_have_count(0)
     page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Revoke of the browser").click()

@@ -149,7 +149,7 @@ async def test_approval_is_shown_and_answered(system: System, ann: ConsoleClient
     system.model.script(call("conversation_search", {"query": "tea"}))
     operations = await ann.operations(await sent(ann, agent, "Do I like tea?"))
     html = html_of(operations)
-    assert "Waits for your approval" in html
+    assert "Waiting for your approval" in html
     assert "The run waits for an answer." in html
     page = (await ann.get(f"/agents/{agent.id}/chat")).text
     fields = dict(re.findall(r'name="(call|hash|return|approved)" value="([^"]*)"', page))

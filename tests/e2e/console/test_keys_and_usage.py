@@ -59,7 +59,7 @@ async def test_key_is_created_shown_once_and_revoked(system: System, ann: Consol
         await reader.sign_in(secret)
         refused = await reader.get("/keys")
         assert refused.status_code == 403
-        assert "Your key may not do this" in refused.text
+        assert "Your key does not permit this" in refused.text
         assert "scopes read" in refused.text
         assert (await reader.get("/usage")).status_code == 403
     revoked = await ann.post(f"/keys/{key.id}/revoke", headers=HTMX)

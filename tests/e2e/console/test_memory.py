@@ -178,7 +178,7 @@ async def test_recall_explains_why_messages_were_found(system: System, ann: Cons
     part = (await ann.get(path, params={"q": "kestrels"}, headers=HTMX)).text
     assert part.strip().startswith('<div id="hits"')
     assert (
-        "Nothing that was said matches."
+        "No message matches."
         in (await ann.get(path, params={"q": "zeppelin", "mode": "words"})).text
     )
 

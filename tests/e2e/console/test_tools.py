@@ -134,11 +134,11 @@ async def test_server_is_added_checked_approved_and_removed(
         _list(listed, "Something else.")
         await ann.post(f"{path}/check")
         page = (await ann.get(path)).text
-        assert "Approve what it says now" in page
+        assert "Approve the present definition" in page
         version = page.partition('name="version" value="')[2].partition('"')[0]
         await ann.post(f"{path}/approve", {"name": "water", "version": version})
         page = (await ann.get(path)).text
-        assert "Approve what it says now" not in page
+        assert "Approve the present definition" not in page
         tool_id = page.partition("/console/tools/")[2].partition('"')[0]
         ran = (await ann.post(f"/tools/{tool_id}/run", {JSON_FIELD: '{"x": "<b>"}'})).text
         assert "&lt;b&gt;" in ran

@@ -1,4 +1,4 @@
-// What pages do beside htmx. No page needs an inline script: the content security policy forbids them.
+// Behaviour of pages in addition to htmx. There are no inline scripts, because the content security policy forbids them.
 "use strict";
 
 (() => {
@@ -20,7 +20,7 @@
     }
   });
 
-  // After an error the notice is where a person looks next.
+  // Scrolls to the notice after an error, so that the person sees it.
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "notices") {
       event.detail.target.scrollIntoView({ block: "nearest" });

@@ -1,5 +1,5 @@
-// Images of a message: chosen or pasted, shown small before they are sent, and taken out again.
-// The small pictures are drawn on canvases, so that the content security policy needs no other source of images.
+// Attaches images to a message: they can be chosen or pasted, have a preview, and can be removed before sending.
+// Previews are drawn on canvases, so that the content security policy need not allow further image sources.
 "use strict";
 
 (() => {
@@ -43,7 +43,7 @@
       problem.hidden = !sentence;
     };
 
-    // The form sends what its field of files has.
+    // The form sends the files of its file input.
     const store = () => {
       const transfer = new DataTransfer();
       for (const file of files) transfer.items.add(file);
@@ -99,10 +99,10 @@
       files = [];
       list.replaceChildren();
       show("");
-      // The field of files is emptied after this event.
+      // The browser empties the file input after this event.
       setTimeout(store);
     });
-    // A page that the browser restores may have files in its field already.
+    // A page that the browser restores may already have files in its file input.
     add([...input.files]);
   };
 

@@ -170,7 +170,7 @@ def _time_in(text: str) -> Timestamp:
         stamp.FromDatetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError) as error:
         raise InvalidArgumentError(
-            "The time is wrong.",
+            "The time is not valid.",
             violations=[FieldViolation("as_of", "write it like 2026-07-30T14:00")],
         ) from error
     return stamp

@@ -35,9 +35,9 @@ _OUTCOMES = {
 }
 _OBSTACLES = {
     pb.COMPACTION_OBSTACLE_SPACE_IS_FREE: (
-        "without the summary, the messages leave free what a compaction frees"
+        "without the summary, the messages already leave as much space as a compaction frees"
     ),
-    pb.COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: "there is nothing before the exchange under way",
+    pb.COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: "there are no messages before the current exchange",
     pb.COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: "all older messages are pinned",
     pb.COMPACTION_OBSTACLE_NO_MODEL: "no model is configured that could write the summary",
     pb.COMPACTION_OBSTACLE_WINDOW_NOT_FULL: "the next request fits",
