@@ -9,8 +9,8 @@ import (
 
 const maxAttempts = 3
 
-// gatewayCalls sends the API key, limits the time of unary calls, and makes calls again that the
-// contract declares repeatable, while the gateway is unavailable.
+// gatewayCalls sends the API key, limits the time of unary calls, and, while the gateway is
+// unavailable, repeats the calls that the contract declares repeatable.
 type gatewayCalls struct {
 	key     string
 	timeout time.Duration
@@ -61,9 +61,9 @@ func isRepeatable(spec connect.Spec) bool {
 		spec.IdempotencyLevel == connect.IdempotencyIdempotent
 }
 
-// BackOff says how long to wait between attempts to reconnect; zero values are the defaults.
+// BackOff holds the pauses between attempts to reconnect; zero values select the defaults.
 type BackOff struct {
-	First    time.Duration // Pause before the first attempt, 200 ms; it doubles with each further one.
+	First    time.Duration // Pause before the first attempt, 200 ms; it doubles with each further attempt.
 	Longest  time.Duration // Longest pause, 3 s.
 	Patience time.Duration // Time without contact after which the client gives up, 2 min.
 	Contact  time.Duration // A stream that was open for this time counts as contact, 10 s.
@@ -92,7 +92,7 @@ func firstNotZero(value, fallback time.Duration) time.Duration {
 	return value
 }
 
-// pauses double from one to the next.
+// pauses are the successive pauses; each is twice as long as the one before.
 type pauses struct {
 	BackOff
 	last time.Duration
@@ -105,7 +105,7 @@ func (pauses *pauses) next() time.Duration {
 
 func (pauses *pauses) reset() { pauses.last = 0 }
 
-// pause waits; it returns the error of the context if that ends first.
+// pause waits; it returns the error of the context if the context ends first.
 func pause(ctx context.Context, duration time.Duration) error {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

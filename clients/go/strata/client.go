@@ -31,7 +31,7 @@ const (
 	pingTimeout = 10 * time.Second
 )
 
-// Options says where the gateway is; what is empty comes from the environment.
+// Options contain the address of the gateway and the key; if empty, they come from the environment.
 type Options struct {
 	// Address of the gateway's gRPC port: "localhost:7600", or "https://host" for TLS; from
 	// STRATA_ADDRESS if empty.
@@ -40,11 +40,11 @@ type Options struct {
 	APIKey string
 	// Timeout of a unary call; 30 s if zero. Streams have none.
 	Timeout time.Duration
-	// TLS settings for https, such as authorities that are not public ones.
+	// TLS settings for https, such as private certificate authorities.
 	TLS *tls.Config
 }
 
-// Client of one gateway. It may be used by several goroutines.
+// Client of one gateway. It is safe for concurrent use by several goroutines.
 type Client struct {
 	Agents       agentloopv1connect.AgentServiceClient       // Agents and their conversations.
 	Groups       agentloopv1connect.GroupServiceClient       // Groups of agents.
@@ -65,7 +65,7 @@ type Client struct {
 	Admin        gatewayv1connect.AdminServiceClient         // Projects and keys.
 }
 
-// Connect returns a client, which connects at the first call.
+// Connect returns a client. It connects at the first call.
 func Connect(options Options) (*Client, error) {
 	address := firstNotEmpty(options.Address, os.Getenv("STRATA_ADDRESS"))
 	key := firstNotEmpty(options.APIKey, os.Getenv("STRATA_API_KEY"))
@@ -90,8 +90,8 @@ func Connect(options Options) (*Client, error) {
 		connect.WithGRPC(), connect.WithInterceptors(&gatewayCalls{key: key, timeout: timeout})), nil
 }
 
-// NewClient returns a client of any transport and protocol. Connect sets options that send the API
-// key and make repeatable calls again; here they are the caller's.
+// NewClient returns a client with any transport and protocol. It does not set the options with
+// which Connect sends the API key and repeats calls: the caller passes its own.
 func NewClient(transport connect.HTTPClient, url string, options ...connect.ClientOption) *Client {
 	return &Client{
 		Agents:       agentloopv1connect.NewAgentServiceClient(transport, url, options...),
@@ -114,7 +114,7 @@ func NewClient(transport connect.HTTPClient, url string, options ...connect.Clie
 	}
 }
 
-// transport returns one that speaks HTTP/2 only, with and without TLS, as gRPC needs.
+// transport returns a transport that speaks HTTP/2 only, with and without TLS, as gRPC requires.
 func transport(config *tls.Config) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)

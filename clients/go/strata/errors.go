@@ -11,23 +11,23 @@ import (
 	commonv1 "strata.internal/api/common/v1"
 )
 
-// Failure is what the gateway says about a call that it refused.
+// Failure contains the details of a failed call that the gateway sent.
 type Failure struct {
 	Code       connect.Code      // Status of the call.
-	Message    string            // A sentence for people.
+	Message    string            // Explanation for people.
 	Reason     string            // Name of the ErrorReason; empty if the gateway did not answer.
 	Metadata   map[string]string // Values that belong to the reason.
-	Violations []Violation       // Fields of the request that are wrong, and why.
-	RetryAfter time.Duration     // When another attempt makes sense; zero if the gateway does not say.
+	Violations []Violation       // Invalid fields of the request, with the reason.
+	RetryAfter time.Duration     // Time to wait before another attempt; zero if not sent.
 }
 
-// Violation is a field of a request that is wrong.
+// Violation is an invalid field of a request.
 type Violation struct {
 	Field       string
 	Description string
 }
 
-// FailureOf returns what an error of a call says, with the details that the gateway sent.
+// FailureOf returns the details of the error of a call.
 func FailureOf(err error) Failure {
 	failure := Failure{Code: connect.CodeOf(err), Message: err.Error()}
 	var refused *connect.Error
@@ -38,7 +38,7 @@ func FailureOf(err error) Failure {
 	for _, detail := range refused.Details() {
 		value, err := detail.Value()
 		if err != nil {
-			continue // Of a type that this program does not know.
+			continue // The type of the detail is unknown to this program.
 		}
 		switch value := value.(type) {
 		case *errdetails.ErrorInfo:
@@ -55,7 +55,7 @@ func FailureOf(err error) Failure {
 	return failure
 }
 
-// mayBeRepeated says whether the cause is the connection or an overload, and not a refusal.
+// mayBeRepeated reports whether the cause is the connection or an overload, and not a refusal.
 func (failure Failure) mayBeRepeated() bool {
 	switch failure.Code {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled:
@@ -64,7 +64,7 @@ func (failure Failure) mayBeRepeated() bool {
 		return failure.Reason == "OVERLOADED"
 	case connect.CodeInternal, connect.CodeUnknown, connect.CodeAborted, connect.CodeInvalidArgument,
 		connect.CodeDataLoss:
-		// A connection that broke, perhaps within a frame; an error of the gateway has a reason.
+		// A connection that broke, perhaps within a frame: errors of the gateway have a reason.
 		return failure.Reason == ""
 	default:
 		return false
@@ -84,7 +84,7 @@ func (failed *RunFailedError) Error() string {
 	return fmt.Sprintf("the run ended with %s", failed.Finished.GetStopReason())
 }
 
-// UnreachableError says that there was no contact with the gateway for too long.
+// UnreachableError is returned after too long a time without contact with the gateway.
 type UnreachableError struct {
 	RunID string // The run, which continues; empty if the message was not accepted.
 	Cause error  // The last failure.
@@ -94,8 +94,8 @@ func (unreachable *UnreachableError) Error() string {
 	if unreachable.RunID == "" {
 		return "the gateway does not answer; the message was not accepted"
 	}
-	return fmt.Sprintf("the gateway does not answer any more; the run %s continues when it is back",
-		unreachable.RunID)
+	return fmt.Sprintf("the gateway no longer answers; the run continues when it is back, see:"+
+		" strata runs show %s", unreachable.RunID)
 }
 
 // Unwrap returns the last failure.

@@ -16,17 +16,17 @@ import (
 
 const (
 	runIDHeader = "X-Run-Id"
-	// Most approval requests that are answered for one message.
+	// Maximum number of approval requests that are answered for one message.
 	maxAnswers = 100
 )
 
-// SendOptions says how a message is sent; the zero value has the defaults of the server.
+// SendOptions are the options for sending a message; the zero value selects the server's defaults.
 type SendOptions struct {
 	ConversationID string  // The conversation; empty for the agent's default one.
-	MaxSteps       int32   // Most model calls; 0 for the server's default.
-	RequestID      string  // Idempotency key; a repeated one gives the events of its first run.
+	MaxSteps       int32   // Maximum number of model calls; 0 for the server's default.
+	RequestID      string  // Idempotency key; a repeated request yields the events of its first run.
 	Tools          []Tool  // Functions for client tools. The agent needs client tools of these names.
-	BackOff        BackOff // Waits between attempts to reconnect.
+	BackOff        BackOff // Pauses between attempts to reconnect.
 	// Edit changes other fields of the request before it is sent.
 	Edit func(*gatewayv1.SendMessageRequest)
 }
@@ -34,8 +34,8 @@ type SendOptions struct {
 // Send sends a message, and yields each event of its run once, up to the end.
 //
 // Calls of client tools are answered with the tools of the options, and the events of the
-// continuing run follow: the last RunFinished counts. The iteration ends at a run that waits for
-// anything else.
+// continuing run follow, so only the last RunFinished is final. The iteration ends at a run that
+// waits for anything else.
 //
 // A broken connection is resumed after the last event; the message takes effect once. Leaving the
 // iteration does not stop the run. An error ends the iteration: *UnreachableError if there was no
@@ -107,8 +107,9 @@ func (client *Client) Ask(
 	return strings.Join(texts, "\n\n"), nil
 }
 
-// Resume yields the events of a run after a sequence, up to its end, across lost connections: for
-// a program that kept the id of the run and the last sequence that it saw.
+// Resume yields the events of a run after a sequence number, up to its end, across lost
+// connections. The program must have kept the id of the run and the sequence number of the last
+// event that it received.
 func (client *Client) Resume(
 	ctx context.Context, runID string, afterSequence int64,
 ) iter.Seq2[*commonv1.RunEvent, error] {
@@ -134,7 +135,7 @@ func isWithoutReply(finished *commonv1.RunFinished) bool {
 		finished.GetStopReason() == commonv1.StopReason_STOP_REASON_REQUIRES_APPROVAL
 }
 
-// eventStream is the stream of a call that shows a run.
+// eventStream is the stream of a call that returns the events of a run.
 type eventStream interface {
 	Receive() bool
 	Event() *commonv1.RunEvent
@@ -158,8 +159,8 @@ func (stream typedStream[R, P]) RunID() string { return stream.ResponseHeader().
 // follower follows one run to its end, across lost connections.
 type follower struct {
 	client   *Client
-	start    func(context.Context) (eventStream, error) // Nil if the run is known from the outset.
-	resumed  gatewayv1.StreamRunRequest                 // What the events of a resumed stream look like.
+	start    func(context.Context) (eventStream, error) // Nil if the run is known from the start.
+	resumed  gatewayv1.StreamRunRequest                 // Options for the events of a resumed stream.
 	runID    string                                     // Empty until it is known.
 	sequence int64                                      // Of the last stored event that arrived.
 }
@@ -192,7 +193,7 @@ func (follower *follower) events(
 		var lostAt time.Time
 		for {
 			beganAt := time.Now()
-			failed := errors.New("the stream ended before the run")
+			failed := errors.New("the stream ended before the run ended")
 			for event, err := range follower.attempt(ctx) {
 				if err != nil {
 					failed = err
@@ -227,7 +228,7 @@ func (follower *follower) events(
 	}
 }
 
-// attempt yields the events that are new on one connection.
+// attempt yields the new events of one connection.
 func (follower *follower) attempt(ctx context.Context) iter.Seq2[*commonv1.RunEvent, error] {
 	return func(yield func(*commonv1.RunEvent, error) bool) {
 		ctx, leave := context.WithCancel(ctx)
@@ -268,7 +269,7 @@ func (follower *follower) isNew(event *commonv1.RunEvent) bool {
 	switch event.GetEvent().(type) {
 	case *commonv1.RunEvent_TextDelta, *commonv1.RunEvent_ReasoningDelta,
 		*commonv1.RunEvent_ToolCallDelta, *commonv1.RunEvent_TextSnapshot:
-		return true // They are not stored, and so have no position in the log of the run.
+		return true // These are not stored, so they have no position in the log of the run.
 	}
 	isNew := event.GetSequence() > follower.sequence
 	follower.sequence = max(follower.sequence, event.GetSequence())

@@ -16,10 +16,10 @@ const maxChars = 200_000
 // Tool is a function of this program that agents call.
 type Tool struct {
 	Name        string // At most 48 characters.
-	Description string // What the model reads about it.
+	Description string // Description for the model.
 	Parameters  any    // JSON schema of the arguments, an object.
-	// Run makes a call with the arguments as the model gave them, which are not validated. A string
-	// is returned to the model as it is, other values as JSON; of an error the model gets the text.
+	// Run makes a call with the arguments of the model, which are not validated. A string is returned
+	// to the model unchanged, other values as JSON. If Run fails, the model gets the text of the error.
 	Run func(ctx context.Context, arguments json.RawMessage) (any, error)
 }
 
@@ -65,7 +65,7 @@ func (client *Client) UpsertClientTool(
 	return response.GetTool(), err
 }
 
-// covers says whether a request consists only of calls of these tools.
+// covers reports whether a request consists only of calls of these tools.
 func covers(tools []Tool, request *commonv1.ApprovalRequestPart) bool {
 	for _, call := range request.GetToolCalls() {
 		binding := bindingOf(request, call)
@@ -76,7 +76,7 @@ func covers(tools []Tool, request *commonv1.ApprovalRequestPart) bool {
 	return true
 }
 
-// decide makes the calls of a request that the tools cover, in its order.
+// decide makes the calls of a request that the tools cover, in the order of the request.
 func decide(
 	ctx context.Context, tools []Tool, request *commonv1.ApprovalRequestPart,
 ) []*commonv1.ApprovalDecision {

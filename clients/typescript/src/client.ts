@@ -16,10 +16,10 @@ import type {
 import type { Tool } from "./strata/api/tool_execution/v1/tool_service_pb.js";
 import { type ConnectionOptions, gatewayTransport } from "./transport.js";
 
-/** Most approval requests that are answered for one message. */
+/** Maximum number of approval requests that are answered for one message. */
 const MAX_ANSWERS = 100;
 
-/** How a message is sent: fields of `SendMessageRequest`, and how its run is followed. */
+/** Options for sending a message, fields of `SendMessageRequest`, and for following its run. */
 export interface SendOptions
   extends FollowOptions,
     Omit<MessageInitShape<typeof SendMessageRequestSchema>, "$typeName" | "agentId" | "messages"> {
@@ -36,7 +36,7 @@ export interface ResumeOptions
 export class StrataClient extends Services {
   /**
    * @param transport Makes the calls.
-   * @param options The API key, and the longest time of a call.
+   * @param options The API key, and the timeout of calls.
    */
   constructor(transport: Transport, options: ConnectionOptions) {
     super(gatewayTransport(transport, options));
@@ -45,8 +45,9 @@ export class StrataClient extends Services {
   /**
    * Sends a message, and yields each event of its run once, up to the end.
    *
-   * Calls of client tools are answered with `tools`, and the events of the continuing run follow:
-   * the last `runFinished` counts. The iteration ends at a run that waits for anything else.
+   * Calls of client tools are answered with `tools`, and the events of the continuing run follow,
+   * so only the last `runFinished` is final. The iteration ends at a run that waits for anything
+   * else.
    *
    * A broken connection is resumed after the last event; the message takes effect once. Leaving
    * the iteration does not stop the run.
@@ -109,8 +110,8 @@ export class StrataClient extends Services {
   }
 
   /**
-   * Yields the events of a run after a sequence, up to its end, across lost connections: for a
-   * program that kept the `runId` and the last `sequence` that it saw.
+   * Yields the events of a run after a sequence number, up to its end, across lost connections.
+   * The program must have kept the `runId` and the `sequence` of the last event that it received.
    *
    * @throws UnreachableError The gateway could not be reached for too long.
    * @throws ConnectError The gateway refused; see `failureOf`.
@@ -137,9 +138,9 @@ export class StrataClient extends Services {
   }
 }
 
-/** Returns a new idempotency key, so that a call that is repeated takes effect once. */
+/** Returns a new idempotency key, so that a repeated call takes effect once. */
 export function newRequestId(): string {
-  // `crypto.randomUUID` is missing in pages that were not loaded by https.
+  // `crypto.randomUUID` is missing in pages that were not loaded over https.
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return `ts-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }

@@ -13,15 +13,15 @@ import {
 export interface ClientTool {
   /** Name of the tool, at most 48 characters. */
   name: string;
-  /** What the model reads about it. */
+  /** Description for the model. */
   description: string;
   /** JSON schema of the arguments, an object. */
   parameters: Record<string, unknown>;
   /**
-   * Makes a call. Text is returned to the model as it is, other values as JSON; of an error the
-   * model gets name and message.
+   * Makes a call. Text is returned to the model unchanged, other values as JSON. If it throws, the
+   * model gets the name and the message of the error.
    *
-   * @param args The arguments, as the model gave them: they are not validated.
+   * @param args The arguments of the model, which are not validated.
    */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any -- the schema is data
   run(args: any): unknown;
@@ -31,7 +31,7 @@ export interface ClientTool {
 export class Untrusted {
   /**
    * @param value The return.
-   * @param label Where the content is from.
+   * @param label The source of the content.
    */
   constructor(
     readonly value: unknown,

@@ -4,23 +4,23 @@ import type { RunFinished } from "./strata/api/common/v1/run_event_pb.js";
 import { StopReason } from "./strata/api/common/v1/run_event_pb.js";
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./google/rpc/error_details_pb.js";
 
-/** What the gateway says about a call that it refused. */
+/** The details of a failed call that the gateway sent. */
 export interface Failure {
   /** Status of the call. */
   code: Code;
-  /** A sentence for people. */
+  /** Explanation for people. */
   message: string;
   /** Name of the `ErrorReason`, such as "AGENT_NOT_FOUND"; empty if the gateway did not answer. */
   reason: string;
   /** Values that belong to the reason. */
   metadata: Record<string, string>;
-  /** Fields of the request that are wrong, and why. */
+  /** Invalid fields of the request, with the reason. */
   violations: { field: string; description: string }[];
-  /** Milliseconds after which another attempt makes sense; undefined if the gateway names none. */
+  /** Milliseconds to wait before another attempt; undefined if the gateway did not send it. */
   retryAfterMs: number | undefined;
 }
 
-/** Returns what an error of a call says, with the details that the gateway sent. */
+/** Returns the details of the error of a call. */
 export function failureOf(error: unknown): Failure {
   const failed = ConnectError.from(error);
   const [info] = failed.findDetails(ErrorInfoSchema);
@@ -50,7 +50,7 @@ export function mayBeRepeated(failure: Failure): boolean {
     case Code.Aborted:
     case Code.Internal:
     case Code.Unknown:
-      // A connection that broke; an error of the gateway itself has a reason.
+      // A connection that broke: errors of the gateway have a reason.
       return failure.reason === "";
     default:
       return false;
@@ -78,7 +78,7 @@ export class RunFailedError extends Error {
   }
 }
 
-/** There was no contact with the gateway for too long. */
+/** Thrown after too long a time without contact with the gateway. */
 export class UnreachableError extends Error {
   override name = "UnreachableError";
 
@@ -92,7 +92,8 @@ export class UnreachableError extends Error {
   ) {
     super(
       runId
-        ? `The gateway does not answer any more. The run ${runId} continues when it is back.`
+        ? "The gateway no longer answers. The run continues when it is back; see: " +
+          `strata runs show ${runId}`
         : "The gateway does not answer; the message was not accepted.",
       { cause },
     );

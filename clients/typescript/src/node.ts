@@ -4,7 +4,7 @@ import { StrataClient } from "./client.js";
 
 export * from "./index.js";
 
-/** Where the gateway is; what is not set comes from the environment. */
+/** Address of the gateway, and the key; fields that are not set are read from the environment. */
 export interface NodeOptions {
   /**
    * Address of the gateway's gRPC port: `localhost:7600`, or `https://host` for TLS; from
@@ -13,9 +13,9 @@ export interface NodeOptions {
   address?: string | undefined;
   /** The API key; from `STRATA_API_KEY` if undefined. */
   apiKey?: string | undefined;
-  /** Longest time of a unary call in milliseconds; 30 s if undefined. Streams have no limit. */
+  /** Timeout of a unary call in milliseconds; 30 s if undefined. Streams have no limit. */
   timeoutMs?: number | undefined;
-  /** Options of Node's TLS: `{ ca }` for certificates that are not signed by a public authority. */
+  /** TLS options of Node: `{ ca }` for certificates that are not signed by a public authority. */
   tls?: { ca?: string | Buffer; cert?: string | Buffer; key?: string | Buffer } | undefined;
 }
 
@@ -23,17 +23,19 @@ export interface NodeOptions {
 const PING_MS = 10_000;
 
 /**
- * Returns a client of a gateway, which speaks gRPC; it connects at the first call.
+ * Returns a client that speaks gRPC with a gateway. It connects at the first call.
  *
- * @throws TypeError There is no address or no API key, or the address is not one.
+ * @throws TypeError The address or the API key is missing, or the address is not valid.
  */
 export function connect(options: NodeOptions = {}): StrataClient {
   const address = options.address || process.env.STRATA_ADDRESS;
   const apiKey = options.apiKey || process.env.STRATA_API_KEY;
-  if (!address) throw new TypeError("There is no address: give `address` or set STRATA_ADDRESS.");
-  if (!apiKey) throw new TypeError("There is no API key: give `apiKey` or set STRATA_API_KEY.");
+  if (!address) throw new TypeError("There is no address. Give `address`, or set STRATA_ADDRESS.");
+  if (!apiKey) throw new TypeError("There is no API key. Give `apiKey`, or set STRATA_API_KEY.");
   const baseUrl = /^https?:\/\//i.test(address) ? address : `http://${address}`;
-  if (!URL.canParse(baseUrl)) throw new TypeError(`${address} is not an address.`);
+  if (!URL.canParse(baseUrl)) {
+    throw new TypeError(`'${address}' is not an address. Give host:port, or https://host.`);
+  }
   const transport = createGrpcTransport({
     baseUrl,
     pingIntervalMs: PING_MS,

@@ -1,6 +1,6 @@
-/** Waits between attempts to reconnect; times in milliseconds. */
+/** Pauses between attempts to reconnect, in milliseconds. */
 export interface BackOff {
-  /** Pause before the first attempt; it doubles with each further one. */
+  /** Pause before the first attempt; it doubles with each further attempt. */
   firstMs: number;
   /** Longest pause. */
   longestMs: number;
@@ -17,11 +17,11 @@ export const DEFAULT_BACK_OFF: BackOff = {
   contactMs: 10_000,
 };
 
-/** Pauses that double from one to the next. */
+/** Successive pauses; each is twice as long as the one before. */
 export interface Pauses {
   /** Returns the next pause in milliseconds. */
   next(): number;
-  /** Begins with the first pause again. */
+  /** Starts with the first pause again. */
   reset(): void;
 }
 

@@ -11,15 +11,15 @@ import type {
   StreamRunRequestSchema,
 } from "./strata/api/gateway/v1/run_service_pb.js";
 
-/** What starts a run, or names one that is under way. */
+/** A request that starts a run, or that names a run that has started. */
 export type FollowedRequest =
   | { send: MessageInitShape<typeof SendMessageRequestSchema> }
   | { respond: MessageInitShape<typeof RespondToApprovalRequestSchema> }
   | { resume: MessageInitShape<typeof StreamRunRequestSchema> };
 
-/** How a run is followed. */
+/** Options for following a run. */
 export interface FollowOptions {
-  /** Waits between attempts to reconnect. */
+  /** Pauses between attempts to reconnect. */
   backOff?: Partial<BackOff> | undefined;
   /** Ends the iteration with its reason; the run continues. */
   signal?: AbortSignal | undefined;
@@ -28,7 +28,7 @@ export interface FollowOptions {
 const RUN_ID_HEADER = "x-run-id";
 
 type EventCase = RunEvent["event"]["case"];
-/** Events that are not stored, and so have no position in the log of the run. */
+/** Events that are not stored, so they have no position in the log of the run. */
 const UNSTORED_EVENTS = new Set<EventCase>([
   "textDelta",
   "reasoningDelta",
@@ -47,7 +47,7 @@ export class RunFollower {
    * @param runs Client of the run service.
    * @param request The request; one that starts a run needs a `requestId`, so that a repeated
    *   request does not start a second one.
-   * @param options How it is followed.
+   * @param options Options for following the run.
    */
   constructor(
     private readonly runs: Client<typeof RunService>,
@@ -72,7 +72,7 @@ export class RunFollower {
     let lostAt: number | undefined;
     for (;;) {
       const beganAt = Date.now();
-      let failed: unknown = new Error("The stream ended before the run.");
+      let failed: unknown = new Error("The stream ended before the run ended.");
       try {
         for await (const event of this.attempt()) {
           lostAt = undefined;
@@ -92,7 +92,7 @@ export class RunFollower {
     }
   }
 
-  /** Yields the events that are new on one connection. */
+  /** Yields the new events of one connection. */
   private async *attempt(): AsyncGenerator<RunEvent, void, undefined> {
     const left = new AbortController();
     const { signal } = this.options;
@@ -122,7 +122,7 @@ export class RunFollower {
     return this.runs.streamRun(request.resume, options);
   }
 
-  /** Which events the request asks for; a resumed stream has the same. */
+  /** Returns the options for events that the request has, for a resumed stream. */
   private display(): MessageInitShape<typeof StreamRunRequestSchema> {
     const { request } = this;
     if ("respond" in request) return { sendMessageAsText: request.respond.sendMessageAsText };

@@ -18,7 +18,7 @@ import { MessageService } from "./strata/api/recall/v1/message_service_pb.js";
 import { McpService } from "./strata/api/tool_execution/v1/mcp_service_pb.js";
 import { ToolService } from "./strata/api/tool_execution/v1/tool_service_pb.js";
 
-/** Every public service of a gateway; each RPC is a method that takes the fields of its request. */
+/** Clients of all public services. Each RPC is a method that takes the fields of its request. */
 export class Services {
   /** Agents and their conversations. */
   readonly agents: Client<typeof AgentService>;

@@ -7,9 +7,9 @@ import { abortableSleep, growingPauses } from "./pauses.js";
 
 /** Options of a connection. */
 export interface ConnectionOptions {
-  /** Sent with each call. */
+  /** API key, sent with each call. */
   apiKey: string;
-  /** Longest time of a unary call in milliseconds; 30 s if undefined. Streams have no limit. */
+  /** Timeout of a unary call in milliseconds; 30 s if undefined. Streams have no limit. */
   timeoutMs?: number | undefined;
 }
 
@@ -17,8 +17,8 @@ const MAX_ATTEMPTS = 3;
 const CALL_MS = 30_000;
 
 /**
- * Returns a transport that sends the API key, limits the time of unary calls, and makes calls
- * again that the contract declares repeatable, while the gateway is unavailable.
+ * Returns a transport that sends the API key, limits the time of unary calls, and, while the
+ * gateway is unavailable, repeats the calls that the contract declares repeatable.
  */
 export function gatewayTransport(inner: Transport, options: ConnectionOptions): Transport {
   const { apiKey, timeoutMs = CALL_MS } = options;

@@ -5,14 +5,14 @@ import type { ConnectionOptions } from "./transport.js";
 
 export * from "./index.js";
 
-/** Where the gateway is. */
+/** URL of the gateway, and the key. */
 export interface WebOptions extends ConnectionOptions {
   /** Base URL of the gateway's HTTP port: `http://127.0.0.1:7680`. */
   baseUrl: string;
 }
 
 /**
- * Returns a client of a gateway, which speaks the Connect protocol by `fetch`.
+ * Returns a client that speaks the Connect protocol with a gateway, by `fetch`.
  *
  * `files.uploadFile` and `agents.importAgent` stream their requests, which `fetch` cannot do.
  */

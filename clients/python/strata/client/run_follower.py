@@ -124,7 +124,7 @@ class RunFollower:
                         yield event
                         if event.HasField("run_finished"):
                             return
-                failure: StrataError = UnavailableError("The stream ended before the run.")
+                failure: StrataError = UnavailableError("The stream ended before the run ended.")
             except StrataError as error:
                 if not _may_be_repeated(error):
                     raise

@@ -3,15 +3,15 @@ package strata.client;
 import java.time.Duration;
 
 /**
- * Waits between attempts to reconnect.
+ * Pauses between attempts to reconnect.
  *
- * @param first Pause before the first attempt; it doubles with each further one.
+ * @param first Pause before the first attempt; it doubles with each further attempt.
  * @param longest Longest pause.
  * @param patience Time without contact after which the client gives up.
  * @param contact A stream that was open for this time counts as contact, even without events.
  */
 public record BackOff(Duration first, Duration longest, Duration patience, Duration contact) {
-  /** 200 ms, 3 s, 2 minutes, 10 s. */
+  /** The default values: 200 ms, 3 s, 2 minutes, 10 s. */
   public static final BackOff DEFAULT =
       new BackOff(
           Duration.ofMillis(200),

@@ -17,10 +17,10 @@ import strata.api.common.v1.ToolStatus;
  * A function of this program that agents call.
  *
  * @param name At most 48 characters.
- * @param description What the model reads about it.
+ * @param description Description for the model.
  * @param parametersJson JSON schema of the arguments, an object.
- * @param provenance Where untrusted returns come from, PROVENANCE_WEB or PROVENANCE_MCP, which
- *     taints the turn; PROVENANCE_UNSPECIFIED for returns that are trusted.
+ * @param provenance Source of untrusted returns, PROVENANCE_WEB or PROVENANCE_MCP, which taints the
+ *     turn; PROVENANCE_UNSPECIFIED for trusted returns.
  * @param body Makes a call.
  */
 public record ClientTool(
@@ -29,16 +29,15 @@ public record ClientTool(
   private static final int MAX_CHARS = 200_000;
   private static final String CUT = "... [cut at " + MAX_CHARS + " characters]";
 
-  /** What a call does. */
+  /** The function that makes a call. */
   @FunctionalInterface
   public interface Body {
     /**
      * Makes a call.
      *
-     * @param argumentsJson The arguments as the model gave them, a JSON object that is not
-     *     validated.
-     * @return What the model reads: text, or JSON.
-     * @throws Exception The call failed; the model gets class and message.
+     * @param argumentsJson The arguments of the model, a JSON object that is not validated.
+     * @return The return for the model: text, or JSON.
+     * @throws Exception The call failed; the model gets the class and the message of the exception.
      */
     String call(String argumentsJson) throws Exception;
   }
@@ -59,7 +58,7 @@ public record ClientTool(
                     && named(tools, call.getName()).isPresent());
   }
 
-  /** Makes the calls of a request that the tools cover, in its order. */
+  /** Makes the calls of a request that the tools cover, in the order of the request. */
   static List<ApprovalDecision> decide(List<ClientTool> tools, ApprovalRequestPart request) {
     Map<String, ApprovalBinding> bindings = bindings(request);
     return request.getToolCallsList().stream()

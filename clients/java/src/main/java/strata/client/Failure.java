@@ -13,14 +13,14 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What the gateway says about a call that it refused.
+ * The details of a failed call that the gateway sent.
  *
  * @param code Status of the call.
- * @param message A sentence for people.
+ * @param message Explanation for people.
  * @param reason Name of the ErrorReason; empty if the gateway did not answer.
  * @param metadata Values that belong to the reason.
- * @param violations Fields of the request that are wrong, and why.
- * @param retryAfter When another attempt makes sense; zero if the gateway does not say.
+ * @param violations Invalid fields of the request, with the reason.
+ * @param retryAfter Time to wait before another attempt; zero if the gateway did not send it.
  */
 public record Failure(
     Status.Code code,
@@ -30,10 +30,10 @@ public record Failure(
     List<Violation> violations,
     Duration retryAfter) {
 
-  /** A field of a request that is wrong. */
+  /** An invalid field of a request. */
   public record Violation(String field, String description) {}
 
-  /** Returns what the error of a call says, with the details that the gateway sent. */
+  /** Returns the details of the error of a call. */
   public static Failure of(StatusRuntimeException error) {
     String description = error.getStatus().getDescription();
     String reason = "";
@@ -56,7 +56,7 @@ public record Failure(
                   .toList();
         }
       } catch (InvalidProtocolBufferException malformed) {
-        // A detail that cannot be read says nothing.
+        // A detail that cannot be read is ignored.
         continue;
       }
     }
@@ -74,7 +74,7 @@ public record Failure(
     return switch (code) {
       case UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED -> true;
       case RESOURCE_EXHAUSTED -> reason.equals("OVERLOADED");
-      // A connection that broke; an error of the gateway itself has a reason.
+      // A connection that broke: errors of the gateway have a reason.
       case INTERNAL, UNKNOWN -> reason.isEmpty();
       default -> false;
     };

@@ -17,10 +17,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
- * Makes unary calls again that the contract declares repeatable, while the gateway is unavailable.
+ * Repeats unary calls that the contract declares repeatable, while the gateway is unavailable.
  *
- * <p>The retries of gRPC itself need the names of these methods when a channel is made, and know
- * nothing of the time that the gateway asks to wait.
+ * <p>The retries of gRPC itself need the names of these methods when a channel is made, and ignore
+ * the waiting time that the gateway sends.
  */
 final class RepeatedCalls implements ClientInterceptor {
   private static final int MAX_ATTEMPTS = 3;
@@ -92,7 +92,7 @@ final class RepeatedCalls implements ClientInterceptor {
       }
     }
 
-    /** Begins the pause before another attempt; false if there is none. */
+    /** Starts the pause before another attempt; returns false if there is no further attempt. */
     private synchronized boolean isRepeatedAfter(Status status, Metadata trailers) {
       if (status.getCode() != Status.Code.UNAVAILABLE || cancelled || attempts == MAX_ATTEMPTS) {
         return false;
@@ -143,7 +143,7 @@ final class RepeatedCalls implements ClientInterceptor {
       }
     }
 
-    /** Passes on what the last attempt brings. */
+    /** Passes on the result of the last attempt. */
     private final class Attempt extends Listener<O> {
       private Metadata received;
       private boolean hasMessage;

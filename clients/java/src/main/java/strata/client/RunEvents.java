@@ -8,14 +8,14 @@ import strata.api.common.v1.ApprovalRequestPart;
 import strata.api.common.v1.RunEvent;
 
 /**
- * The events of runs, each stored one once; they arrive while they are iterated.
+ * The events of runs. Each stored event is returned once; events are received during the iteration.
  *
- * <p>Closing leaves the run running, and so does leaving the iteration. Iteration throws
+ * <p>The run continues if this is closed or the iteration is left. Iteration throws
  * {@link UnreachableException} if the gateway could not be reached for too long, and {@link
  * io.grpc.StatusRuntimeException} if the gateway refuses; see {@link Failure#of}.
  */
 public final class RunEvents implements Iterator<RunEvent>, Iterable<RunEvent>, AutoCloseable {
-  // Most approval requests that are answered for one message.
+  // Maximum number of approval requests that are answered for one message.
   private static final int MAX_ANSWERS = 100;
 
   private final List<ClientTool> tools;
@@ -29,7 +29,7 @@ public final class RunEvents implements Iterator<RunEvent>, Iterable<RunEvent>, 
    * The events of a run, and of those that continue it.
    *
    * @param first Follows the run.
-   * @param tools Answer its calls of client tools.
+   * @param tools Client tools that answer the calls of the run.
    * @param answer Sends the answer to a request that the tools cover.
    */
   RunEvents(

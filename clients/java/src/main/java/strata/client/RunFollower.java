@@ -35,8 +35,8 @@ final class RunFollower implements AutoCloseable {
    *
    * @param runs Stub of the service.
    * @param start Starts the run by a request that may be repeated; not called for a known run.
-   * @param resumed What the events of a resumed stream look like, with the run if it is known.
-   * @param backOff Waits between attempts to reconnect.
+   * @param resumed Options for the events of a resumed stream, with the run if it is known.
+   * @param backOff Pauses between attempts to reconnect.
    */
   RunFollower(
       RunServiceBlockingStub runs,
@@ -69,7 +69,7 @@ final class RunFollower implements AutoCloseable {
         }
         failure =
             Status.UNAVAILABLE
-                .withDescription("The stream ended before the run.")
+                .withDescription("The stream ended before the run ended.")
                 .asRuntimeException();
       } catch (StatusRuntimeException error) {
         failure = error;
@@ -131,7 +131,7 @@ final class RunFollower implements AutoCloseable {
     }
   }
 
-  /** Lets the server end the stream: it would count a call as cancelled that this side ends. */
+  /** Lets the server end the stream, which would otherwise count the call as cancelled. */
   private void awaitCompletion() {
     if (attempt == null) {
       return;
@@ -141,7 +141,7 @@ final class RunFollower implements AutoCloseable {
         attempt.events.next();
       }
     } catch (StatusRuntimeException late) {
-      // The run is over; what happens to its stream does not matter.
+      // The run has ended, so an error of its stream does not matter.
       return;
     } finally {
       closeAttempt();
@@ -152,7 +152,7 @@ final class RunFollower implements AutoCloseable {
     setRunId(event.getRunId());
     switch (event.getEventCase()) {
       case TEXT_DELTA, REASONING_DELTA, TOOL_CALL_DELTA, TEXT_SNAPSHOT -> {
-        return true; // They are not stored, and so have no position in the log of the run.
+        return true; // These are not stored, so they have no position in the log of the run.
       }
       default -> {
         boolean isNew = event.getSequence() > sequence;

@@ -5,10 +5,10 @@ import java.util.function.Consumer;
 import strata.api.gateway.v1.SendMessageRequest;
 
 /**
- * How a message is sent.
+ * Options for sending a message.
  *
  * @param tools Functions for client tools. The agent needs client tools of these names.
- * @param backOff Waits between attempts to reconnect.
+ * @param backOff Pauses between attempts to reconnect.
  * @param edit Changes other fields of the request before it is sent.
  */
 public record SendOptions(
@@ -27,7 +27,7 @@ public record SendOptions(
     return new SendOptions(List.of(tools), backOff, edit);
   }
 
-  /** Returns these options with other waits. */
+  /** Returns these options with other pauses. */
   public SendOptions withBackOff(BackOff backOff) {
     return new SendOptions(tools, backOff, edit);
   }

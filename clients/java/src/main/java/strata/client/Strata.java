@@ -40,10 +40,10 @@ import strata.api.tool_execution.v1.ToolServiceGrpc;
 import strata.api.tool_execution.v1.UpsertToolRequest;
 
 /**
- * A client of one gateway: a channel for the generated stubs, which sends the API key and repeats
- * calls that may be repeated, runs that survive a broken connection, and tools of this program.
+ * A client of one gateway. It offers a channel for the generated stubs, which sends the API key and
+ * repeats calls that may be repeated; runs that survive a broken connection; and client tools.
  *
- * <p>It may be used by several threads.
+ * <p>It is safe for use by several threads.
  */
 public final class Strata implements AutoCloseable {
   private static final Metadata.Key<String> AUTHORIZATION =
@@ -61,7 +61,7 @@ public final class Strata implements AutoCloseable {
     headers.put(AUTHORIZATION, "Bearer " + apiKey);
     this.transport = transport;
     this.timer = Executors.newSingleThreadScheduledExecutor(Strata::newTimerThread);
-    // The last one is called first.
+    // The last interceptor is called first.
     this.channel =
         ClientInterceptors.intercept(
             transport,
@@ -81,10 +81,10 @@ public final class Strata implements AutoCloseable {
   }
 
   /**
-   * Connects to a gateway, at the first call.
+   * Returns a client that connects to a gateway at the first call.
    *
    * @param address Its gRPC port: {@code localhost:7600}, or {@code https://host} for TLS.
-   * @param apiKey Sent with each call.
+   * @param apiKey API key, sent with each call.
    */
   public static Strata connect(String address, String apiKey) {
     boolean tls = address.startsWith("https://");
@@ -96,21 +96,21 @@ public final class Strata implements AutoCloseable {
   }
 
   /**
-   * Returns a client on a channel of any settings, such as TLS with other authorities.
+   * Returns a client on a channel with any settings, such as TLS with a private authority.
    *
    * @param transport The channel; closed with the client.
-   * @param apiKey Sent with each call.
+   * @param apiKey API key, sent with each call.
    */
   public static Strata of(ManagedChannel transport, String apiKey) {
     return new Strata(transport, apiKey);
   }
 
-  /** Returns the channel for stubs; a unary call without a deadline has 30 seconds. */
+  /** Returns the channel for stubs; a unary call without a deadline gets one of 30 seconds. */
   public Channel channel() {
     return channel;
   }
 
-  /** Returns a new idempotency key, so that a call that is repeated takes effect once. */
+  /** Returns a new idempotency key, so that a repeated call takes effect once. */
   public static String newRequestId() {
     return "java-" + UUID.randomUUID();
   }
@@ -128,13 +128,13 @@ public final class Strata implements AutoCloseable {
    * Sends a message, and returns the events of its run, up to its end.
    *
    * <p>Calls of client tools are answered with the tools of the options, and the events of the
-   * continuing run follow: the last RunFinished counts. The iteration ends at a run that waits for
-   * anything else. A broken connection is resumed after the last event; the message takes effect
-   * once.
+   * continuing run follow, so only the last RunFinished is final. The iteration ends at a run that
+   * waits for anything else. A broken connection is resumed after the last event; the message takes
+   * effect once.
    *
    * @param agentId The agent.
    * @param text The text of the message.
-   * @param options How it is sent.
+   * @param options Options for sending it.
    */
   public RunEvents send(String agentId, String text, SendOptions options) {
     Part part = Part.newBuilder().setText(TextPart.newBuilder().setText(text)).build();
@@ -197,7 +197,7 @@ public final class Strata implements AutoCloseable {
    *
    * @param agentId The agent.
    * @param text The text of the message.
-   * @param options How it is sent.
+   * @param options Options for sending it.
    * @throws RunFailedException The run failed, was cancelled, or waits for an approval.
    * @throws UnreachableException The gateway could not be reached for too long.
    * @throws io.grpc.StatusRuntimeException The gateway refused.
@@ -224,11 +224,12 @@ public final class Strata implements AutoCloseable {
   }
 
   /**
-   * Returns the events of a run after a sequence, up to its end, across lost connections: for a
-   * program that kept the id of the run and the last sequence that it saw.
+   * Returns the events of a run after a sequence number, up to its end, across lost connections.
+   * The program must have kept the id of the run and the sequence number of the last event that it
+   * received.
    *
    * @param runId The run.
-   * @param afterSequence The last sequence that was seen; 0 for all events.
+   * @param afterSequence Sequence number of the last event that was received; 0 for all events.
    */
   public RunEvents resume(String runId, long afterSequence) {
     StreamRunRequest known =

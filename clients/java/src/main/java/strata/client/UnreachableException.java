@@ -1,6 +1,6 @@
 package strata.client;
 
-/** There was no contact with the gateway for too long; the cause is the last failure. */
+/** Thrown after too long a time without contact with the gateway; the cause is the last failure. */
 public final class UnreachableException extends RuntimeException {
   private static final long serialVersionUID = 1;
 
@@ -10,9 +10,9 @@ public final class UnreachableException extends RuntimeException {
     super(
         runId.isEmpty()
             ? "The gateway does not answer; the message was not accepted."
-            : "The gateway does not answer any more; the run "
-                + runId
-                + " continues when it is back.",
+            : "The gateway no longer answers. The run continues when it is back; see: "
+                + "strata runs show "
+                + runId,
         cause);
     this.runId = runId;
   }
