@@ -224,7 +224,7 @@ async def running(target: Target, folder: DataFolderReader) -> Findings:
                     "gateway",
                     CheckVerdict.OK if state.serving else CheckVerdict.FAIL,
                     f"{target.address}, release {state.version}, project {state.project}",
-                    "" if state.serving else "It is starting or stopping; look again shortly.",
+                    "" if state.serving else "It is starting or stopping; check again shortly.",
                 )
             ]
             services = await service_states(client)

@@ -35,7 +35,7 @@ def print_preview(preview: pb.PreviewCompactionResponse, *, as_json: bool) -> No
     if listed < whole:
         note(f"{listed:,} of {whole:,} messages are listed.")
     if preview.obstacle:
-        note(f"Nothing would leave: {enum_name(pb.CompactionObstacle, preview.obstacle)}.")
+        note(f"Nothing would be removed: {enum_name(pb.CompactionObstacle, preview.obstacle)}.")
         return
     note(
         f"{preview.summarized.message_count:,} messages with {preview.summarized.tokens:,} tokens"

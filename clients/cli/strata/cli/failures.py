@@ -47,7 +47,7 @@ def reported_error(error: BaseException) -> StrataError | None:
 
 
 def _is_undecoded(error: UnicodeEncodeError) -> bool:
-    """Whether the text has bytes of the command line or of a file system that are no text."""
+    """Whether the text has bytes, of the command line or a file system, that are not UTF-8."""
     return all("\udc80" <= char <= "\udcff" for char in error.object[error.start : error.end])
 
 

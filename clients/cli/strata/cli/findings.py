@@ -21,7 +21,7 @@ class DoctorFinding:
     Attributes:
         check: Name of the check.
         verdict: Its result.
-        text: What it found out.
+        text: What the check found.
         remedy: What to do; empty if nothing is wrong.
     """
 

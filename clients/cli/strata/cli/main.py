@@ -74,7 +74,7 @@ ENTRIES = (
     CommandEntry(
         "reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"
     ),
-    CommandEntry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
+    CommandEntry("tools", "Add your own tools, try and search them.", _USE, "tools"),
     CommandEntry("mcp", "Use tools of MCP servers, and serve memory to MCP clients.", _USE, "mcp"),
     CommandEntry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
     CommandEntry("schedules", "Start runs at a set time, once or repeatedly.", _USE, "schedules"),

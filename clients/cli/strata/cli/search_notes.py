@@ -19,4 +19,4 @@ def print_search_notes(response: SearchMessagesResponse | SearchPassagesResponse
         note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
     for expression in response.spoken_times:
         start, end = when(expression.start_time) or "ever", when(expression.end_time) or "now"
-        note(f"{expression.words!r}: from {start} to {end} counts more.")
+        note(f"{expression.words!r}: texts from {start} to {end} are ranked higher.")

@@ -11,7 +11,7 @@ from strata.shared.settings import EnvironmentSettings
 
 
 class CliSettings(EnvironmentSettings):
-    """How commands start servers. The settings of Python programs hold as well."""
+    """Settings of commands that start servers. The settings of Python programs apply as well."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore", frozen=True

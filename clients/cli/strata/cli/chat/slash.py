@@ -24,18 +24,18 @@ _LOG_VERSIONS = 5
 _UNDO_VERSIONS = 100
 
 _HELP = (
-    ("/memory [LABEL]", "the present memory blocks"),
-    ("/log [LABEL]", "who changed them lately, and what"),
+    ("/memory [LABEL]", "show the memory blocks"),
+    ("/log [LABEL]", "show their last changes, with authors"),
     (
         "/undo [COUNT]",
         "undo the memory edits of the last run; repeat it to go further back",
     ),
-    ("/image FILE [TEXT]", "send an image, with what you say about it"),
-    ("/context", "what fills the context window"),
-    ("/model [HANDLE]", "the model of the agent; with a handle another one from now on"),
-    ("/new [TITLE]", "begin a new conversation; the memory stays"),
-    ("/quit, /exit", "leave, as Ctrl-D does"),
-    ("/help", "this list; to send a message with a slash, put a blank before it"),
+    ("/image FILE [TEXT]", "send an image with a text"),
+    ("/context", "show what fills the context window"),
+    ("/model [HANDLE]", "show the model of the agent, or change it"),
+    ("/new [TITLE]", "start a new conversation with the same memory"),
+    ("/quit, /exit", "leave the chat, like Ctrl-D"),
+    ("/help", "show this list; to send a message that starts with a slash, put a space before it"),
     ("... \\", "a line that ends in a backslash continues on the next line"),
 )
 
@@ -49,7 +49,7 @@ def is_command(line: str) -> bool:
     return _COMMAND.match(line) is not None
 
 
-_AS_MESSAGE = "To send the line as a message, put a blank before it."
+_AS_MESSAGE = "To send the line as a message, put a space before it."
 
 
 @dataclass(slots=True)

@@ -249,7 +249,7 @@ class TurnView:
         for edit in finished.memory_edits:
             for line in edit_lines(edit):
                 self._screen.line(line)
-        self._screen.waiting("going on")
+        self._screen.waiting("continuing")
 
     def _stored(self, message: message_pb2.Message) -> None:
         if message.role not in (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL):

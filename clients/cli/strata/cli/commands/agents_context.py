@@ -107,7 +107,7 @@ def compact_conversation(
     preview: Annotated[
         bool,
         typer.Option(
-            "--preview", help="List what would leave, with the same options; change nothing."
+            "--preview", help="List what would be removed, with the same options; change nothing."
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -143,7 +143,7 @@ def compact_conversation(
         print_json(done)
         return
     if not done.HasField("summary"):
-        note("No message can leave the window.")
+        note("No message can be removed from the window.")
         return
     print_text("".join(part.summary.text for part in done.summary.parts))
     note(f"{done.tokens_before:,} → {done.tokens_after:,} tokens.")

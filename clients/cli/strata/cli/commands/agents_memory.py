@@ -72,7 +72,7 @@ def run_memory_agent(
 ) -> None:
     """Run the memory agent of an agent now, over the messages since its last run.
 
-    For a voice agent it reads the messages that can leave the window.
+    For a voice agent it reads the messages that can be removed from the window.
     """
 
     async def start(client: GatewayClient) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
@@ -140,7 +140,7 @@ def ingest_files(
     started = ", ".join(f"{file.file_name} (block {file.block_label})" for file in ingested.started)
     print_fields(
         [
-            ("begun now", started),
+            ("started now", started),
             ("being read", str(ingested.open_files)),
             ("waiting", str(ingested.waiting_files)),
             ("read", str(ingested.done_files)),

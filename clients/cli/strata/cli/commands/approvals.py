@@ -173,7 +173,7 @@ def _answer(
         request = open_approval.request
         unknown = chosen - {call.tool_call_id for call in request.tool_calls}
         if unknown:
-            raise UsageError(f"{approval} does not ask about {', '.join(sorted(unknown))}.")
+            raise UsageError(f"{approval} does not contain the call {', '.join(sorted(unknown))}.")
         hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
         decisions = []
         for call in request.tool_calls:

@@ -46,21 +46,22 @@ def add(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="The program to start, with arguments."),
     ] = None,
-    url: Annotated[
-        str, typer.Option("--url", help="Its address, if it is not a local program.")
-    ] = "",
+    url: Annotated[str, typer.Option("--url", help="Its URL, if it is not a local program.")] = "",
     sse: Annotated[
-        bool, typer.Option("--sse", help="It speaks the older HTTP with server-sent events.")
+        bool, typer.Option("--sse", help="Use the older transport: HTTP with server-sent events.")
     ] = False,
     bearer: Annotated[
-        str, typer.Option("--bearer", help="Name of the secret that is its bearer token.")
+        str, typer.Option("--bearer", help="Name of the secret that contains its bearer token.")
     ] = "",
     issuer: Annotated[
-        str, typer.Option("--oauth-issuer", help="Authorization server that gives it tokens.")
+        str, typer.Option("--oauth-issuer", help="Authorization server that issues its tokens.")
     ] = "",
-    client_id: Annotated[str, typer.Option("--oauth-client", help="Id of the client there.")] = "",
+    client_id: Annotated[
+        str, typer.Option("--oauth-client", help="Client id at the authorization server.")
+    ] = "",
     client_secret: Annotated[
-        str, typer.Option("--oauth-secret", help="Name of the secret that is the client's.")
+        str,
+        typer.Option("--oauth-secret", help="Name of the secret that contains the client secret."),
     ] = "",
     scope: Annotated[
         str, typer.Option("--oauth-scope", help="Scopes to ask for, separated by spaces.")
@@ -195,7 +196,9 @@ def update(
     url: Annotated[str | None, typer.Option("--url", help="Its new address.")] = None,
     bearer: Annotated[
         str | None,
-        typer.Option("--bearer", help="Name of the secret that is its bearer token; empty: none."),
+        typer.Option(
+            "--bearer", help="Name of the secret that contains its bearer token; empty: none."
+        ),
     ] = None,
     timeout: Annotated[
         int | None, typer.Option("--timeout", min=1, help="Seconds that a call may take.")

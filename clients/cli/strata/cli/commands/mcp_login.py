@@ -52,7 +52,7 @@ def login(
                 mcp_server_id=mcp_server.id, redirect_uri=redirect_uri
             )
             begun = await client.mcp.BeginMcpSignIn(request)
-            note(f"{safe(begun.issuer)} asks you to sign in. If you know it, open:")
+            note(f"{safe(begun.issuer)} asks you to sign in. If you trust it, open:")
             note(safe(begun.authorization_url))
             if no_browser:
                 answer = await _pasted()
@@ -92,7 +92,7 @@ def logout(connection: GatewayOptions, server: ServerArgument) -> None:
         await client.mcp.ForgetMcpSignIn(pb.ForgetMcpSignInRequest(mcp_server_id=mcp_server.id))
         return mcp_server.name
 
-    typer.echo(f"Nobody is signed in to {safe(connection.run(forget))} any more.")
+    typer.echo(f"Nobody is signed in to {safe(connection.run(forget))} now.")
 
 
 async def _pasted() -> Mapping[str, str]:

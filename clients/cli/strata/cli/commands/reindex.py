@@ -64,9 +64,9 @@ def reindex(
     All projects of a partition share the indexes passages, files and messages: rebuilding them
     needs an organization key with the scope installation.admin. An archive belongs to one project.
 
-    The new index is filled beside the old one, and serves after a check that it finds stored texts
-    as well as the old one. Until it is finished, --rollback switches back. Interrupting this
-    command does not interrupt the rebuild. The exit code is 1 if the check fails.
+    The new index is filled while the old one serves. It replaces the old one after a check that it
+    finds stored texts equally well. Until it is finished, --rollback switches back. Interrupting
+    this command does not interrupt the rebuild. The exit code is 1 if the check fails.
     """
     if sum((status, rollback, finish, bool(model))) > 1:
         raise typer.BadParameter("choose one of --model, --status, --rollback and --finish")

@@ -133,7 +133,7 @@ def show_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption =
 @app.command("cancel")
 @online
 def cancel_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption = False) -> None:
-    """Cancel a run; what it has stored stays."""
+    """Cancel a run; its stored messages are kept."""
 
     async def cancel(client: GatewayClient) -> pb.Run:
         return (await client.runs.CancelRun(pb.CancelRunRequest(run_id=run))).run
@@ -144,7 +144,7 @@ def cancel_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption
 @app.command("explain")
 @online
 def explain_run(connection: GatewayOptions, run: RunArgument, as_json: JsonOption = False) -> None:
-    """Show where the time, the tokens and the money of a run went."""
+    """Show how a run used time, tokens and money."""
 
     async def read(client: GatewayClient) -> pb.ExplainRunResponse:
         return await client.runs.ExplainRun(pb.ExplainRunRequest(run_id=run))

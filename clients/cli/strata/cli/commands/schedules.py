@@ -64,14 +64,15 @@ def create_schedule(
     enqueue: Annotated[
         bool,
         typer.Option(
-            "--enqueue", help="Queue a run behind that of the previous tick; else skip the tick."
+            "--enqueue",
+            help="Queue the run if that of the previous tick has not ended; else skip the tick.",
         ),
     ] = False,
     deny_approval: Annotated[
         bool,
         typer.Option(
             "--deny-approval",
-            help="Deny an open request for approval and run; else skip the tick.",
+            help="Deny an open approval request and run; else skip the tick.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -220,7 +221,7 @@ def resume_schedule(
 @app.command("delete")
 @online
 def delete_schedule(connection: GatewayOptions, schedule: ScheduleArgument) -> None:
-    """Delete a schedule and the record of its ticks; its runs stay."""
+    """Delete a schedule and the record of its ticks; its runs are kept."""
 
     async def delete(client: GatewayClient) -> pb.Schedule:
         named = await _named(client, schedule)
@@ -257,7 +258,7 @@ def list_ticks(
             )
             for tick in listing.ticks
         ],
-        empty="It was not due yet.",
+        empty="The schedule has not been due yet.",
         as_json=as_json,
     )
 

@@ -57,9 +57,9 @@ def run(
         str, typer.Option("--agent", help="The agent to chat with; created if there is none.")
     ] = "assistant",
 ) -> None:
-    """Start Strata unless it runs, and chat with an agent. Strata ends with the chat.
+    """Start Strata unless it runs, and chat with an agent. Strata stops when the chat ends.
 
-    Without a terminal this is strata up.
+    Without a terminal, this runs strata up.
     """
     from strata.cli.commands.chat import open_chat  # noqa: PLC0415 - loads gRPC
     from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every service

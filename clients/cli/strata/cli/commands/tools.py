@@ -22,7 +22,7 @@ from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
 
 app = typer.Typer(
-    help="Add tools of your own, try them, and manage their secrets.",
+    help="Add your own tools, try them, and manage their secrets.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -175,7 +175,7 @@ def show(connection: GatewayOptions, name: NameArgument, as_json: JsonOption = F
 @app.command("delete")
 @online
 def delete(connection: GatewayOptions, name: NameArgument) -> None:
-    """Delete a tool; agents lose it."""
+    """Delete a tool; agents can no longer use it."""
 
     async def remove(client: GatewayClient) -> None:
         tool = await _tool(client, name)

@@ -16,10 +16,10 @@ import yaml
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 
 KEYS = ("label", "description", "limit", "read_only", "revision", "block_id")
-"""What the front matter may say, in the order in which it is written."""
+"""The keys that the front matter may have, in the order in which they are written."""
 
 FIELDS = ("label", "description", "limit", "read_only", "value")
-"""What a person may change."""
+"""The fields that a person may change."""
 
 _FENCE = "---"
 _OPENING = re.compile(r"---[ \t]*(\r?\n|\Z)")
@@ -162,7 +162,7 @@ def _header(text: str) -> Mapping[str, str]:
         mark = getattr(error, "problem_mark", None)
         # Counted in the file, where the line of the fence comes first.
         place = f" in line {mark.line + 2}" if mark else ""
-        problem = getattr(error, "problem", None) or "it holds a character that YAML forbids"
+        problem = getattr(error, "problem", None) or "it contains a character that YAML forbids"
         raise DocumentError(f"has a front matter that is not YAML{place}: {problem}.") from error
     if fields in (None, ""):
         return {}

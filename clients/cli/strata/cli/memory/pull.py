@@ -112,7 +112,9 @@ class Pull:
             return self._conflict(file, theirs, base, mine, detail)
         result = FileSyncResult.UPDATED if merged.document.same(theirs) else FileSyncResult.MERGED
         detail = (
-            "" if result is FileSyncResult.UPDATED else "what was changed here is kept; push it"
+            ""
+            if result is FileSyncResult.UPDATED
+            else "the changes in the file are kept; push them"
         )
         return self._write(file, merged.document, theirs, result, detail, known=mine)
 
@@ -140,7 +142,10 @@ class Pull:
             if name in self._files or (twin := self._folder.twin(name)):
                 taken = name if name in self._files else twin
                 return FileOutcome(
-                    name, FileSyncResult.REFUSED, f"{taken} is in the way.", theirs.revision
+                    name,
+                    FileSyncResult.REFUSED,
+                    f"a different file {taken} exists.",
+                    theirs.revision,
                 )
             if file is not None:
                 detail = f"was {file.name}" + (f"; {detail}" if detail else "")
@@ -176,15 +181,15 @@ class Pull:
         detail: str,
     ) -> FileOutcome:
         if self._on_conflict is ConflictChoice.THEIRS:
-            detail = "what was changed here is dropped"
+            detail = "the changes in the file are dropped"
             return self._write(file, theirs, theirs, FileSyncResult.UPDATED, detail, known=mine)
         if self._on_conflict is ConflictChoice.MINE and mine is not None:
             kept = replace(mine, revision=theirs.revision, block_id=theirs.block_id)
-            detail = "kept; a push now overwrites what others changed"
+            detail = "kept; a push now overwrites changes by others"
             return self._write(file, kept, theirs, FileSyncResult.AHEAD, detail, known=theirs)
         if not self._dry_run:
             beside = self._folder.write_theirs(theirs)
-            detail = f"{detail}; nothing is overwritten, theirs is in {beside}"
+            detail = f"{detail}; nothing is overwritten, the block is in {beside}"
         sides = () if mine is None else both_sides(base, theirs, mine)
         return FileOutcome(file.name, FileSyncResult.CONFLICT, detail, theirs.revision, sides)
 
@@ -195,7 +200,7 @@ class Pull:
     def _lost_file(self, block_id: str, entry: SyncedFile) -> list[FileOutcome]:
         file = self._files.of_lost_block(block_id, entry)
         if file is not None and not (self._delete and self._folder.unchanged(file, entry)):
-            detail = "the agent no longer has this block; the file stays"
+            detail = "the agent no longer has this block; the file is kept"
             if self._folder.unchanged(file, entry):
                 detail += " (--delete removes it)"
             return [FileOutcome(file.name, FileSyncResult.GONE, detail)]

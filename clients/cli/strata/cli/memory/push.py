@@ -253,11 +253,11 @@ class Push:
         )
 
     def _conflict(self, file: MemoryFile, plan: _PushPlan) -> FileOutcome:
-        detail = "nothing was written. Pull, settle it in the file, and push again"
+        detail = "nothing was written. Pull, resolve the conflict in the file, and push again"
         if plan.base is None:
             detail = (
-                "the agent has another text there, and the file was not pulled from it. "
-                "Nothing was written. Pull, settle it in the file, and push again"
+                "the block has another text, and the file was not pulled from it. Nothing was "
+                "written. Pull, resolve the conflict in the file, and push again"
             )
         sides = both_sides(plan.base, plan.theirs, plan.mine)
         return FileOutcome(file.name, FileSyncResult.CONFLICT, detail, plan.theirs.revision, sides)
@@ -291,7 +291,7 @@ class Push:
         if not lost:
             return []
         if not self._options.delete:
-            detail = "the file is gone; the block stays (--delete detaches it)"
+            detail = "the file was removed; the block is kept (--delete detaches it)"
             return [
                 FileOutcome(entry.file, FileSyncResult.MISSING, detail) for entry in lost.values()
             ]
