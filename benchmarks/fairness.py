@@ -1,4 +1,4 @@
-"""Measures a quiet project beside one that uses all slots that it may have."""
+"""Measures a quiet project while another one uses all slots that it may have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def noisy_neighbour(bench: Bench) -> None:
             await service.put(_SLEEP)
             noise = [asyncio.create_task(_sleep(service)) for _ in range(_SLEEPING)]
         try:
-            # Until as many as may run are running.
+            # Until the maximum number of tools run.
             await asyncio.sleep(2.0)
             await beside.time(count, call)
         finally:

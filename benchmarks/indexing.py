@@ -74,7 +74,7 @@ async def _use(bench: Bench, agent: str, turns: Samples, searches: Samples) -> N
         turn = await bench.client.turn(agent, f"Good evening, this is message {number}.")
         turns.add(turn.total)
         await asyncio.sleep(_PAUSE_S)
-        # The cache of vectors must not know the question.
+        # The vector of the question must not be cached.
         query = f"{question} Is it note {time.monotonic_ns()}?"
         started = time.perf_counter()
         await bench.client.search_passages(agent, query)

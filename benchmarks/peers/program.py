@@ -1,4 +1,4 @@
-"""What the programs of all peers share: requests on standard input, answers on standard output.
+"""Code of the programs of all peers: requests on standard input, answers on standard output.
 
 A program runs in the environment of its library, so this module imports the standard library only.
 """
@@ -45,7 +45,7 @@ class Conversations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the benchmark asks of a program.
+    """A request of the benchmark to a program.
 
     Attributes:
         action: "send", "resume" or "stored".
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program answers.
+    """The answer of a program.
 
     Attributes:
         turn_ms: Time of each turn in milliseconds.

@@ -127,7 +127,7 @@ async def _floors(
     await recall.fill([chat for half in shipped.values() for chat in (half.texts, half.few)])
     effects = {}
     for name, chats in sets.items():
-        # The shipped chats are about so many things that some queries would not be off topic.
+        # The shipped chats cover so many subjects that some queries would not be off topic.
         off_topic = name not in (short_chats.NAME, short_chats.DIALOGUES)
         effects[name] = {
             half: await measure(recall, part, shipped[half].off_topic if off_topic else {})

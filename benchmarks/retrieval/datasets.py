@@ -44,7 +44,7 @@ class Turn:
         key: Name of the turn, unique in its chat.
         role: "user" or "assistant".
         name: Name of the person who writes, if the data set has one.
-        session: Number of the session, from 0. In BEAM a session is what stands between two time
+        session: Number of the session, from 0. In BEAM a session is the part between two time
             anchors.
         language: ISO 639-1 code of its language.
     """

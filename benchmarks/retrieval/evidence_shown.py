@@ -1,4 +1,4 @@
-"""What `conversation_search` puts before the model, measured on the tool's own code."""
+"""Measures how much evidence `conversation_search` returns, with the tool's own code."""
 
 from __future__ import annotations
 

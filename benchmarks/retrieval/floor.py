@@ -19,7 +19,7 @@ from benchmarks.retrieval.service import Recall
 from strata.api.recall.v1 import message_service_pb2 as pb
 
 FEW = 10
-"""Texts of the small agent that off-topic queries are put to as well."""
+"""Number of texts of the small agent, to which off-topic queries are put as well."""
 DEPTH = 5
 """Results that the search tools return by default."""
 

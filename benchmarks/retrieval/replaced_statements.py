@@ -6,7 +6,7 @@ replaces the older one ("update"), both hold ("compatible"), or they are about d
 the rules, with other words and subjects, and was only measured.
 
 With `--chats` all marks among the messages of a user are listed, for each of the short chats and
-the dialogues and for BEAM chats at the given paths. Nobody labelled those: read them.
+the dialogues and for BEAM chats at the given paths. These marks have no labels: read them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ NAME = "retrieval"
 _CALIBRATION, _TEST = HALVES
 _HALF_NAMES = {_CALIBRATION: "calibration (tuned on)", _TEST: "test"}
 _MAIN = ("recall@5", "recall@10", "any@10", "all@10", "MRR", *SESSION_METRICS)
-# Smaller groups say nothing about a difference.
+# Smaller groups are too small to show a difference.
 _FEWEST = 10
 
 # Figures by data set, half, group and method.
@@ -344,49 +344,49 @@ def _row(cells: Sequence[str]) -> str:
 
 _FLOOR = """\
 Results below a floor are left out ([decision](../decisions/0023-floor-by-query.md)). A question is
-*lost* if a search without the floor has evidence among the first five results, and a search with it
-has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
-of its set, but not to the shipped chats, which are about too many things. They and the single
-sentences are in `benchmarks/retrieval/relevance.json`. In brackets are 95 % intervals.
+*lost* if a search without the floor has evidence among the first five results, and a search with
+it has none. *Off-topic* queries have no answer in the texts. Each is asked of every chat of its
+set, but not of the chats of the repository, which cover too many subjects. The queries and the
+single sentences are in `benchmarks/retrieval/relevance.json`. In brackets are 95 % intervals.
 """
 _SHOWN = """\
-The share of the evidence that stands in the return of the tool with its defaults, at the time of
-the question, and the tokens of the return, as the agent loop estimates them. Of a long message that
-is shown in part, the share is that of its sentences.
+The share of the evidence that the return of the tool contains, with its defaults and at the time
+of the question, and the tokens of the return, as the agent loop estimates them. If only a part of
+a long message is shown, its share is that of the shown sentences.
 """
 _HEAD = """\
 # What search finds
 
 Written by `python -m benchmarks.retrieval PATH... --out docs/benchmarks` on {date}: the real recall
-service with embedded PostgreSQL and the embedded vector engine, every message stored and indexed as
-in use, every question asked as it stands through `SearchMessages`. No model but the local embedding
-model takes part. The short chats are in `benchmarks/retrieval/short_chats`, the
-dialogues in `benchmarks/retrieval/dialogues`; other data sets are
-read from the paths. `--json` writes all figures and the rank of every piece of evidence, and
+service with embedded PostgreSQL and the embedded vector engine. Every message is stored and
+indexed as in production, and every question is sent unchanged to `SearchMessages`. The only model
+is the local embedding model. The short chats are in `benchmarks/retrieval/short_chats`, the
+dialogues in `benchmarks/retrieval/dialogues`; other data sets are read from the paths. `--json`
+writes all figures and the rank of every piece of evidence, and
 `python -m benchmarks.retrieval.compare OLD NEW` compares two such files.
 
-- **hybrid** is what `conversation_search` uses: meaning and words together, whose words and what
-  time a question asks for ([0061](../decisions/0061-hybrid-messages.md)), what stands around a
+- **hybrid** is what `conversation_search` uses: meaning and words together, the speaker and the
+  time that a question names ([0061](../decisions/0061-hybrid-messages.md)), the messages around a
   message ([0133](../decisions/0133-surroundings-and-the-present.md)), and an order that was
   learned on the calibration halves ([0135](../decisions/0135-learned-order.md)).
-- **dense** is the cosine of the same vectors alone, **full text** the search in PostgreSQL that
-  remains without the engine.
+- **dense** is the cosine of the same vectors alone. **full text** is the search in PostgreSQL,
+  which is used if the engine is not available.
 - **BM25** (k1 1.2, b 0.75) has stems and stop words by language, pairs of characters in Chinese and
   Japanese, and the date and the speaker as words. The language of every text and question is an
   input. **BM25 over sessions** is the same over whole sessions; it ranks no turns. **Plain BM25**
   has English suffixes removed and nothing else.
-- **reranked**, where a cross-encoder is given (`--reranker FOLDER`), is hybrid with its best
-  results put into order by that ([decision](../decisions/0068-reranker.md)).
+- **reranked** is hybrid with its best results reordered by a cross-encoder; it is measured only
+  with `--reranker FOLDER` ([decision](../decisions/0068-reranker.md)).
 
-recall@k is the share of the evidence among the first k messages, any@10 whether any of it is there,
-all@10 whether all of it is, hit@k whether any is among the first k; each question counts alike.
-*Shared words* are questions with a word of their evidence that is rare in the chat; *needs context*
-are those whose evidence is clear only from the messages before it. A
-session's rank is that of its first message among 50 results. In BEAM a session is what stands
-between two time anchors, and the headline has the types whose evidence is facts. In brackets are
-95 % intervals (bootstrap over questions).
+recall@k is the share of the evidence among the first k messages. any@10 is 1 if any of the
+evidence is among the first 10, all@10 if all of it is, hit@k if any of it is among the first k.
+Each question has the same weight. *Shared words* are questions that share a word with their
+evidence that is rare in the chat; *needs context* are questions whose evidence is clear only from
+the messages before it. The rank of a session is that of its first message among 50 results. In
+BEAM a session is the part between two time anchors, and the main table contains only the types of
+questions whose evidence is facts. In brackets are 95 % intervals (bootstrap over questions).
 
-Figures on the **calibration** half are *tuned on*: weights of the search may have been chosen by
-them. Only those on the **test** half are evidence
+The **calibration** half was *tuned on*: weights of the search may have been chosen by its figures.
+Only the figures of the **test** half are evidence
 ([decision](../decisions/0130-retrieval-benchmark.md)).
 """

@@ -13,9 +13,9 @@ import numpy as np
 from benchmarks.retrieval.datasets import FACTUAL, Chat, Question
 
 DEPTH = 10
-"""Results on which turn metrics are counted."""
+"""Number of results from which turn metrics are computed."""
 DEEP = 50
-"""Results on which session metrics are counted, and in which ranks of the evidence are noted."""
+"""Number of results from which session metrics and ranks of the evidence are taken."""
 TURN_METRICS = (
     "recall@5",
     "recall@10",

@@ -140,7 +140,7 @@ class Recall:
         """Returns the best turns by cosine alone, without preferences."""
         vector = (await self.embedder.embed([question.text], "query"))[0]
         where = Where(eq={"agent_id": self.agent_of(chat)})
-        # By rank: the score of a hit also counts what stands around it.
+        # By rank, because the score of a hit includes the texts around it.
         hits = await self.vectors.query(
             MESSAGES, self.project, dense=vector, where=where, limit=limit, uncut=True
         )

@@ -87,7 +87,7 @@ async def measure(
     if points > 0:
         report.add(
             Row(
-                "1,000 messages written into the index, vectors given",
+                "1,000 messages written into the index, vectors supplied",
                 seconds / points * 1000,
                 "s",
                 samples=points,

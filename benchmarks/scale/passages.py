@@ -50,12 +50,12 @@ async def measure(services: Services, report: Report, count: int, searches: int)
     indexed = time.perf_counter() - started
     report.add(
         Row(
-            "1,000 passages stored, vectors given",
+            "1,000 passages stored, vectors supplied",
             stored / count * 1000,
             "s",
             target=STORE_TARGET_S,
             samples=count,
-            note=f"{count / stored:.0f} a second, durable, batches of {_BATCH}, indexing beside it",
+            note=f"{count / stored:.0f} a second, durable, batches of {_BATCH}, while indexing",
         ),
         Row(
             "1,000 passages stored and indexed",

@@ -77,7 +77,7 @@ class Services:
     async def until_calm(self) -> None:
         """Waits until the engines' background work after many writes has ended."""
         if not await until_calm(self.pid):
-            print("... the engines still work, searching all the same", file=sys.stderr)
+            print("... the engines are not idle, searching anyway", file=sys.stderr)
 
     def disk(self) -> str:
         """Returns what is on disk in MiB, by engine."""

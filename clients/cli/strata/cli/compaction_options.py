@@ -13,7 +13,9 @@ from strata.cli.failures import UsageError
 
 _PANEL = "Compaction"
 _MODES = ("sliding_window", "all")
-_MODE = "Messages to remove from a full window: sliding_window (the oldest) or all (but the newest)."
+_MODE = (
+    "Messages to remove from a full window: sliding_window (the oldest) or all (but the newest)."
+)
 _SHARE = "Share of the space for messages that a compaction frees, such as 0.3."
 _MODEL = "Handle of the model that writes the summaries; else the agent's own."
 _PROMPT = "Prompt for that model; else the built-in one."
