@@ -217,7 +217,7 @@ async def _open_partitions(
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What the parts of all partitions share."""
+    """Resources that the parts of all partitions share."""
 
     settings: GatewaySettings
     wiring: Wiring
@@ -231,7 +231,7 @@ class _Common:
 
 @dataclass(frozen=True, slots=True)
 class _WebhookRequests:
-    """What checks and sends the requests of webhooks."""
+    """The objects that check and send the requests of webhooks."""
 
     guard: Guard
     fetcher: Fetcher

@@ -92,7 +92,7 @@ def _service(sandbox: SandboxOnDemand) -> Service:
 
 
 async def is_serving(address: str) -> bool:
-    """Says whether a runner serves at an address, for probes: a kubelet cannot use Unix sockets."""
+    """Whether a runner serves at an address, for probes: a kubelet cannot use Unix sockets."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=_SERVICE)

@@ -49,7 +49,7 @@ def speaker_name(name: str, agent_id: str) -> str:
 
     Names of agents may have characters that names of speakers may not, such as joined emoji. An
     agent whose name has no other character is called by its id: without a name its message would
-    pass for one of the user.
+    look like one of the user.
 
     Args:
         name: The name of the agent.

@@ -1,4 +1,4 @@
-"""Roles of messages, and how tool calls end."""
+"""Roles of messages, and outcomes of tool calls."""
 
 from __future__ import annotations
 

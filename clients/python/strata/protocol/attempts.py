@@ -24,7 +24,7 @@ class RepeatLimits:
     """How often calls are repeated.
 
     Attributes:
-        max_attempts: Attempts in all that fail with the answer UNAVAILABLE.
+        max_attempts: Maximum number of attempts at a call that fails with UNAVAILABLE.
         first_pause_s: Mean pause before the second attempt, seconds. Later pauses double.
     """
 

@@ -1,4 +1,4 @@
-"""Follows a run, as changes of the page that shows it.
+"""Follows a run, and turns its events into changes of the page that shows it.
 
 The browser gets a list of operations for each event. Those that put an element replace the one with
 the same id, so that a browser which lost its connection can follow the run from its beginning

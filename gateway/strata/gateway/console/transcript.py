@@ -1,4 +1,4 @@
-"""What is shown beside the stored messages of a conversation: returns, edits, open approvals."""
+"""Data shown with the stored messages of a conversation: returns, edits, open approvals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the HTTP port serves the web console."""
+"""The path at which the HTTP port serves the web console."""
 
 from __future__ import annotations
 

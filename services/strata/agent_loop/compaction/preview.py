@@ -61,10 +61,10 @@ class CompactionPreview:
 
     Attributes:
         messages: The messages of the window in order, without the system message; at most
-            `MAX_MESSAGES`, those around the last one that leaves.
+            `MAX_MESSAGES`, those around the last one that is removed.
         first_position: Position of the first of them in the window.
         sums: The sums of the whole window, by outcome.
-        obstacle: Why nothing would leave; None if something would.
+        obstacle: Why no message would be removed; None if one would.
         tokens_before: Estimated tokens of the window now.
         tokens_kept: Estimated tokens of what stays; those of the new summary come on top.
     """

@@ -1,4 +1,4 @@
-"""Groups in PostgreSQL."""
+"""Stores groups in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Blocks in PostgreSQL."""
+"""Stores blocks in PostgreSQL."""

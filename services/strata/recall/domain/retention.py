@@ -1,4 +1,4 @@
-"""How long messages are kept: settings, and the interface that deletes old ones."""
+"""Retention of messages: its settings, and the interface that deletes old messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code of a tool prints."""
+"""Output that the code of a tool prints."""
 
 from __future__ import annotations
 

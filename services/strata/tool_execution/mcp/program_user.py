@@ -1,4 +1,4 @@
-"""Users that programs of MCP servers run as if the service runs as root.
+"""Operating-system users for the programs of MCP servers, if the service runs as root.
 
 Processes of one user can read each other's environment and memory and can send each other signals.
 So each server of each project gets its own user id. It is recorded only as the owner of the

@@ -1,1 +1,1 @@
-"""What surrounds every call: on the server from log to deadline, on the client its mirror."""
+"""Interceptors of servers and clients, around every call: logs, errors, keys, deadlines."""

@@ -1,9 +1,9 @@
 """Reorders the best matches with weights that were learned from questions with known answers.
 
-In chats of short messages the meaning of a single message says little, and the messages before it
-say much. How much is learned: `benchmarks/retrieval/train_order.py` fits the weights of a linear
-model (decision 0135). The order changes, the scores do not: they are reassigned in the new order,
-because other sources are compared with them.
+In chats of short messages a message alone shows little about its relevance; the messages before it
+show more. `benchmarks/retrieval/train_order.py` learns how much: it fits the weights of a linear
+model (decision 0135). The set of scores does not change: the same scores are reassigned in the new
+order, because they are compared with those of other sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE = "learned_order.json"
 
 
 class MatchFeatures(NamedTuple):
-    """What the order of a match depends on.
+    """The features from which the order of a match is computed.
 
     Attributes:
         score: The fused score.

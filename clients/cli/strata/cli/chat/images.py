@@ -1,4 +1,4 @@
-"""Messages with images from the command line."""
+"""Builds messages with images from arguments and lines of the command line."""
 
 from __future__ import annotations
 

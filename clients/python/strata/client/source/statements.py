@@ -1,4 +1,4 @@
-"""Which names a statement of a module binds, uses and changes, according to its text."""
+"""Finds the names that a statement of a module binds, uses and changes, from its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message of A2A sends to an agent."""
+"""Converts messages of A2A to messages for an agent."""
 
 from __future__ import annotations
 

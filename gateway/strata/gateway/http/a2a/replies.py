@@ -1,4 +1,4 @@
-"""What a run has replied so far, from its events."""
+"""Collects the reply of a run so far from its events."""
 
 from __future__ import annotations
 

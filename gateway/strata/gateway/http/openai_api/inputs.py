@@ -1,4 +1,4 @@
-"""What a request of either OpenAI API sends to an agent."""
+"""Converts requests of both OpenAI APIs to messages for an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for approval, as runs end with them.
+"""Adds requests for approval, with which runs can end.
 
 Revision ID: 0002
 """

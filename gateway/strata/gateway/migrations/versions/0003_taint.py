@@ -1,4 +1,4 @@
-"""What text of strangers a run had in its context.
+"""Records the labels of untrusted content that a run had in its context.
 
 Revision ID: 0003
 """

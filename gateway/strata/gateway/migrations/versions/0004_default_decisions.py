@@ -1,4 +1,4 @@
-"""Requests for approval that are approved if nobody answers.
+"""Adds requests for approval that are approved if nobody answers.
 
 Revision ID: 0004
 """

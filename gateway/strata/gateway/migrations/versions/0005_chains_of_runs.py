@@ -1,4 +1,4 @@
-"""The run whose agent started a run.
+"""Records for each run the run whose agent started it.
 
 Revision ID: 0005
 """

@@ -1,4 +1,4 @@
-"""Where the gateway that holds a run is reached by the others.
+"""Records the address at which other gateways reach the gateway that holds a run.
 
 Revision ID: 0007
 """

@@ -1,4 +1,4 @@
-"""Queued runs are claimed from one project after another.
+"""Claims queued runs from one project after another.
 
 Revision ID: 0008
 """

@@ -1,4 +1,4 @@
-"""How many gateways were lost in a row while they carried out a run.
+"""Counts how many gateways in a row died while they executed a run.
 
 Revision ID: 0009
 """

@@ -1,4 +1,4 @@
-"""Memory agents: what they have read, and queues in which their runs delay nobody.
+"""Records what memory agents have read; their runs get separate queues.
 
 Revision ID: 0012
 """

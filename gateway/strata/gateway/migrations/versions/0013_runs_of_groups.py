@@ -1,4 +1,4 @@
-"""Runs that are part of the run of a group.
+"""Adds runs that are part of the run of a group.
 
 Revision ID: 0013
 """

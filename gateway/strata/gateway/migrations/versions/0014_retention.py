@@ -1,4 +1,4 @@
-"""Retention of events of runs and of deliveries; delayed runs are counted by themselves.
+"""Adds retention of run events and of deliveries; counts delayed runs separately.
 
 Revision ID: 0014
 """

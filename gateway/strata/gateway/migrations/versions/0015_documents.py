@@ -1,4 +1,4 @@
-"""Documents that are read into memory: marks of files beside those of conversations.
+"""Adds marks of files that memory agents read, beside those of conversations.
 
 Revision ID: 0015
 """

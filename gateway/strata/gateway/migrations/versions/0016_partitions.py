@@ -1,4 +1,4 @@
-"""Projects are placed on partitions: the name of the database that has the data of the project.
+"""Places projects on partitions: records which database has the data of a project.
 
 Revision ID: 0016
 """

@@ -1,1 +1,1 @@
-"""What a run is asked, what it reports, and what its journal holds."""
+"""The request, the events and the journal of a run."""

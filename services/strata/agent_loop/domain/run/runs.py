@@ -1,4 +1,4 @@
-"""What the gateway asks of a turn (`RunRequest`), and how its run ended (`RunOutcome`)."""
+"""The gateway's request for a turn (`RunRequest`), and the end of its run (`RunOutcome`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger has the calls that code makes, beside those of the model.
+"""Adds to the ledger the calls that code makes.
 
 Revision ID: 0003
 """

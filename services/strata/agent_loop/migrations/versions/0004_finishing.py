@@ -1,4 +1,4 @@
-"""The journal says which dispatches are finishing their step without a caller.
+"""Records in the journal which dispatches finish their step without a caller.
 
 Revision ID: 0004
 """

@@ -1,4 +1,4 @@
-"""Limits of open files that nobody has chosen are derived from the context window.
+"""Derives limits of open files from the context window unless a client has set them.
 
 Revision ID: 0005
 """

@@ -1,4 +1,4 @@
-"""An agent has settings of how the messages of its user are shown to the model.
+"""Adds the settings of agents for the form of user messages.
 
 Revision ID: 0006
 """

@@ -1,4 +1,4 @@
-"""An agent says what its replies must be.
+"""Adds the response format of agents.
 
 Revision ID: 0009
 """

@@ -1,4 +1,4 @@
-"""Voice agents have a length of their window, above which messages are archived.
+"""Adds the window length of voice agents above which messages are archived.
 
 Revision ID: 0010
 """

@@ -1,4 +1,4 @@
-"""Which member of a swarm holds the conversation.
+"""Records which member of a swarm holds the conversation.
 
 Revision ID: 0011
 """

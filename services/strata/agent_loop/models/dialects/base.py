@@ -1,4 +1,4 @@
-"""What describes a wire protocol without its SDK (`Dialect`), and what its adapter provides."""
+"""Interfaces of wire protocols: a description without an SDK (`Dialect`), and the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI, and compatible servers that are configured instead."""
+"""Preset for OpenAI, and for a compatible server that is configured in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives, passages, their tags, and who has which archive.
+"""Archives, passages with their tags, and the attachment of archives to agents.
 
 Revision ID: 0001
 """

@@ -1,4 +1,4 @@
-"""Chunks of files, and the answers of requests that may be repeated.
+"""Adds chunks of files, and stored answers for repeated requests.
 
 Revision ID: 0002
 """

@@ -1,4 +1,4 @@
-"""Versions of passages, likeness, given vectors, and what expiry needs.
+"""Adds versions, near-duplicates, supplied vectors and expiry of passages.
 
 Revision ID: 0003
 """

@@ -1,4 +1,4 @@
-"""What serves, what is rebuilt, and archives with a model of their own.
+"""Records the generations of indexes and their rebuilds; archives can have their own model.
 
 Revision ID: 0004
 """

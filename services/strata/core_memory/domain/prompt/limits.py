@@ -1,4 +1,4 @@
-"""How large the core memory of an agent may become in its prompt.
+"""Limits of the size of an agent's core memory in its prompt.
 
 The agent loop computes the limit from the model's context window when it creates or changes an
 agent. The store enforces it in every statement that makes a block or an agent's set of blocks
@@ -14,7 +14,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """How large the memory of an agent may become.
+    """The limits for the memory of an agent.
 
     Attributes:
         bytes: UTF-8 bytes of all its rendered blocks; None for any size.

@@ -1,4 +1,4 @@
-"""The memory verbs of agents, with their arguments."""
+"""The edit operations of the memory tools (verbs), with their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks, attachments, versions, and the requests that made them.
+"""Blocks, their attachments and versions, and stored answers for repeated requests.
 
 Revision ID: 0001
 """

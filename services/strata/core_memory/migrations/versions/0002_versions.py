@@ -1,4 +1,4 @@
-"""Deleted blocks that stay, who edited a version, and past attachments.
+"""Keeps deleted blocks and past attachments; records the editor of each version.
 
 Revision ID: 0002
 """

@@ -1,4 +1,4 @@
-"""Folders, files, what is in them, and the windows that agents have open.
+"""Adds folders, files with their contents, and the files that agents have open.
 
 Revision ID: 0003
 """

@@ -1,4 +1,4 @@
-"""How large the core memory of an agent may become in its prompt.
+"""Limits the size of an agent's core memory in its prompt.
 
 Revision ID: 0004
 """

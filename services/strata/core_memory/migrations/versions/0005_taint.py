@@ -1,4 +1,4 @@
-"""What text of strangers the text of a block derives from.
+"""Records the labels of untrusted content from which the text of a block derives.
 
 Revision ID: 0005
 """

@@ -1,4 +1,4 @@
-"""Which tool made a version of a block.
+"""Records which tool made a version of a block.
 
 Revision ID: 0006
 """

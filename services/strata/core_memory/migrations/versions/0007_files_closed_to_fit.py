@@ -1,4 +1,4 @@
-"""Which files of an agent were closed because its prompt had no space for them.
+"""Records which files were closed because the prompt had no space for them.
 
 Revision ID: 0007
 """

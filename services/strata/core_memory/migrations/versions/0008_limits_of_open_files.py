@@ -1,4 +1,4 @@
-"""What an agent's context window has space for when a person opens files.
+"""Limits the files that can be opened by the space of the context window.
 
 Revision ID: 0008
 """

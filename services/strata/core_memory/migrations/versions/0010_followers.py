@@ -1,4 +1,4 @@
-"""An agent can follow another: it gets and loses blocks with it.
+"""Lets an agent follow another one: it gets and loses the same blocks.
 
 Revision ID: 0010
 """

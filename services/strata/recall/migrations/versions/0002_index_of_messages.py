@@ -1,4 +1,4 @@
-"""What the vector index has of the messages, and what it has to forget.
+"""Records which messages the vector index has, and which it has to delete.
 
 Revision ID: 0002
 """

@@ -1,4 +1,4 @@
-"""Forks of conversations, compactions as they were made, and how long messages are kept.
+"""Adds forks of conversations, records of compactions, and retention of messages.
 
 Revision ID: 0003
 """

@@ -1,4 +1,4 @@
-"""Which index of the messages serves, and which is rebuilt.
+"""Records which index of the messages serves, and which is rebuilt.
 
 Revision ID: 0004
 """

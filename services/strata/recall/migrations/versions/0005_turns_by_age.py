@@ -1,4 +1,4 @@
-"""Turns of an agent in the order in which they are forgotten.
+"""Indexes the turns of an agent by age, the order in which they are deleted.
 
 Revision ID: 0005
 """

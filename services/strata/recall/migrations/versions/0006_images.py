@@ -1,4 +1,4 @@
-"""Images of messages: bytes by hash, and which messages show them.
+"""Adds images of messages: their bytes by hash, and the messages that show them.
 
 Revision ID: 0006
 """

@@ -1,4 +1,4 @@
-"""A window has the revision of its last change that was not an addition.
+"""Records the revision of a window's last change other than an addition at the end.
 
 Revision ID: 0008
 """

@@ -1,4 +1,4 @@
-"""What the registry needs: functions, vectors to search by, secrets, repeated requests.
+"""Adds functions, vectors for search, secrets, and stored answers for repeated requests.
 
 Revision ID: 0002
 """

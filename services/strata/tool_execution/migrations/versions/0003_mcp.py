@@ -1,4 +1,4 @@
-"""MCP servers, and what is known of their tools.
+"""Adds MCP servers and their tools.
 
 Revision ID: 0003
 """

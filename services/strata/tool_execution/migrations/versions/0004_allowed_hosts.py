@@ -1,4 +1,4 @@
-"""The hosts that a tool may reach.
+"""Adds the hosts to which a tool may connect.
 
 Revision ID: 0004
 """

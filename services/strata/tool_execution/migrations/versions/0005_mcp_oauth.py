@@ -1,4 +1,4 @@
-"""MCP servers that take tokens of an authorization server.
+"""Adds MCP servers that need tokens of an authorization server.
 
 Revision ID: 0005
 """

@@ -1,4 +1,4 @@
-"""MCP servers to which a person signs in.
+"""Adds MCP servers to which a person signs in.
 
 Revision ID: 0006
 """

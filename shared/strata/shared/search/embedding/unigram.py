@@ -1,4 +1,4 @@
-"""The Unigram tokenizer of SentencePiece models: exact, from a vocabulary with scores.
+"""Implements the Unigram tokenizer of SentencePiece models, from a vocabulary with scores.
 
 A text is split into the pieces with the greatest sum of scores (Viterbi). Pieces never cross a
 space, so that each word is split on its own.

@@ -1,4 +1,4 @@
-"""How Japanese states what is true, and that it has changed."""
+"""Patterns of Japanese statements of facts, and of statements that a fact has changed."""
 
 from strata.shared.search.outdated.language_rules import LanguageRules, Predicate, Value
 

@@ -1,4 +1,4 @@
-"""What `time_expressions` recognises: the words and rules of six languages.
+"""The words and rules by which `time_expressions` recognises times in six languages.
 
 - `rules`: the form of a language: its words, its rules, its ways to connect two times
 - `matching`, `connecting`: find the words of a text, and connect those that are one range

@@ -39,7 +39,7 @@ _NIGHT = re.compile("night|nacht|nuit|noche|[晚夜]")
 
 
 class NamedRange(NamedTuple):
-    """A time range and the position of its words; None is open."""
+    """A time range and the position of its words; a bound of None is open."""
 
     begin: int
     end: int
@@ -104,7 +104,7 @@ def _alone(
 
 
 def _ended(one: Expression, reference: Reference) -> Expression:
-    """Returns a recurring time that has ended: in July, "after the summer" is said of last year."""
+    """Returns a recurring time that has ended: in July, "after the summer" means last year."""
     if recurrence(one.match) and one.spans and one.spans[-1][1] > reference.now:
         before = _moved(day_of(one.spans[0][0], reference.zone), -1)
         spans = spans_of(one.match, replace(reference, today=before))

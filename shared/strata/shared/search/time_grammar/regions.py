@@ -1,4 +1,4 @@
-"""What the time zone of a user says about where the user lives."""
+"""Derives the hemisphere and the order of dates in digits from a user's time zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EITHER_ORDER = frozenset({"CA"})
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What follows from a place.
+    """Properties of a place.
 
     Attributes:
         southern: Summer is from December to February.
