@@ -17,8 +17,8 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN pip install "uv>=0.9,<1" && uv venv --python "$(command -v python)" /opt/strata
 WORKDIR /src
-# The dependencies are a layer of their own. The lock serves as constraint, so that what only
-# developers need stays out; whatever it names is taken in that version and checked by its hash.
+# The dependencies are a separate layer. The lock is used as a constraint: packages that only developers
+# need are not installed, and each installed package has the locked version and is checked by its hash.
 # The project's own client is installed with the project.
 COPY pyproject.toml requirements.lock ./
 RUN echo strata-client > /tmp/own && uv pip install --python /opt/strata/bin/python \
@@ -30,7 +30,7 @@ COPY services services
 COPY gateway gateway
 COPY standalone standalone
 RUN uv pip install --python /opt/strata/bin/python --no-deps ./clients/python .
-# What the embedding model computes once for an installation; services cannot write it there.
+# Arrays that the embedding model computes once per installation; services could not store them there.
 RUN /opt/strata/bin/python -m strata.shared.search.embedding.prepare
 
 FROM python:${PYTHON_VERSION}-slim
@@ -41,7 +41,7 @@ RUN groupadd --system --gid 10001 strata \
     && useradd --system --uid 10001 --gid strata --no-create-home --home-dir /tmp strata
 COPY --from=build /opt/strata /opt/strata
 COPY LICENSE /licenses/LICENSE
-# A service that listens on the loopback address of its container is heard by nobody.
+# A service that listens on the loopback address of its container cannot be reached.
 ENV PATH="/opt/strata/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -53,7 +53,7 @@ ENV PATH="/opt/strata/bin:${PATH}" \
     STRATA_TOOL_EXECUTION_HOST=0.0.0.0
 # gateway, agent_loop, core_memory, recall, archival, tool_execution.
 EXPOSE 7600 7601 7602 7603 7604 7605 7680
-# Nothing is written but to /tmp: the root file system may be read-only.
+# Services write only to /tmp, so the root file system may be read-only.
 USER 10001:10001
 WORKDIR /tmp
 CMD ["strata", "--help"]

@@ -11,7 +11,7 @@ CLIENT := clients/python
 API := $(CLIENT)/strata/api
 GENERATED := $(CLIENT)/strata/client/generated
 CALLS := docs/guides/python-calls.md
-# The programs in Go are for tests. A build without optimization takes a quarter less of the processor.
+# The programs in Go are for tests. A build without optimization takes a quarter less processor time.
 GO_BUILD := CGO_ENABLED=0 go build -gcflags='all=-N -l -dwarf=false' -ldflags='-s -w'
 
 # Without bytecode every process, those that tests start included, compiles all modules at its start.
@@ -33,7 +33,7 @@ $(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
 	@$(BIN)/python -m strata.shared.search.embedding.prepare
 	@touch $(READY)
 
-# MCP servers and HTTP clients of others, for the tests; without Node those tests are skipped.
+# Third-party MCP servers and HTTP clients, for the tests; without Node those tests are skipped.
 $(OTHERS): tests/node/package-lock.json
 	@if command -v npm >/dev/null; then \
 		cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.ready; fi
@@ -44,7 +44,7 @@ CONTRACTS := $(PROTOS) clients/generate.py gateway/strata/gateway/registry.py
 WITH_NPM := $(if $(shell command -v npm),.make/clients/typescript)
 WITH_GO := $(if $(shell command -v go),.make/clients/go)
 WITH_MAVEN := $(if $(shell command -v mvn),.make/clients/java)
-clients: $(READY) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN) ## Build the clients whose toolchains are there: TypeScript, Go, Java.
+clients: $(READY) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN) ## Build the clients whose toolchains are installed: TypeScript, Go, Java.
 
 .make/clients/typescript: $(READY) $(CONTRACTS) clients/typescript/package-lock.json \
 		$(wildcard clients/typescript/*.json clients/typescript/src/*.ts clients/typescript/examples/*.*)
@@ -53,8 +53,8 @@ clients: $(READY) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN) ## Build the clients whos
 	@cd clients/typescript && npm run --silent build
 	@mkdir -p $(@D) && touch $@
 
-# A toolchain that is too old, or packages that cannot be fetched, are no error: the tests that need them are
-# skipped, with a reason. Code that does not compile is one.
+# A toolchain that is too old, or packages that cannot be fetched, are not an error: the tests that need them
+# are skipped, with a reason. Code that does not compile is an error.
 FETCH := $(if $(shell command -v timeout),timeout 300)
 NOT_BUILT = echo "$(1) cannot be built here, see $(2): tests that need it are skipped."
 
@@ -68,7 +68,7 @@ NOT_BUILT = echo "$(1) cannot be built here, see $(2): tests that need it are sk
 		&& touch ../../$@; \
 	else $(call NOT_BUILT,clients/go,$@.log); fi
 
-# Java that lives for seconds is faster with one compiler and one thread to collect garbage.
+# A short Java process is faster with one compiler and one thread for garbage collection.
 JAVA_SOURCES := $(PROTOS) $(shell find clients/java -path '*/target' -prune -o -type f -print)
 define BUILD_JAVA
 @mkdir -p $(@D)
@@ -86,9 +86,9 @@ endef
 .make/clients/java-example: $(JAVA_SOURCES)
 	$(call BUILD_JAVA,--activate-profiles example,java-example)
 
-# Programs of others in Go that tests use: the conformance tests of the Connect protocol, and grpcurl. They are
+# Third-party programs in Go that tests use: the conformance tests of the Connect protocol, and grpcurl. They are
 # built without the xDS resolver of grpcurl, which no test uses, and which would take 40 % of the time.
-tools: $(WITH_GO:.make/clients/go=.make/tools/.ready) ## Build the programs that some tests need, where Go is there.
+tools: $(WITH_GO:.make/clients/go=.make/tools/.ready) ## Build the programs that some tests need, if Go is installed.
 
 .make/tools/.ready: tests/go/go.mod tests/go/go.sum
 	@mkdir -p $(@D)/source && cp tests/go/go.* $(@D)/source
@@ -101,9 +101,9 @@ tools: $(WITH_GO:.make/clients/go=.make/tools/.ready) ## Build the programs that
 		&& chmod u+w $$folder/*.proto && touch ../.ready; \
 	else $(call NOT_BUILT,tests/go,$(@D)/vendor.log); fi
 
-# A module of its own, which `make tools` leaves out: the build takes five minutes of CPU, even without the
+# A separate module, which `make tools` leaves out: the build takes five minutes of CPU, even without the
 # service discovery of every cloud.
-promtool: ## Build promtool, with which tests check metrics and alert rules, where Go is there.
+promtool: ## Build promtool, with which tests check metrics and alert rules, if Go is installed.
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory .make/tools/promtool
 
 .make/tools/promtool: tests/go/promtool/go.mod tests/go/promtool/go.sum
@@ -164,7 +164,7 @@ proto-check: $(READY)
 		{ echo "The Python client differs from the protos: run 'make proto' and commit."; exit 1; }
 	@$(MAKE) --no-print-directory breaking
 
-# Compares the contracts with the main branch where one is known (a fresh clone knows origin/main).
+# Compares the contracts with the main branch if there is one (in a fresh clone it is origin/main).
 # Accepted changes are listed, without their line numbers, in protos/breaking_exceptions.txt.
 breaking: $(READY)
 	@base=$$(git merge-base HEAD origin/main 2>/dev/null || true); \

@@ -42,7 +42,7 @@ def secret_objects(
     """Returns the Secrets.
 
     Args:
-        namespace: Where they go.
+        namespace: Namespace of the Secrets.
         postgres: ``host:port`` of PostgreSQL.
         database: The database in it.
         admin_user: A superuser, or a role that may make roles, schemas and extensions.
@@ -68,7 +68,7 @@ def secret_objects(
         # files.
         "strata-core-memory-keys": {"public.pem": public_key, "worker.pem": worker_private_key},
         "strata-archival-keys": {"public.pem": public_key, "file-worker.pem": worker_public_key},
-        # What encrypts stored model keys: whoever loses it loses them.
+        # Encrypts stored model keys, which cannot be read without it.
         "strata-agent-loop-keys": {"public.pem": public_key, "master.keys": generate_master_key()},
         # The same for the secrets of tools.
         "strata-tool-execution-keys": {
@@ -150,7 +150,7 @@ def write_files(folder: Path, files: dict[str, dict[str, str]]) -> bool:
         False if all of them were there, and nothing was written.
 
     Raises:
-        FileExistsError: Some of them were there. New values would not fit to them.
+        FileExistsError: Some of them were there. New values would not match them.
     """
     texts = {folder / name / file: text for name in files for file, text in files[name].items()}
     missing = [path for path in texts if not path.exists()]
@@ -158,7 +158,7 @@ def write_files(folder: Path, files: dict[str, dict[str, str]]) -> bool:
         return False
     if len(missing) < len(texts):
         names = ", ".join(str(path) for path in missing)
-        raise FileExistsError(f"Other secrets are there, but these files are missing: {names}")
+        raise FileExistsError(f"Some secrets exist, but these files are missing: {names}")
     for path, text in texts.items():
         path.parent.mkdir(exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o440)
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--postgres", default="postgres:5432", metavar="HOST:PORT")
     parser.add_argument("--database", default="strata")
     parser.add_argument("--admin-user", default="postgres")
-    existing = "file with that of a server that is there already"
+    existing = "file with that of an existing server"
     parser.add_argument("--admin-password-file", type=Path, metavar="FILE", help=existing)
     parser.add_argument("--qdrant-api-key-file", type=Path, metavar="FILE", help=existing)
     parser.add_argument(
@@ -214,7 +214,7 @@ def main() -> None:
             written = write_files(arguments.folder, secret_files(objects))
         except FileExistsError as error:
             parser.exit(1, f"{error}\n")
-        sys.stdout.write("Secrets written.\n" if written else "The secrets are there.\n")
+        sys.stdout.write("Secrets written.\n" if written else "The secrets exist already.\n")
         return
     json.dump({"apiVersion": "v1", "kind": "List", "items": objects}, sys.stdout, indent=2)
     sys.stdout.write("\n")
