@@ -282,7 +282,7 @@ async def test_the_next_compaction_is_previewed(
         obstacle=agent_pb.COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED
     )
     nothing = await strata("agents", "compact", "ann", "--preview", "--mode", "all")
-    assert "Nothing would leave: older messages pinned." in nothing.err
+    assert "Nothing would be removed: older messages pinned." in nothing.err
     on_request, in_turn, with_mode = gateway.agents.previews
     assert on_request.trigger == agent_pb.COMPACTION_TRIGGER_REQUEST
     assert in_turn.trigger == agent_pb.COMPACTION_TRIGGER_NEXT_TURN

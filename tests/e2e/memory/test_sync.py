@@ -171,7 +171,7 @@ async def test_a_pull_merges_or_leaves_both(
     await write(system, ann, "A\nb\nc\nd\ne")
     merged = await strata("memory", "pull", ann.name, str(pulled))
     assert merged.code == 0, merged
-    assert "human.md: merged; what was changed here is kept; push it" in merged.out
+    assert "human.md: merged; the changes in the file are kept; push them" in merged.out
     assert parse(file.read_bytes()).value == "A\nb\nc\nd\nE"
     again = await strata("memory", "pull", ann.name, str(pulled), "--json")
     assert results(again.out)["human.md"] == "changed_here"
@@ -265,7 +265,7 @@ async def test_a_file_that_is_gone_detaches_only_with_consent(
     (pulled / "human.md").unlink()
     done = await strata("memory", "push", ann.name, str(pulled))
     assert done.code == 0
-    assert "human.md: missing; the file is gone; the block stays" in done.out
+    assert "human.md: missing; the file was removed; the block is kept" in done.out
     dry = await strata("memory", "push", ann.name, str(pulled), "--delete", "--dry-run")
     assert "human.md: would be detached" in dry.out
     refused = await strata("memory", "push", ann.name, str(pulled), "--delete")
@@ -350,7 +350,7 @@ async def test_the_file_of_a_deleted_block_stays_until_its_removal_is_requested(
     block = await system.block(ann, "human")
     await system.blocks.DeleteBlock(pb.DeleteBlockRequest(block_id=block.id))
     done = await strata("memory", "pull", ann.name, str(pulled))
-    assert "human.md: gone; the agent no longer has this block; the file stays" in done.out
+    assert "human.md: gone; the agent no longer has this block; the file is kept" in done.out
     pushed = await strata("memory", "push", ann.name, str(pulled))
     assert pushed.code == 1
     assert "Bring it back with: strata memory restore" in pushed.out

@@ -91,9 +91,8 @@ def _api_keys() -> None:
     )
     _tenant("api_keys", "SELECT, INSERT, UPDATE")
     _organization_policy("api_keys")
-    # The one place that is reached before the tenant is known: by its id, and only what
-    # is needed to check a key. The hash is worth nothing without the pepper, which the
-    # database does not hold.
+    # The only table that is read before the tenant is known: by id, and only the columns needed to
+    # check a key. The hash is useless without the pepper, which is not in the database.
     op.execute(worker_policy_sql("gateway.api_keys", "gateway"))
     checked = [
         "project_id", "id", "organization_id", "secret_hash", "scopes", "revoke_time",
@@ -181,8 +180,8 @@ def _runs() -> None:
         " WHERE finish_time IS NOT NULL"
     )
     _tenant("runs", "SELECT, INSERT, UPDATE")
-    # Leases are renewed and taken over for all tenants at once; what a run says is not
-    # in the columns of this role.
+    # Leases are renewed and taken over for all tenants at once; this role cannot read the content
+    # of runs.
     op.execute(worker_policy_sql("gateway.runs", "gateway"))
     read = [
         "project_id", "id", "conversation_id", "state", "owner", "lease_until", "attempt",

@@ -37,7 +37,7 @@ def upgrade() -> None:
         )
         """
     )
-    # Each message looks here, in its own statement, whether its conversation waits.
+    # The statement that accepts a message checks here whether its conversation waits.
     op.execute(
         "CREATE INDEX approvals_open ON gateway.approvals (project_id, conversation_id)"
         " WHERE decide_time IS NULL"
@@ -46,7 +46,8 @@ def upgrade() -> None:
     op.execute(tenant_policy_sql("gateway.approvals"))
     op.execute("REVOKE ALL ON gateway.approvals FROM strata_gateway")
     op.execute(grant_sql("SELECT, INSERT, UPDATE", "gateway.approvals", "strata_gateway"))
-    # Who takes waiting runs must see which conversations wait for a person, and no more.
+    # The role that claims queued runs must see which conversations wait for a person, and nothing
+    # else.
     op.execute(worker_policy_sql("gateway.approvals", "gateway"))
     read = ["project_id", "conversation_id", "decide_time", "expire_time"]
     op.execute(grant_columns_sql("SELECT", read, "gateway.approvals", "strata_gateway_worker"))

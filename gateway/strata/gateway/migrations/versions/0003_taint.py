@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the labels to runs; what ran before has none."""
+    """Adds the labels to runs; existing runs have none."""
     op.execute("ALTER TABLE gateway.runs ADD COLUMN taint text[] NOT NULL DEFAULT '{}'")
 
 

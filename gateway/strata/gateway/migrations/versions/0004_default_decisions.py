@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the default decision; what waits already is denied by default, as it was."""
+    """Adds the default decision; requests that wait already are denied by default, as before."""
     op.execute(
         "ALTER TABLE gateway.approvals ADD COLUMN default_approve boolean NOT NULL DEFAULT false"
     )
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the default decision: nothing is approved by itself any more."""
+    """Drops the default decision: no request is approved automatically."""
     op.execute("REVOKE SELECT (id) ON gateway.approvals FROM strata_gateway_worker")
     op.execute("DROP INDEX gateway.approvals_due")
     op.execute("ALTER TABLE gateway.approvals DROP COLUMN default_approve")

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the parent; what ran before has none."""
+    """Adds the parent; existing runs have none."""
     op.execute('ALTER TABLE gateway.runs ADD COLUMN parent_run_id text COLLATE "C"')
     # For the runs that stop with their parent; few runs have one.
     op.execute(
@@ -22,6 +22,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the parent: which agent sent a message is known by its text alone."""
+    """Drops the parent: only the text of a message shows which agent sent it."""
     op.execute("DROP INDEX gateway.runs_of_parent")
     op.execute("ALTER TABLE gateway.runs DROP COLUMN parent_run_id")

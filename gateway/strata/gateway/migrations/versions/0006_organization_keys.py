@@ -21,7 +21,7 @@ _USAGE = [
 
 
 def upgrade() -> None:
-    """Adds the table of organization keys; keys that exist stay keys of their project."""
+    """Adds the table of organization keys; existing keys remain keys of their project."""
     op.execute(
         """
         CREATE TABLE gateway.organization_keys (
@@ -52,7 +52,7 @@ def upgrade() -> None:
     op.execute(grant_columns_sql("SELECT", checked, "gateway.organization_keys", _WORKER))
 
     op.execute('ALTER TABLE gateway.organizations ADD COLUMN request_id text COLLATE "C"')
-    # Until now the id of an organization was made from its name, so names are unique already.
+    # Until now the id of an organization was derived from its name, so names are already unique.
     op.execute("CREATE UNIQUE INDEX organizations_name ON gateway.organizations (name)")
     op.execute(
         "CREATE UNIQUE INDEX organizations_request ON gateway.organizations (request_id)"
@@ -67,7 +67,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops organization keys: only project keys are left, as before."""
+    """Drops organization keys: only project keys remain."""
     op.execute(f"REVOKE SELECT ({', '.join(_USAGE)}) ON gateway.runs FROM {_WORKER}")
     op.execute(f"REVOKE SELECT ON gateway.organizations FROM {_WORKER}")
     op.execute("DROP POLICY worker ON gateway.organizations")

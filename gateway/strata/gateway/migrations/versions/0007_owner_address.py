@@ -14,9 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the address; the runs of a gateway without one are read from the database alone."""
+    """Adds the address; runs of a gateway without one are read only from the database."""
     op.execute("ALTER TABLE gateway.runs ADD COLUMN owner_address text NOT NULL DEFAULT ''")
-    # One look a moment tells which of the followed runs have moved, over all projects.
+    # A frequent query finds which of the followed runs have moved, over all projects.
     read = ["owner_address", "last_sequence"]
     op.execute(grant_columns_sql("SELECT", read, "gateway.runs", "strata_gateway_worker"))
     op.execute(

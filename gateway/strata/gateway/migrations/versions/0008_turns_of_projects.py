@@ -20,6 +20,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Orders the queue by time alone."""
+    """Orders the queue by time only."""
     op.execute("DROP INDEX gateway.runs_ready")
     op.execute("CREATE INDEX runs_ready ON gateway.runs (run_at) WHERE state = 'QUEUED'")

@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the count; of runs that are under way nothing is known yet."""
+    """Adds the count, which starts at zero for active runs."""
     op.execute("ALTER TABLE gateway.runs ADD COLUMN lost_holders integer NOT NULL DEFAULT 0")
     for privilege in ("SELECT", "UPDATE"):
         op.execute(
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the count; the deadline of a run alone bounds how often it is taken over."""
+    """Drops the count; only the deadline of a run bounds how often it is taken over."""
     op.execute("ALTER TABLE gateway.runs DROP COLUMN lost_holders")

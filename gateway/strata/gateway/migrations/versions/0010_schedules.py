@@ -60,7 +60,7 @@ def upgrade() -> None:
     op.execute(
         "CREATE INDEX schedules_due ON gateway.schedules (next_time, id) WHERE state = 'ACTIVE'"
     )
-    # One row for each tick: what makes a run start once for it.
+    # One row for each tick, so that a tick starts only one run.
     op.execute(
         """
         CREATE TABLE gateway.schedule_ticks (
@@ -89,6 +89,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops schedules: what they have started goes on."""
+    """Drops schedules; runs that they have started continue."""
     op.execute("DROP TABLE gateway.schedule_ticks")
     op.execute("DROP TABLE gateway.schedules")

@@ -37,7 +37,7 @@ def upgrade() -> None:
         "CREATE UNIQUE INDEX webhooks_request ON gateway.webhooks (project_id, request_id)"
         " WHERE request_id IS NOT NULL"
     )
-    # The statement that ends a run looks here.
+    # Read by the statement that ends a run.
     op.execute(
         "CREATE INDEX webhooks_of_run ON gateway.webhooks (project_id, run_id) WHERE enabled"
     )
@@ -90,6 +90,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops webhooks: what waits for delivery is gone."""
+    """Drops webhooks with their pending deliveries."""
     op.execute("DROP TABLE gateway.webhook_deliveries")
     op.execute("DROP TABLE gateway.webhooks")

@@ -16,7 +16,7 @@ _OPEN = "state IN ('QUEUED', 'RUNNING', 'CANCELLING')"
 
 
 def upgrade() -> None:
-    """Adds the marks of memory agents; their runs leave the queue of all others."""
+    """Adds the marks of memory agents; their runs get a separate queue."""
     op.execute(
         """
         CREATE TABLE gateway.memory_agents (
@@ -63,7 +63,7 @@ def upgrade() -> None:
     op.execute(
         f"CREATE INDEX runs_open ON gateway.runs (project_id) WHERE {_OPEN} AND kind <> 'SLEEPTIME'"
     )
-    # What memory agents have spent of their tokens lately.
+    # The tokens that memory agents have used in the last hour.
     op.execute(
         "CREATE INDEX runs_memory_ended ON gateway.runs (finish_time)"
         " WHERE kind = 'SLEEPTIME' AND finish_time IS NOT NULL"
@@ -73,7 +73,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the marks; runs of memory agents wait in the queue of all others."""
+    """Drops the marks; runs of memory agents wait in the common queue."""
     op.execute("REVOKE SELECT (kind) ON gateway.runs FROM strata_gateway_worker")
     op.execute("DROP TABLE gateway.memory_agents")
     for index in ("runs_memory_ended", "runs_ready_memory", "runs_ready", "runs_open"):

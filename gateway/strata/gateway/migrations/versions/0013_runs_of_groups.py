@@ -21,5 +21,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops both: runs of members count as open runs of the project, and take slots."""
+    """Drops both columns: runs of members count as open runs of the project, and take slots."""
     op.execute("ALTER TABLE gateway.runs DROP COLUMN group_run_id, DROP COLUMN takes_slot")

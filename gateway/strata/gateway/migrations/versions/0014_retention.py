@@ -17,7 +17,7 @@ _WORKER = "strata_gateway_worker"
 
 
 def upgrade() -> None:
-    """Adds what retention looks at, and the time of start to the index of open runs."""
+    """Adds the columns for retention, and the start time to the index of open runs."""
     op.execute("ALTER TABLE gateway.runs ADD COLUMN events_deleted boolean NOT NULL DEFAULT false")
     op.execute(
         "CREATE INDEX runs_with_events ON gateway.runs (project_id, finish_time)"

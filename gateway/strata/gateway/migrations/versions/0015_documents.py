@@ -14,7 +14,7 @@ _COLUMNS = ("file_id", "file_name", "block_label")
 
 
 def upgrade() -> None:
-    """Adds what is known of the file; empty in the marks of conversations."""
+    """Adds the data of the file; empty in the marks of conversations."""
     for column in _COLUMNS:
         collation = "" if column == "file_name" else ' COLLATE "C"'
         op.execute(
@@ -24,7 +24,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the marks of files: no earlier release knows what to read there."""
+    """Drops the marks of files, which earlier releases cannot use."""
     op.execute("ALTER TABLE gateway.memory_agents NO FORCE ROW LEVEL SECURITY")
     op.execute("DELETE FROM gateway.memory_agents WHERE file_id <> ''")
     op.execute("ALTER TABLE gateway.memory_agents FORCE ROW LEVEL SECURITY")

@@ -88,7 +88,7 @@ def upgrade() -> None:
     )
     op.execute("CREATE INDEX requests_by_age ON requests (create_time)")
     # One row per run that called tools or was dispatched again: its fence, and the step under
-    # way. The reply is json, not jsonb: it must come back byte for byte.
+    # way. The reply is json, not jsonb: it must be returned byte for byte.
     op.execute(
         """
         CREATE TABLE journal (
@@ -112,8 +112,8 @@ def upgrade() -> None:
     )
     op.execute("CREATE INDEX journal_by_agent ON journal (project_id, agent_id)")
     op.execute("CREATE INDEX journal_by_age ON journal (update_time)")
-    # The ledger. `attempt` is that of the dispatch that wrote the reply: a step whose model was
-    # asked again has calls of its own.
+    # The ledger. `attempt` is that of the dispatch that wrote the reply: if the model of a step is
+    # asked again, the step gets new calls.
     op.execute(
         """
         CREATE TABLE tool_calls (
@@ -137,8 +137,8 @@ def upgrade() -> None:
     )
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The worker forgets old requests and the journals of runs that are long over, of every
-    # project; it can read nothing of what they hold.
+    # The worker deletes old requests and old journals of ended runs, of every project; it cannot
+    # read their content.
     op.execute(worker_policy_sql("requests", "agent_loop"))
     op.execute(grant_sql("DELETE", "requests", WORKER))
     op.execute(

@@ -15,7 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Creates the table of keys. No worker can see it."""
-    # `agent_id` is '' for a key of the whole project; a key of an agent goes with it.
+    # `agent_id` is '' for a key of the whole project; a key of an agent is deleted with the agent.
     op.execute(
         """
         CREATE TABLE model_keys (

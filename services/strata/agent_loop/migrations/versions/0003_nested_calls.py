@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds whose code made a call, and with what: the reply does not hold it."""
+    """Adds the parent call of nested calls, and their arguments, which no reply contains."""
     op.execute(
         """
         ALTER TABLE tool_calls
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the columns; an older release takes no notice of rows that no reply calls for."""
+    """Drops the columns; an older release ignores rows without a call in a reply."""
     op.execute("ALTER TABLE tool_calls DROP COLUMN parent_id, DROP COLUMN arguments")

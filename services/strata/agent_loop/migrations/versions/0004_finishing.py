@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds until when the next attempt waits for such a dispatch."""
+    """Adds the time until which the next attempt waits for such a dispatch."""
     op.execute("ALTER TABLE journal ADD COLUMN finishing_until timestamptz")
 
 

@@ -27,7 +27,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Writes the former defaults down again: an older release knows no 0."""
+    """Restores the former defaults, because an older release does not support 0."""
     op.execute("ALTER TABLE agents DROP CONSTRAINT agents_file_limits")
     op.execute("ALTER TABLE agents NO FORCE ROW LEVEL SECURITY")
     op.execute(

@@ -12,10 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the settings; an empty object shows messages as they are."""
+    """Adds the settings; with an empty object messages are shown unchanged."""
     op.execute("ALTER TABLE agents ADD COLUMN packaging jsonb NOT NULL DEFAULT '{}'")
 
 
 def downgrade() -> None:
-    """Drops the settings; an older release shows messages as they are."""
+    """Drops the settings; an older release shows messages unchanged."""
     op.execute("ALTER TABLE agents DROP COLUMN packaging")

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds who tends whose memory; no agent has a memory agent yet.
+    """Adds the relation of agents and memory agents; no agent has a memory agent yet.
 
     The column enable_sleeptime is not read: it follows from memory_agent_id.
     """
@@ -31,7 +31,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Memory agents become agents like any other."""
+    """Turns memory agents into ordinary agents."""
     op.execute("DROP INDEX agents_tends")
     op.execute(
         """

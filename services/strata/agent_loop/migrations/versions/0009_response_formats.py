@@ -12,10 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the format; an empty object is any text."""
+    """Adds the format; an empty object means any text."""
     op.execute("ALTER TABLE agents ADD COLUMN response_format jsonb NOT NULL DEFAULT '{}'")
 
 
 def downgrade() -> None:
-    """Drops the format; an older release asks for text."""
+    """Drops the format; an older release requests text."""
     op.execute("ALTER TABLE agents DROP COLUMN response_format")

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the lengths; 0 for agents of other types, which are all that there are."""
+    """Adds the lengths; 0 for agents of other types, as all existing agents are."""
     op.execute(
         """
         ALTER TABLE agents

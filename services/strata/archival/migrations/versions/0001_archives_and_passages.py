@@ -18,8 +18,8 @@ WORKER = "strata_archival_worker"
 
 def upgrade() -> None:
     """Creates the tables of the service."""
-    # The agents that there are, as the agent loop has told: nothing is stored for another one,
-    # and nothing any more for one that was deleted.
+    # The existing agents, as reported by the agent loop: nothing is stored for unknown or deleted
+    # agents.
     op.execute(
         """
         CREATE TABLE agents (
@@ -74,8 +74,8 @@ def upgrade() -> None:
         """
     )
     op.execute("CREATE INDEX agent_archives_by_archive ON agent_archives (project_id, archive_id)")
-    # A passage is in the index when indexed_revision has caught up with revision. One that
-    # is deleted stays until the index has forgotten it; one that is purged then goes.
+    # A passage is in the index when indexed_revision has caught up with revision. A deleted passage
+    # stays at least until the index has deleted it; a purged one is then removed.
     op.execute(
         """
         CREATE TABLE passages (
@@ -138,8 +138,8 @@ def upgrade() -> None:
     )
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The indexer looks for work over all projects; what a passage says it reads as the
-    # project's own.
+    # The indexer looks for work over all projects; it reads the text of a passage in a
+    # transaction of its project.
     op.execute(worker_policy_sql("passages", "archival"))
     op.execute(
         grant_columns_sql(

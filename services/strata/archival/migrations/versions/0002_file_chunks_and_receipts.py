@@ -18,8 +18,8 @@ WORKER = "strata_archival_worker"
 
 def upgrade() -> None:
     """Creates the tables of files and of receipts."""
-    # One file as it was cut at one time. A set is staged while its chunks come, serves when
-    # they are all there, and is dropped until the index has forgotten it. The chunks below
+    # The chunks of one version of a file. A set is staged while its chunks arrive, serves when it
+    # is complete, and is marked as dropped until the index has deleted it. The chunks below
     # indexed_count are in the index: they are immutable and indexed in their order.
     op.execute(
         """
@@ -84,8 +84,8 @@ def upgrade() -> None:
     op.execute("CREATE INDEX receipts_by_age ON receipts (create_time)")
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The indexer looks for sets over all projects, and forgets old receipts; it can read
-    # neither a chunk nor an answer.
+    # The indexer looks for sets over all projects, and deletes old stored answers; it can read
+    # neither chunks nor answers.
     op.execute(worker_policy_sql("chunk_sets", "archival"))
     op.execute(
         grant_columns_sql(

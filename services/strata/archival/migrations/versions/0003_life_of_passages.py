@@ -18,8 +18,8 @@ BANDS = 8
 
 
 def upgrade() -> None:
-    """Creates what the life of a passage needs."""
-    # The last change of a passage stands in its row; what was before is moved to the versions.
+    """Creates the tables for versions, near-duplicates, vectors and expiry of passages."""
+    # The last change of a passage is in its row; the previous state is moved to the versions.
     op.execute(
         """
         ALTER TABLE passages
@@ -64,8 +64,9 @@ def upgrade() -> None:
         )
         """
     )
-    # Texts of one archive that share a band may be nearly the same: see domain/likeness.py.
-    # A band holds the archive in it. The indexes have the project in them, too: without it the
+    # Texts of one archive that share a band may be nearly the same: see domain/near_duplicates.py.
+    # The
+    # value of a band includes the archive. The indexes also include the project: without it the
     # planner intersects the rows of a band with all rows of the project.
     bands = ", ".join(f"band_{number} bigint NOT NULL" for number in range(BANDS))
     op.execute(
@@ -86,8 +87,8 @@ def upgrade() -> None:
             f"CREATE INDEX passage_likeness_{number}"
             f" ON passage_likeness (project_id, band_{number})"
         )
-    # Vectors that came with their passages: 32-bit floats, little-endian. They stay, because
-    # the index must be able to be built anew.
+    # Vectors that were supplied with their passages: 32-bit floats, little-endian. They are kept so
+    # that the index can be rebuilt.
     op.execute(
         """
         CREATE TABLE passage_vectors (
@@ -104,7 +105,8 @@ def upgrade() -> None:
     op.execute("ALTER TABLE passage_vectors ALTER COLUMN vector SET STORAGE EXTERNAL")
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The worker finds archives in which something has expired; it destroys it as the project.
+    # The worker finds archives with expired passages; it destroys these in a transaction of the
+    # project.
     op.execute("CREATE INDEX archives_expiring ON archives (project_id, id) WHERE time_to_live > 0")
     op.execute(worker_policy_sql("archives", "archival", using="time_to_live > 0"))
     op.execute(
@@ -116,7 +118,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops what the upgrade has made; what is deleted stays deleted."""
+    """Drops what the upgrade created; deleted passages stay deleted."""
     op.execute("REVOKE SELECT (archive_id, create_time, purge) ON passages FROM " + WORKER)
     op.execute("REVOKE SELECT (project_id, id, time_to_live) ON archives FROM " + WORKER)
     op.execute("DROP POLICY worker ON archives")

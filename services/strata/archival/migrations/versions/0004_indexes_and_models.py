@@ -14,11 +14,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Creates the tables of indexes, and says of each archive where its vectors are."""
+    """Creates the tables of indexes, and records for each archive where its vectors are."""
     for statement in schema.create_sql("archival"):
         op.execute(statement)
-    # Which model an archive has that follows no default; empty for the default. While it moves
-    # from one model to another, the other one is written, too.
+    # The own model of an archive; empty if it follows the default. While an archive moves from one
+    # model to another, the index of the other model is written, too.
     op.execute(
         "ALTER TABLE archives"
         " ADD COLUMN own_model text COLLATE \"C\" NOT NULL DEFAULT '',"

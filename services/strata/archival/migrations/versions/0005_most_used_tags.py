@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the index; tags that no passage has any more are not in it."""
+    """Adds the index; it does not contain tags that no passage has any more."""
     op.execute(
         "CREATE INDEX archive_tags_most_used ON archive_tags"
         " (project_id, archive_id, count DESC, tag) WHERE count > 0"

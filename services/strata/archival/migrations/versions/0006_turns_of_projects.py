@@ -16,7 +16,7 @@ _QUEUED = "WHERE state <> 'serving' OR indexed_count < chunk_count"
 
 
 def upgrade() -> None:
-    """Orders the queues by project: by time alone, one of few passages is behind all others."""
+    """Orders the queues by project; ordered by time, small projects waited for large ones."""
     op.execute("DROP INDEX passages_pending")
     op.execute("DROP INDEX chunk_sets_queue")
     op.execute(f"CREATE INDEX passages_pending ON passages (project_id, update_time) {_PENDING}")
@@ -24,7 +24,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Orders the queues by time alone."""
+    """Orders the queues by time only."""
     op.execute("DROP INDEX passages_pending")
     op.execute("DROP INDEX chunk_sets_queue")
     op.execute(f"CREATE INDEX passages_pending ON passages (update_time) {_PENDING}")

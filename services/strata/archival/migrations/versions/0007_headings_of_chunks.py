@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the heading; chunks that are there get theirs when core memory sends them again."""
+    """Adds the heading; existing chunks get theirs when core memory sends them again."""
     op.execute("ALTER TABLE file_chunks ADD COLUMN heading text NOT NULL DEFAULT ''")
     _search("heading || E'\\n' || text")
 
@@ -20,7 +20,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Removes the heading."""
     _search("text")
-    # A later upgrade must not take chunks without headings for the same.
+    # A later upgrade must not treat chunks without headings as unchanged.
     # The policy of the table hides all rows from a session that names no project.
     op.execute("ALTER TABLE chunk_sets NO FORCE ROW LEVEL SECURITY")
     op.execute("UPDATE chunk_sets SET digest = ''")

@@ -47,7 +47,7 @@ def upgrade() -> None:
     )
     op.execute("CREATE INDEX blocks_by_label ON blocks (project_id, label, id)")
     op.execute("CREATE INDEX blocks_by_agent ON blocks (project_id, made_for) WHERE made_for <> ''")
-    # The agents that there are, as the agent loop has told: nothing is attached to another one.
+    # The existing agents, as reported by the agent loop: nothing is attached to unknown agents.
     op.execute(
         """
         CREATE TABLE prepared_agents (
@@ -58,8 +58,8 @@ def upgrade() -> None:
         )
         """
     )
-    # The label stands here a second time, kept equal by the key, so that one agent
-    # cannot have two blocks of one label. The position is the order of rendering.
+    # The label is repeated here, kept equal by the foreign key, so that one agent cannot have two
+    # blocks with the same label. The position is the order of rendering.
     op.execute(
         """
         CREATE TABLE attachments (
@@ -121,7 +121,7 @@ def upgrade() -> None:
     op.execute("CREATE INDEX requests_by_age ON requests (create_time)")
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The worker forgets old requests of every project; it can read no answer.
+    # The worker deletes old requests of every project; it cannot read answers.
     op.execute(worker_policy_sql("requests", "core_memory"))
     op.execute(grant_sql("DELETE", "requests", WORKER))
     op.execute(

@@ -14,9 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds what is needed to look back, and to undo."""
+    """Adds the data for earlier states of blocks, and for undoing edits."""
     op.execute("ALTER TABLE blocks ADD COLUMN delete_time timestamptz")
-    # Deleted blocks add up; listing what is there must not read through them.
+    # Deleted blocks accumulate; a list of existing blocks must not scan them.
     op.execute("CREATE INDEX blocks_present ON blocks (project_id, id) WHERE delete_time IS NULL")
     op.execute(
         """
@@ -38,7 +38,7 @@ def upgrade() -> None:
         "CREATE INDEX block_versions_by_agent ON block_versions (project_id, agent_id, create_time)"
         " WHERE agent_id <> ''"
     )
-    # What an agent saw once. The label of that time is in the block's version.
+    # Past attachments. The label at that time is in the block's version.
     op.execute(
         """
         CREATE TABLE attachment_history (
@@ -62,12 +62,12 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops what was for looking back; blocks that were deleted are destroyed.
+    """Drops the data for earlier states; deleted blocks are destroyed.
 
-    Without the time of their deletion they would be there again.
+    Without the time of their deletion they would reappear.
     """
     op.execute("DROP TABLE attachment_history")
-    # The owner is bound by the policy too; nobody else reads while the table is locked.
+    # The policy applies to the owner too; no other session reads while the table is locked.
     op.execute("ALTER TABLE blocks NO FORCE ROW LEVEL SECURITY")
     op.execute("DELETE FROM blocks WHERE delete_time IS NOT NULL")
     op.execute("ALTER TABLE blocks FORCE ROW LEVEL SECURITY")

@@ -41,9 +41,8 @@ def upgrade() -> None:
 
 
 def _create_folders() -> None:
-    # The revision rises with every change of its files that a prompt shows: a file added,
-    # removed, replaced, read, failed. A prompt is then known to be unchanged without a
-    # look at the files.
+    # The revision rises with every change of its files that a prompt shows: a file added, removed,
+    # replaced, read, failed. So an unchanged prompt is recognized without reading the files.
     op.execute(
         """
         CREATE TABLE folders (
@@ -82,9 +81,9 @@ def _create_folders() -> None:
 
 
 def _create_contents() -> None:
-    # One row for the same bytes read in the same way, however many files hold them. The key
-    # is "<sha256>" for what is text already and "<sha256>-<format>" for what is converted:
-    # the same bytes are another text as HTML than as plain text.
+    # One row for equal bytes that are read in the same way, for any number of files. The key is
+    # "<sha256>" for text and "<sha256>-<format>" for converted files: the same bytes give different
+    # texts as HTML and as plain text.
     op.execute(
         """
         CREATE TABLE contents (
@@ -105,8 +104,8 @@ def _create_contents() -> None:
         """
     )
     op.execute("CREATE INDEX contents_to_read ON contents (create_time) WHERE state = 'stored'")
-    # While a file is being uploaded its parts stand under the id of the upload, "upload-...",
-    # which becomes the content hash when all are there. So there is no foreign key.
+    # During an upload the parts are stored under the id of the upload, "upload-...", which is
+    # replaced by the content hash when all parts have arrived. So there is no foreign key.
     op.execute(
         """
         CREATE TABLE content_parts (
@@ -119,7 +118,7 @@ def _create_contents() -> None:
         )
         """
     )
-    # Compressing a megabyte that is mostly compressed already (PDF, DOCX) costs more than it gives.
+    # Compressing a megabyte that is mostly compressed already (PDF, DOCX) costs more than it saves.
     op.execute("ALTER TABLE content_parts ALTER COLUMN data SET STORAGE EXTERNAL")
     op.execute(
         "CREATE INDEX content_parts_staged ON content_parts (create_time)"
@@ -173,7 +172,7 @@ def _create_files() -> None:
         """
     )
     op.execute("CREATE INDEX files_by_content ON files (project_id, content_hash)")
-    # Files whose pieces are to be sent to the index, and those that the index is busy with.
+    # Files whose chunks have to be sent to the index, and files that are being indexed.
     op.execute(
         "CREATE INDEX files_to_send ON files (update_time)"
         " WHERE state = 'indexing' AND chunk_count = 0"
@@ -182,7 +181,7 @@ def _create_files() -> None:
         "CREATE INDEX files_in_index ON files (project_id, id)"
         " WHERE state = 'indexing' AND chunk_count > 0"
     )
-    # From line 1 to line 0 is the whole file.
+    # Lines 1 to 0 mean the whole file.
     op.execute(
         """
         CREATE TABLE open_files (
@@ -201,8 +200,8 @@ def _create_files() -> None:
         """
     )
     op.execute("CREATE INDEX open_files_by_file ON open_files (project_id, file_id)")
-    # Files and whole folders that the index is still to forget. Who was indexing the file when
-    # it went may send chunks until its lease ends, so that the row is kept as long.
+    # Files and whole folders that the index still has to delete. A process that was indexing a
+    # deleted file may send chunks until its lease ends, so the row is kept until then.
     op.execute(
         """
         CREATE TABLE dropped_files (
@@ -218,7 +217,7 @@ def _create_files() -> None:
 
 
 def _let_the_worker_in() -> None:
-    """The worker claims work of every project; names, bytes and text it cannot read."""
+    """Grants the worker to claim work of every project, without names, bytes and text."""
     op.execute(worker_policy_sql("contents", "core_memory"))
     op.execute(
         grant_columns_sql(
@@ -256,6 +255,6 @@ def _let_the_worker_in() -> None:
 
 
 def downgrade() -> None:
-    """Drops folders and files, with their bytes; what the index has of them stays there."""
+    """Drops folders and files, with their bytes; their data in the index stays."""
     for table in reversed(TABLES):
         op.execute(f"DROP TABLE {table}")

@@ -10,24 +10,24 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-# What stands around the blocks of an agent, in bytes: heading and tags, once.
+# Bytes around the blocks of an agent: heading and tags, once.
 _FRAME = 112
-# What stands around one block: its tags, the titles, and two numbers of usual length.
+# Bytes around one block: its tags, the titles, and two numbers of usual length.
 _AROUND_BLOCK = 120
-# The warning that stands above numbered lines.
+# Bytes of the warning above numbered lines.
 _NUMBERS_WARNING = 180
 _LINES = "(octet_length(value) - octet_length(replace(value, chr(10), '')) + 1)"
 
 
 def upgrade() -> None:
-    """Adds the limits, what blocks take of them, and the triggers that hold them."""
+    """Adds the limits, the sizes of blocks, and the triggers that enforce the limits."""
     _add_columns()
     _add_functions()
     _add_triggers()
 
 
 def downgrade() -> None:
-    """Takes all of it away again."""
+    """Drops the limits, the sizes and the triggers."""
     op.execute("DROP TRIGGER blocks_within_prompts ON blocks")
     op.execute("DROP TRIGGER attachments_within_prompts ON attachments")
     op.execute("DROP TRIGGER attachments_leave_prompts ON attachments")
@@ -43,8 +43,8 @@ def downgrade() -> None:
 
 
 def _add_columns() -> None:
-    # Without a limit any size will do. The revision is that of the agent for which the limit
-    # was set: of two that arrive in the wrong order the older one is passed over.
+    # Without a limit any size is accepted. The revision is that of the agent for which the limit
+    # was set: if two limits arrive in the wrong order, the older one is ignored.
     op.execute(
         """
         ALTER TABLE prepared_agents
@@ -53,8 +53,8 @@ def _add_columns() -> None:
             ADD COLUMN prompt_revision bigint NOT NULL DEFAULT 0
         """
     )
-    # Bytes of a block in the prompt, and how many more they are with numbered lines: four and
-    # the number for each line. Kept with the block, so that no text is read to add them up.
+    # Bytes of a block in the prompt, and the additional bytes of numbered lines: four and the
+    # digits of the number for each line. Stored with the block, so that sums need no text.
     op.execute(
         f"""
         ALTER TABLE blocks
@@ -83,11 +83,11 @@ def _add_functions() -> None:
         $$
         """
     )
-    # Refuses what makes the memory of an agent larger than its limit. Several statements of one
-    # transaction may first make space and then use it, so what an agent has become smaller by
-    # is remembered until the transaction ends. Agents are locked in order, and always after
-    # blocks and attachments; the sizes are read in a statement of their own, which sees what
-    # was committed while the lock was waited for.
+    # Refuses changes that make the memory of an agent larger than its limit. Several statements of
+    # one transaction may first make space and then use it, so the freed space of an agent is kept
+    # until the transaction ends. Agents are locked in order, and always after blocks and
+    # attachments; the sizes are read in a separate statement, which sees what was committed while
+    # it waited for the lock.
     op.execute(
         """
         CREATE FUNCTION change_prompts(projects text[], agents text[], changes bigint[])

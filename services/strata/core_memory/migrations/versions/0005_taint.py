@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the labels to blocks and versions; what is there has none."""
+    """Adds the labels to blocks and versions; existing rows have none."""
     for table in ("blocks", "block_versions"):
         op.execute(f"ALTER TABLE {table} ADD COLUMN taint text[] NOT NULL DEFAULT '{{}}'")
 

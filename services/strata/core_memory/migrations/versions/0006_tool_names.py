@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the name to versions; what is there has none."""
+    """Adds the name to versions; existing versions have none."""
     op.execute("ALTER TABLE block_versions ADD COLUMN tool_name text NOT NULL DEFAULT ''")
 
 

@@ -25,7 +25,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Orders both queues by time alone."""
+    """Orders both queues by time only."""
     op.execute("DROP INDEX contents_to_read")
     op.execute("DROP INDEX files_to_send")
     op.execute("CREATE INDEX contents_to_read ON contents (create_time) WHERE state = 'stored'")

@@ -12,14 +12,14 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds who follows whom, and the triggers that keep the blocks of both the same."""
+    """Adds the relation of followers, and the triggers that keep the blocks of both the same."""
     op.execute('ALTER TABLE prepared_agents ADD COLUMN follows_agent_id text COLLATE "C"')
     op.execute(
         "CREATE INDEX prepared_agents_followers ON prepared_agents (project_id, follows_agent_id)"
         " WHERE follows_agent_id IS NOT NULL"
     )
-    # The row of the agent that is followed is locked by every attachment (its foreign key) and,
-    # exclusively, by an agent that begins to follow it: no block is attached between.
+    # The row of the followed agent is locked by every attachment (by the foreign key) and,
+    # exclusively, by an agent that begins to follow it: no block is attached in between.
     op.execute(
         """
         CREATE FUNCTION attach_to_followers() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -81,7 +81,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Agents that followed others keep the blocks that they have."""
+    """Drops the relation; followers keep the blocks that they have."""
     op.execute("DROP TRIGGER attachments_of_followers ON attachments")
     op.execute("DROP TRIGGER detachments_of_followers ON attachments")
     op.execute("DROP FUNCTION attach_to_followers()")

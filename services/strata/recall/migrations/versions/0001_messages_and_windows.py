@@ -76,8 +76,8 @@ def upgrade() -> None:
         """
     )
     op.execute("CREATE INDEX windows_by_agent ON windows (project_id, agent_id)")
-    # A run that has begun is remembered, so that it can never begin a second time
-    # after a later run took the window.
+    # A run that has begun is recorded, so that it cannot begin again after a later run has taken
+    # the window.
     op.execute(
         """
         CREATE TABLE turns (

@@ -16,19 +16,19 @@ WORKER = "strata_recall_worker"
 
 
 def upgrade() -> None:
-    """Adds the state of every message, and the queue of agents to forget."""
+    """Adds the index state of every message, and the queue of agents to delete from the index."""
     op.execute(
         "ALTER TABLE messages ADD COLUMN index_state text COLLATE \"C\" NOT NULL DEFAULT 'none'"
         " CHECK (index_state IN ('none', 'pending', 'indexed'))"
     )
-    # The owner is bound by the policy too; nobody else reads while the table is locked.
+    # The policy applies to the owner too; no other session reads while the table is locked.
     op.execute("ALTER TABLE messages NO FORCE ROW LEVEL SECURITY")
     op.execute(
         "UPDATE messages SET index_state = 'pending' WHERE role IN ('user', 'assistant', 'summary')"
         " AND (search_words <> '' OR search_pairs <> '')"
     )
     op.execute("ALTER TABLE messages FORCE ROW LEVEL SECURITY")
-    # The first is the indexer's queue; the second finds an agent's part of it by words.
+    # The first is the indexer's queue; the second finds the waiting messages of an agent by words.
     op.execute(
         "CREATE INDEX messages_pending ON messages (create_time) WHERE index_state = 'pending'"
     )
@@ -48,7 +48,7 @@ def upgrade() -> None:
         """
     )
     op.execute(tenant_policy_sql("forgotten_agents"))
-    # The indexer looks over all projects; it can read no word of a message there.
+    # The indexer works over all projects; it cannot read the text of messages.
     op.execute(worker_policy_sql("messages", "recall"))
     op.execute(
         grant_columns_sql(

@@ -17,17 +17,18 @@ TABLES = ("compactions", "retention", "forgotten_messages")
 
 
 def upgrade() -> None:
-    """Adds what forks come from, what compactions kept, and what is to be forgotten."""
+    """Adds the origins of forks, the messages that compactions kept, and retention."""
     op.execute(
         "ALTER TABLE messages ADD COLUMN copied_from_id text COLLATE \"C\" NOT NULL DEFAULT ''"
     )
-    # Parallel arrays, nearest first: the conversations before a fork, and up to where.
+    # Parallel arrays, nearest first: the ancestor conversations of a fork, and the last message of
+    # each.
     op.execute(
         "ALTER TABLE windows"
         " ADD COLUMN ancestor_ids text[] COLLATE \"C\" NOT NULL DEFAULT '{}',"
         " ADD COLUMN ancestor_untils bigint[] NOT NULL DEFAULT '{}'"
     )
-    # Few rows are in these: a summary for some hundred messages, and what somebody pinned.
+    # These indexes have few rows: one summary for some hundred messages, and pinned messages.
     op.execute(
         "CREATE INDEX messages_summaries ON messages (project_id, conversation_id, sequence)"
         " WHERE role = 'summary'"
@@ -36,9 +37,9 @@ def upgrade() -> None:
         "CREATE INDEX messages_pinned ON messages (project_id, agent_id, create_time, id)"
         " WHERE pinned"
     )
-    # One row for each summary: what stayed in the window beside it (unknown of older ones), so
-    # that a fork can start from there, and the ends of what it stands for. They are columns, since
-    # under row-level security an index on an expression into JSON is not used.
+    # One row for each summary: the messages that stayed in the window (unknown for older
+    # summaries), so that a fork can start there, and the first and last message that it replaces.
+    # These are columns, because under row-level security an index on a JSON expression is not used.
     op.execute(
         """
         CREATE TABLE compactions (
@@ -56,7 +57,7 @@ def upgrade() -> None:
     op.execute("CREATE INDEX compactions_by_agent ON compactions (project_id, agent_id)")
     for end in ("first", "last"):
         op.execute(f"CREATE INDEX compactions_{end} ON compactions (project_id, {end}_message_id)")
-    # The owner is bound by the policy too; nobody else reads while the table is locked.
+    # The policy applies to the owner too; no other session reads while the table is locked.
     op.execute("ALTER TABLE messages NO FORCE ROW LEVEL SECURITY")
     op.execute(
         """
@@ -93,7 +94,8 @@ def upgrade() -> None:
     op.execute("CREATE INDEX forgotten_messages_by_time ON forgotten_messages (swept, delete_time)")
     for table in TABLES:
         op.execute(tenant_policy_sql(table))
-    # The worker learns which projects forget, and what the index has to; never a word of it.
+    # The worker sees which projects have retention, and which ids the index has to delete, but no
+    # text.
     op.execute(worker_policy_sql("retention", "recall"))
     op.execute(grant_sql("SELECT", "retention", WORKER))
     op.execute(worker_policy_sql("forgotten_messages", "recall"))
@@ -101,7 +103,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables and columns; forks lose what was said before them."""
+    """Drops the tables and columns; forks lose the messages before the fork."""
     for table in TABLES:
         op.execute(f"DROP TABLE {table}")
     for index in ("summaries", "pinned"):

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Lets the index of an agent's turns know their age."""
+    """Adds the age of turns to the index of an agent's turns."""
     op.execute("DROP INDEX turns_by_agent")
     op.execute("CREATE INDEX turns_by_agent ON turns (project_id, agent_id, begin_time, run_id)")
 

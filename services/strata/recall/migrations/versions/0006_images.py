@@ -17,8 +17,8 @@ TABLES = ("images", "message_images")
 
 def upgrade() -> None:
     """Creates the tables of images."""
-    # Apart from the messages, so that reading a window carries no image. The bytes are packed
-    # already; another compression would cost time and gain nothing.
+    # Separate from the messages, so that reading a window reads no image. The bytes are already
+    # compressed; compressing them again would cost time for no benefit.
     op.execute(
         """
         CREATE TABLE images (

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Orders the queue by project: by time alone, one of few messages is behind all others."""
+    """Orders the queue by project; ordered by time, small projects waited for large ones."""
     op.execute("DROP INDEX messages_pending")
     op.execute(
         "CREATE INDEX messages_pending ON messages (project_id, create_time)"
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Orders the queue by time alone."""
+    """Orders the queue by time only."""
     op.execute("DROP INDEX messages_pending")
     op.execute(
         "CREATE INDEX messages_pending ON messages (create_time) WHERE index_state = 'pending'"

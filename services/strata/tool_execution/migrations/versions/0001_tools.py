@@ -15,8 +15,8 @@ depends_on = None
 
 def upgrade() -> None:
     """Creates the table of tools. Built-in tools are in the code, so it starts empty."""
-    # The schema of the arguments is json, not jsonb: the model is shown its keys in their order.
-    # `version` is the hash of the definition, by which it is known everywhere else.
+    # The schema of the arguments is json, not jsonb: its keys are shown to the model in their
+    # order. `version` is the hash of the definition, which identifies it everywhere else.
     op.execute(
         """
         CREATE TABLE tools (

@@ -22,7 +22,7 @@ WORKER = "strata_tool_execution_worker"
 
 def upgrade() -> None:
     """Adds the columns and the tables. Tools were never stored before, so none is changed."""
-    # A vector counts for the text whose hash stands beside it; the model is part of that hash.
+    # A vector is valid for the text whose hash is stored with it; the hash includes the model.
     op.execute(
         """
         ALTER TABLE tools
@@ -58,7 +58,7 @@ def upgrade() -> None:
     op.execute("CREATE INDEX requests_by_age ON requests (create_time)")
     for table in ("secrets", "requests"):
         op.execute(tenant_policy_sql(table))
-    # The worker forgets old requests of every project; it can read no answer, and no secret.
+    # The worker deletes old requests of every project; it cannot read answers or secrets.
     op.execute(worker_policy_sql("requests", "tool_execution"))
     op.execute(grant_sql("DELETE", "requests", WORKER))
     op.execute(

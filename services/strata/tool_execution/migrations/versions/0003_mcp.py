@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the tables, and to tools what those of MCP servers need."""
+    """Adds the tables, and the columns of tools that tools of MCP servers need."""
     op.execute(
         """
         CREATE TABLE mcp_servers (
@@ -41,7 +41,7 @@ def upgrade() -> None:
         )
         """
     )
-    # What a tool says now. What was approved is in the registry's own row of it.
+    # The present definition of a tool. The approved one is in its row of the registry.
     op.execute(
         """
         CREATE TABLE mcp_tools (
@@ -61,7 +61,7 @@ def upgrade() -> None:
         )
         """
     )
-    # A tool with a reason here is neither offered nor run.
+    # A tool with a reason in this column is neither offered nor run.
     op.execute(
         """
         ALTER TABLE tools
@@ -80,7 +80,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them, and the tools of such servers: nothing could run them."""
+    """Drops the tables, and the tools of such servers, which could not run any more."""
     op.execute("ALTER TABLE tools NO FORCE ROW LEVEL SECURITY")
     op.execute("DELETE FROM tools WHERE mcp_server_id <> ''")
     op.execute("ALTER TABLE tools FORCE ROW LEVEL SECURITY")

@@ -12,10 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the list; tools that are there reach none."""
+    """Adds the list; existing tools may connect to no host."""
     op.execute("ALTER TABLE tools ADD COLUMN allowed_hosts text[] NOT NULL DEFAULT '{}'")
 
 
 def downgrade() -> None:
-    """Drops it: tools reach nothing then."""
+    """Drops the list: tools may then connect to no host."""
     op.execute("ALTER TABLE tools DROP COLUMN allowed_hosts")

@@ -12,10 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds how tokens are got; servers that are there need none."""
+    """Adds the data with which tokens are requested; existing servers need none."""
     op.execute("ALTER TABLE mcp_servers ADD COLUMN client_credentials json NOT NULL DEFAULT 'null'")
 
 
 def downgrade() -> None:
-    """Drops it: such servers answer that they want a token."""
+    """Drops the data: servers that need a token then refuse requests."""
     op.execute("ALTER TABLE mcp_servers DROP COLUMN client_credentials")

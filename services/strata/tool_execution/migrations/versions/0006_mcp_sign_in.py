@@ -14,9 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds how people sign in, what they have begun, and the tokens that came of it."""
+    """Adds the sign-in settings, sign-ins that were begun, and their tokens."""
     op.execute("ALTER TABLE mcp_servers ADD COLUMN oauth json NOT NULL DEFAULT 'null'")
-    # What belongs to a state is sealed, and of the state itself only a hash is kept.
+    # The data of a state are sealed, and only a hash of the state itself is stored.
     op.execute(
         """
         CREATE TABLE mcp_sign_ins (
@@ -54,7 +54,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them: such servers answer that they want a token."""
+    """Drops the data: servers that need a token then refuse requests."""
     op.execute("DROP TABLE mcp_tokens")
     op.execute("DROP TABLE mcp_sign_ins")
     op.execute("ALTER TABLE mcp_servers DROP COLUMN oauth")
