@@ -65,8 +65,7 @@ def upgrade() -> None:
         """
     )
     # Texts of one archive that share a band may be nearly the same: see domain/near_duplicates.py.
-    # The
-    # value of a band includes the archive. The indexes also include the project: without it the
+    # The value of a band includes the archive. The indexes also include the project: without it the
     # planner intersects the rows of a band with all rows of the project.
     bands = ", ".join(f"band_{number} bigint NOT NULL" for number in range(BANDS))
     op.execute(
