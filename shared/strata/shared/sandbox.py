@@ -1,4 +1,4 @@
-"""Calls of untrusted code: what tool execution sends to the tool runner, and what comes back.
+"""Calls of untrusted code: the requests of tool execution to the tool runner, and their results.
 
 A function of a custom tool, or a script, runs in a new jail. The jail contains only what the
 request holds, and it is removed after the call.

@@ -1,4 +1,4 @@
-"""Forms for new keys: what a person may grant, and what a form asks for."""
+"""Forms for new keys: the scopes that a person may grant, and the fields of the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypts what a browser or a link carries for the console."""
+"""Encrypts the data of the console that browsers and links carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a call: what a jailed process needs to lock itself before it gets the request."""
+"""The shape of a call: the restrictions that a jailed process applies before the request."""
 
 from __future__ import annotations
 

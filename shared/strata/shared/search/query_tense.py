@@ -1,4 +1,4 @@
-"""Says whether a question asks for what is true now or for what was true before.
+"""Determines whether a question asks about the present or about the past.
 
 "Am I a smoker at the moment?" wants the newest statement, "Where did I live before?" does not. The
 answer is read from the words and the verb, in six languages, without a model. It is a hint for the

@@ -1,4 +1,4 @@
-"""The results of a search: hits, and what its conditions left out."""
+"""The results of a search: hits, and the matches that its conditions excluded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells short queries, which name a topic, from questions."""
+"""Distinguishes short queries, which name a topic, from questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preference for texts of a time that the query names, and for new ones."""
+"""Prefers texts from a time that the query names, and new texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans: what was done under a trace, when, for how long and how it ended.
+"""Spans: the operations of a trace, with their start, duration and outcome.
 
 The attributes of spans are names, ids, sizes and times. They never hold the text of a message, a
 memory or a tool call, an argument, a key or a secret; neither do the errors, of which only the

@@ -1,4 +1,4 @@
-"""The context window of an agent: what the next request holds, and compaction."""
+"""The context window of an agent: the contents of the next request, and compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores what the default embedding model computes once for an installation.
+"""Stores the arrays that the default embedding model computes once per installation.
 
     python -m strata.shared.search.embedding.prepare
 

@@ -1,4 +1,4 @@
-"""The form of a language: how its statements say what is true, that it changed, and that it ended.
+"""The rules of a language: its patterns for facts, for changes and for ends of facts.
 
 All patterns are matched against a folded clause (`folded_text.fold`) without the words of
 `passed_over`. In languages with spaces there is one before, between and behind its words.

@@ -1,4 +1,4 @@
-"""The form of a language: its words of time, and the rules over them.
+"""The definition of a language: its time words, and the rules that use them.
 
 A rule is a regular expression with slots: `{weekday}` matches any word of the lexicon of that name
 and captures it. A slot that is repeated ends in a digit (`{day2}`). Rules are matched against
