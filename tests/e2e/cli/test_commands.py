@@ -376,7 +376,7 @@ async def test_passages_are_stored_listed_and_searched(
     explained = await strata("archival", "search", "ann", "olives last March", "--explain")
     assert "Found by its words at rank 1." in explained.out
     assert "tags excludes 2, best passage-other." in explained.err
-    assert "'last March': from ever to now counts more." in explained.err
+    assert "'last March': texts from the beginning to now are ranked higher." in explained.err
     assert "Ann's\t7" in (await strata("archival", "list")).out
 
 

@@ -18,5 +18,8 @@ def print_search_notes(response: SearchMessagesResponse | SearchPassagesResponse
     for exclusion in response.exclusions:
         note(f"{exclusion.condition} excludes {exclusion.count}, best {exclusion.best_id}.")
     for expression in response.spoken_times:
-        start, end = when(expression.start_time) or "ever", when(expression.end_time) or "now"
+        start, end = (
+            when(expression.start_time) or "the beginning",
+            when(expression.end_time) or "now",
+        )
         note(f"{expression.words!r}: texts from {start} to {end} are ranked higher.")
