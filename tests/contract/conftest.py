@@ -14,14 +14,14 @@ from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Closes what a test opens."""
+    """An exit stack that is closed after the test."""
     async with AsyncExitStack() as made:
         yield made
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def embedder() -> AsyncIterator[Embedder]:
-    """The real embedding model, which remembers what it has embedded."""
+    """The real embedding model, with a cache of embedded texts."""
     model = await MultilingualEmbedder.load()
     yield CachingEmbedder(model)
     await model.close()

@@ -1,4 +1,4 @@
-"""The contract of `AgentStore`, on PostgreSQL, and the housekeeping beside it."""
+"""The contract of `AgentStore`, on PostgreSQL, and the deletion of old rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def active(store: PostgresAgentStore, **fields: Any) -> Agent:
     return await store.activate(made.agent.id)
 
 
-async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> None:
+async def test_a_stored_agent_is_returned_unchanged(store: PostgresAgentStore) -> None:
     full = agent(
         description="d",
         model=ModelConfig("a/b", 8000, 100, 0.5, True, "low", 10, True),
@@ -117,7 +117,9 @@ async def test_agents_are_listed_by_ids_with_one_statement(
         assert await store.page((), "", 10, "", wanted) == []
 
 
-async def test_one_request_makes_one_agent_however_many_ask(store: PostgresAgentStore) -> None:
+async def test_concurrent_creations_with_one_request_id_create_one_agent(
+    store: PostgresAgentStore,
+) -> None:
     made = await asyncio.gather(
         *(store.insert(agent(f"Bo {n}"), RequestKey("r", "h")) for n in range(6))
     )
@@ -136,7 +138,9 @@ async def test_loading_for_a_turn_is_one_statement(
     assert database.statistics.statements - before == 1
 
 
-async def test_concurrent_updates_both_count(store: PostgresAgentStore) -> None:
+async def test_concurrent_updates_of_different_fields_are_all_stored(
+    store: PostgresAgentStore,
+) -> None:
     made = await active(store)
     await asyncio.gather(
         *(

@@ -42,7 +42,9 @@ def stale(error: pytest.ExceptionInfo[AbortedError]) -> bool:
     return error.value.reason is Reason.STALE_ATTEMPT
 
 
-async def test_step_comes_back_as_it_was_written(journal: PostgresJournal, key: JournalKey) -> None:
+async def test_a_journalled_step_is_returned_unchanged(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
     written = record("a", "b")
     await journal.open_step(key, written)
     await journal.record(key, 1, [result("b")])
@@ -52,7 +54,7 @@ async def test_step_comes_back_as_it_was_written(journal: PostgresJournal, key: 
     assert resumed == replace(written, results={"b": result("b")})
 
 
-async def test_nothing_is_found_of_a_run_without_a_journal_or_of_another_step(
+async def test_resume_returns_none_without_a_journal_or_for_another_step(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     assert await journal.resume(replace(key, attempt=2), 1) is None
@@ -60,7 +62,7 @@ async def test_nothing_is_found_of_a_run_without_a_journal_or_of_another_step(
     assert await journal.resume(replace(key, attempt=3), 2) is None
 
 
-async def test_later_step_replaces_the_one_before(
+async def test_a_later_step_replaces_the_previous_one(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a"))
@@ -71,7 +73,7 @@ async def test_later_step_replaces_the_one_before(
     assert await journal.resume(replace(key, attempt=2), 2) == second
 
 
-async def test_dispatch_that_was_taken_over_writes_nothing(
+async def test_an_attempt_that_was_taken_over_writes_nothing(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a"))
@@ -99,7 +101,7 @@ async def test_fence_holds_before_anything_is_journalled(
     assert stale(error)
 
 
-async def test_reply_requested_again_has_calls_of_its_own(
+async def test_a_new_attempt_at_a_step_discards_the_results_of_the_former_reply(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a"))
@@ -110,7 +112,7 @@ async def test_reply_requested_again_has_calls_of_its_own(
     assert await journal.resume(replace(key, attempt=3), 1) == anew
 
 
-async def test_results_after_a_take_over_belong_to_the_reply_that_was_found(
+async def test_results_recorded_after_a_take_over_belong_to_the_resumed_reply(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     await journal.open_step(key, record("a", "b"))
@@ -165,7 +167,7 @@ async def test_journal_has_the_state_of_each_call(
     assert states == ["COMMITTED", "FAILED", "UNKNOWN", "PENDING"]
 
 
-async def test_other_project_sees_no_journal(journal: PostgresJournal, key: JournalKey) -> None:
+async def test_another_project_sees_no_journal(journal: PostgresJournal, key: JournalKey) -> None:
     await journal.open_step(key, record("a"))
     stranger = as_project()
     with context.use(stranger), pytest.raises(AbortedError):
@@ -196,7 +198,7 @@ async def test_closing_returns_the_last_step_with_the_known_results_of_its_calls
     assert await journal.close(key) == closed
 
 
-async def test_calls_of_code_come_back_apart_from_those_of_the_reply(
+async def test_nested_calls_are_returned_separately_from_the_calls_of_the_reply(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     written = record("a", "b")
@@ -217,7 +219,7 @@ async def test_calls_of_code_come_back_apart_from_those_of_the_reply(
     assert await journal.resume(replace(key, attempt=3), 2) == again
 
 
-async def test_a_dispatch_that_was_taken_over_writes_no_call_of_code(
+async def test_an_attempt_that_was_taken_over_writes_no_nested_call(
     journal: PostgresJournal, key: JournalKey
 ) -> None:
     written = record("a")

@@ -53,7 +53,7 @@ async def test_an_agent_is_loaded_with_its_keys_and_its_projects(
     assert in_force([own, shared]) == in_force([shared, own]) == {"openai": own}
 
 
-async def test_a_key_takes_the_place_of_the_one_before(keys: PostgresModelKeys) -> None:
+async def test_a_new_key_replaces_the_previous_one(keys: PostgresModelKeys) -> None:
     for sealed in (b"one", b"two"):
         await keys.put(SealedKey("openai", "", sealed))
     assert await keys.of_project() == [SealedKey("openai", "", b"two")]
@@ -101,7 +101,7 @@ async def test_other_project_cannot_use_the_key(
         assert await keys.delete("openai", "") is False
         with pytest.raises(NotFoundError):
             await keys.put(SealedKey("openai", agent.id, b"y"))
-        # Row-level security holds without the condition, too.
+        # Row-level security applies without the condition, too.
         async with database.transaction(read_only=True) as connection:
             seen = await connection.execute(text("SELECT count(*) FROM agent_loop.model_keys"))
             assert seen.scalar_one() == 0

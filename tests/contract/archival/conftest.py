@@ -1,3 +1,5 @@
+"""Stores of archival, a vector engine and search indexes."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +39,7 @@ async def stores(databases: Any) -> AsyncIterator[Stores]:
 
 @pytest.fixture
 async def engine(open_folder: Any) -> AsyncIterator[EmbeddedVectors]:
-    """A vector engine of the test's own."""
+    """A vector engine for this test alone."""
     engine = EmbeddedVectors(open_folder / "vectors")
     await engine.start()
     yield engine
@@ -48,7 +50,7 @@ async def engine(open_folder: Any) -> AsyncIterator[EmbeddedVectors]:
 async def finder(
     stores: Stores, embedder: Embedder, engine: EmbeddedVectors, request: pytest.FixtureRequest
 ) -> AsyncIterator[Finder]:
-    """Parametrised indirectly with a floor of relevance; the default one if it is not."""
+    """Stores and a search index; the indirect parameter is the relevance floor."""
     fusion = FusionConfig(floor=getattr(request, "param", FLOOR))
     vectors = QdrantIndex(connect(engine.url, engine.api_key), QdrantConfig(fusion=fusion))
     index = PassageIndex(vectors, embedder, SparseEncoder())

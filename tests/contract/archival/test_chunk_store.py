@@ -35,7 +35,7 @@ async def chunks_left(stores: Stores) -> int:
         return int(rows.one().n)
 
 
-async def test_a_file_is_seen_when_all_its_chunks_are_there(stores: Stores) -> None:
+async def test_a_file_is_found_only_when_all_its_chunks_are_stored(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     set_id = await stores.chunks.begin(folder, file)
     await stores.chunks.add(set_id, new_chunks("apples are red"))
@@ -62,7 +62,7 @@ async def test_a_chunk_is_found_by_its_heading_and_returned_with_it(stores: Stor
     assert list(batch.chunks) == [chunk]
 
 
-async def test_the_former_chunks_are_found_until_the_new_ones_serve(stores: Stores) -> None:
+async def test_the_previous_chunks_are_found_until_the_new_ones_serve(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     await stores.index_file(folder, file, "the old plan", "another old plan")
     new = await stores.chunks.begin(folder, file)
@@ -94,7 +94,7 @@ async def test_the_same_content_again_keeps_its_index(stores: Stores) -> None:
     assert await search_texts(stores, folder, "one") == []
 
 
-async def test_many_sets_of_one_file_at_once_leave_one_that_serves(stores: Stores) -> None:
+async def test_concurrent_chunk_sets_of_one_file_leave_one_that_serves(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     await asyncio.gather(
         *(stores.index_file(folder, file, f"plan number {number}") for number in range(8))
@@ -104,7 +104,9 @@ async def test_many_sets_of_one_file_at_once_leave_one_that_serves(stores: Store
     assert await chunks_left(stores) == 1
 
 
-async def test_a_file_that_is_dropped_while_it_comes_does_not_come_back(stores: Stores) -> None:
+async def test_chunks_of_a_file_that_was_dropped_during_indexing_are_refused(
+    stores: Stores,
+) -> None:
     folder, file = new_id("folder"), new_id("file")
     early, late = [await stores.chunks.begin(folder, file) for _ in range(2)]
     await stores.chunks.add(late, new_chunks("half of it"))
@@ -118,7 +120,7 @@ async def test_a_file_that_is_dropped_while_it_comes_does_not_come_back(stores: 
 
 
 @pytest.mark.parametrize("count", [4, 5])
-async def test_many_files_are_dropped_a_few_in_one_transaction(
+async def test_many_files_are_dropped_in_several_transactions(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(chunk_store, "_DROPPED_AT_ONCE", 2)
@@ -132,7 +134,7 @@ async def test_many_files_are_dropped_a_few_in_one_transaction(
     assert await chunks_left(stores) == 0
 
 
-async def test_dropping_takes_files_and_folders_and_nothing_else(stores: Stores) -> None:
+async def test_dropping_removes_the_named_files_and_folders_only(stores: Stores) -> None:
     here, there = new_id("folder"), new_id("folder")
     files = [new_id("file") for _ in range(4)]
     for folder, file in zip((here, here, there, there), files, strict=True):
@@ -144,7 +146,7 @@ async def test_dropping_takes_files_and_folders_and_nothing_else(stores: Stores)
     assert await search_texts(stores, here, "word") == []
 
 
-async def test_five_thousand_chunks_cost_a_statement_for_each_five_hundred(stores: Stores) -> None:
+async def test_storing_chunks_costs_one_statement_for_each_batch(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     statistics = stores.database.statistics
     before = statistics.statements
@@ -157,7 +159,7 @@ async def test_five_thousand_chunks_cost_a_statement_for_each_five_hundred(store
     assert await stores.progress(file) == (0, 5_000)
 
 
-async def test_progress_reads_no_chunk(stores: Stores) -> None:
+async def test_reading_the_progress_reads_no_chunks(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     await stores.index_file(folder, file, "one")
     with stores.database.statistics.record() as recorded:
@@ -227,7 +229,7 @@ async def test_a_rebuilt_index_waits_for_every_chunk(stores: Stores) -> None:
     assert await stores.progress(file) == (0, 2)
 
 
-async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> None:
+async def test_another_project_can_neither_read_nor_drop_nor_find_chunks(stores: Stores) -> None:
     folder, file = new_id("folder"), new_id("file")
     set_id = await stores.index_file(folder, file, "the secret plan")
     staged = await stores.chunks.begin(folder, file)
@@ -245,7 +247,7 @@ async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> N
     assert await search_texts(stores, folder, "plan") == ["the secret plan"]
 
 
-async def test_files_are_no_archive_and_no_passage(stores: Stores) -> None:
+async def test_files_do_not_count_as_archives_or_passages(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "a passage", tags=("t",))
     await stores.index_file(new_id("folder"), new_id("file"), "a chunk", "a chunk more")

@@ -27,7 +27,7 @@ def ago(minutes: float) -> datetime:
 
 
 async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passage]:
-    """An archive with a passage of two hours ago and one of a minute ago."""
+    """Stores a passage of two hours ago and one of a minute ago in an archive."""
     agent = new_id("agent")
     await stores.archives.prepare(agent)
     made = await stores.archives.create(archive(name), agent, RequestKey())
@@ -94,7 +94,9 @@ async def test_a_longer_time_to_live_restores_expired_passages(stores: Stores) -
     assert (await stores.archives.stats(agent)).passage_count == 2
 
 
-async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -> None:
+async def test_the_worker_destroys_expired_passages_in_batches_and_corrects_the_counts(
+    stores: Stores,
+) -> None:
     agent, old, young = await aged(stores)
     more = [new_passage(f"old {n}", ("old",), ago(200 + n)) for n in range(7)]
     await stores.passages.insert(ArchiveRef(archive_id=old.archive_id), more, archive("-"), "")

@@ -21,7 +21,7 @@ async def done(stores: Stores, project: str, ids: Sequence[str]) -> None:
         await stores.pending.done(project, await stores.pending.load(project, ids))
 
 
-async def test_a_hundred_passages_before_and_after_do_not_delay_another_project(
+async def test_a_backlog_of_one_project_does_not_delay_a_passage_of_another(
     stores: Stores,
 ) -> None:
     before = await passages_of(stores, "project-a", 100)
@@ -35,7 +35,7 @@ async def test_a_hundred_passages_before_and_after_do_not_delay_another_project(
     assert set(batch["project-a"]) & set(after)
 
 
-async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
+async def test_every_project_is_served_in_turn_when_a_batch_cannot_hold_all(
     stores: Stores,
 ) -> None:
     for number in range(9):
@@ -45,7 +45,7 @@ async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serv
     assert sorted(served) == [f"project-{number}" for number in range(9)]
 
 
-async def test_a_batch_that_one_project_can_fill_is_full(stores: Stores) -> None:
+async def test_a_single_project_can_fill_a_batch(stores: Stores) -> None:
     ids = await passages_of(stores, "project-a", 20)
     first = (await stores.pending.find(16)).ids
     assert {project: len(some) for project, some in first.items()} == {"project-a": 16}
@@ -54,7 +54,7 @@ async def test_a_batch_that_one_project_can_fill_is_full(stores: Stores) -> None
     assert sorted([*first["project-a"], *rest["project-a"]]) == sorted(ids)
 
 
-async def test_an_empty_queue_is_looked_at_with_one_statement(stores: Stores) -> None:
+async def test_checking_an_empty_queue_costs_one_statement(stores: Stores) -> None:
     before = stores.worker.statistics.statements
     assert (await stores.pending.find(16)).ids == {}
     assert stores.worker.statistics.statements - before == 1

@@ -77,7 +77,7 @@ async def test_a_replaced_file_is_found_by_its_new_text_only(
     assert await in_the_index(engine) == 1
 
 
-async def test_passages_and_files_take_turns_in_batches(finder: Finder) -> None:
+async def test_passages_and_files_are_indexed_in_turn(finder: Finder) -> None:
     agent, file = new_id("agent"), new_id("file")
     await finder.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))
     # More than a batch of 64.
@@ -88,7 +88,7 @@ async def test_passages_and_files_take_turns_in_batches(finder: Finder) -> None:
     assert sum(len(ids) for ids in pending.values()) == 6
 
 
-async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(
+async def test_a_file_dropped_while_it_is_indexed_is_removed_from_the_index(
     finder: Finder, engine: EmbeddedVectors
 ) -> None:
     folder, file, kept = new_id("folder"), new_id("file"), new_id("file")
@@ -156,7 +156,7 @@ async def test_another_projects_files_are_never_found(finder: Finder) -> None:
         assert texts(await finder.find_chunks([folder], "launch code")) == ["a code of honour"]
 
 
-async def test_without_the_engine_words_find_and_indexing_continues_afterwards(
+async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(
     finder: Finder,
     engine: EmbeddedVectors,
 ) -> None:

@@ -69,7 +69,7 @@ async def test_every_change_is_a_version_with_its_author(stores: Stores) -> None
     )
 
 
-async def test_versions_come_in_pages_newest_first(stores: Stores) -> None:
+async def test_versions_are_paged_newest_first(stores: Stores) -> None:
     passage = await stored(stores, "0")
     for number in range(1, 5):
         await stores.history.update(passage.id, PassageChange(text=new_text(str(number))), LATER)
@@ -106,7 +106,7 @@ async def test_deleted_passages_are_hidden_and_can_be_restored(stores: Stores) -
     assert (await stores.history.restore(passage.id, 0, PassageChange(), LATER)).revision == 3
 
 
-async def test_an_older_version_comes_back_as_a_new_one(stores: Stores) -> None:
+async def test_restoring_an_older_version_creates_a_new_one(stores: Stores) -> None:
     passage = await stored(stores, "one", ("a",))
     await stores.history.update(passage.id, PassageChange(text=new_text("two"), tags=("b",)), LATER)
     await stores.history.delete(passage.id, Author(), LATER)
@@ -174,7 +174,7 @@ async def test_one_change_sent_many_times_at_once_happens_once(stores: Stores) -
     assert {answer.revision for answer in answers} == {2}
 
 
-async def test_purging_leaves_no_word_behind(stores: Stores) -> None:
+async def test_purging_deletes_every_version_and_vector_of_the_passage(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.archives.prepare(agent)
     vector = SuppliedVector.of(MODEL, (1.0,) * 384)
@@ -221,7 +221,7 @@ async def test_a_deleted_passage_is_purged_without_counting_twice(stores: Stores
     assert await stores.archives.tags("", agent) == {"t": 1}
 
 
-async def test_deleting_an_archive_takes_the_versions_along(stores: Stores) -> None:
+async def test_deleting_an_archive_deletes_the_versions_of_its_passages(stores: Stores) -> None:
     passage = await stored(stores, "private")
     await stores.history.update(passage.id, PassageChange(text=new_text("other")), LATER)
     await stores.archives.delete(passage.archive_id)
@@ -229,7 +229,7 @@ async def test_deleting_an_archive_takes_the_versions_along(stores: Stores) -> N
         assert await rows_of(stores, table, passage.id) == 0
 
 
-async def test_a_given_vector_goes_with_its_text(stores: Stores) -> None:
+async def test_a_supplied_vector_is_kept_until_the_text_changes(stores: Stores) -> None:
     agent = new_id("agent")
     vector = SuppliedVector.of(MODEL, tuple(float(n) for n in range(384)))
     await stores.archives.prepare(agent)

@@ -51,7 +51,7 @@ LIVES = st.sampled_from([0, 60, 180])
 
 @dataclass
 class Known:
-    """What a passage should be."""
+    """The expected state of a passage."""
 
     home: int
     age: int
@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
         return not known.deleted and not self.expired(known)
 
     def holder(self, home: int, text: str, besides: str = "") -> str | None:
-        """The living passage of an archive that says just this."""
+        """Returns the existing passage of an archive with this text."""
         for passage_id, known in self.known.items():
             same = known.home == home and known.text == text and self.alive(known)
             if same and passage_id != besides:
@@ -132,7 +132,7 @@ class Machine(RuleBasedStateMachine):
         return None
 
     def forget_expired(self, home: int, text: str) -> None:
-        """What has expired makes way for the same text, for good."""
+        """Removes expired passages, whose texts may be stored again."""
         for passage_id, known in list(self.known.items()):
             in_the_way = known.home == home and known.text == text and not known.deleted
             if in_the_way and self.expired(known):
@@ -256,7 +256,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def catch_up(self) -> None:
-        """Brings an index up to date, as the indexer does."""
+        """Indexes pending texts, as the indexer does."""
         self.run(self._index_all)
         for passage_id, known in self.known.items():
             if self.alive(known):

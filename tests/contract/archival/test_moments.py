@@ -11,10 +11,10 @@ from strata.shared.context import current_project
 from strata.shared.ids import new_id
 
 
-async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_words(
+async def test_a_passage_indexed_after_the_snapshot_is_still_found_by_its_words(
     databases: Any,
 ) -> None:
-    """The index, which is asked after the moment, may have been asked before it took this in."""
+    """The index may have been searched before it contained the passage."""
     urls = await databases.of(MIGRATIONS)
     stores = Stores.opened(urls)
     [stored] = await stores.insert(new_id("agent"), "The boat is blue.")
@@ -30,7 +30,7 @@ async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_
     await stores.close()
 
 
-async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_words(
+async def test_a_chunk_indexed_after_the_snapshot_is_still_found_by_its_words(
     databases: Any,
 ) -> None:
     urls = await databases.of(MIGRATIONS)

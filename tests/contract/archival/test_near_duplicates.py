@@ -102,7 +102,9 @@ async def test_near_duplicates_are_updated_with_the_text(stores: Stores) -> None
     assert back.near_duplicate_ids == (third.passage.id,)
 
 
-async def test_an_exact_duplicate_has_the_near_duplicates_of_the_first(stores: Stores) -> None:
+async def test_an_exact_duplicate_returns_the_near_duplicates_of_the_stored_passage(
+    stores: Stores,
+) -> None:
     place = await home(stores)
     (first,) = await put(stores, place, GREEN)
     (near,) = await put(stores, place, f"{GREEN}!")

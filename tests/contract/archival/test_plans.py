@@ -12,8 +12,8 @@ from strata.shared.context import current_project
 from strata.shared.ids import new_id
 
 
-async def test_passages_are_read_by_id_in_a_table_that_has_just_grown(stores: Stores) -> None:
-    """By archive and time, all of them would be walked through for each search."""
+async def test_passages_are_read_by_id_in_a_table_with_outdated_statistics(stores: Stores) -> None:
+    """The index by archive and time would read all of them for each search."""
     agent = new_id("agent")
     stored = await stores.insert(agent, *(f"Passage number {number}." for number in range(1_500)))
     ids = [inserted.passage.id for inserted in stored[::200]]
@@ -29,8 +29,8 @@ async def test_passages_are_read_by_id_in_a_table_that_has_just_grown(stores: St
     assert "Seq Scan on passages" not in plan
 
 
-async def test_counts_for_the_prompt_read_no_more_tags_than_they_show(stores: Stores) -> None:
-    """There may be as many tags as passages; they are read by use, in the order of an index."""
+async def test_counts_for_the_prompt_read_only_the_shown_tags(stores: Stores) -> None:
+    """There may be as many tags as passages; an index returns them by use."""
     agent = new_id("agent")
     await stores.insert(agent, "A fact.", tags=("first",))
     async with stores.database.transaction() as connection:

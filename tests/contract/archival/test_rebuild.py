@@ -13,7 +13,7 @@ from strata.standalone.vectors import EmbeddedVectors
 
 
 class Watched:
-    """An index that notes how much waited when its collection was made."""
+    """An index that records the number of pending texts at the creation of its collection."""
 
     def __init__(self, index: PassageIndex | ChunkIndex, finder: Finder, file: str) -> None:
         self._index = index
@@ -29,7 +29,7 @@ class Watched:
         await self._index.ensure()
 
 
-async def test_all_passages_are_pending_before_the_collection_is_created(
+async def test_all_passages_are_marked_as_pending_before_the_collection_is_created(
     finder: Finder,
     engine: EmbeddedVectors,
 ) -> None:

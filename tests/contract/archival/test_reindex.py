@@ -47,7 +47,7 @@ from strata.standalone.vectors import EmbeddedVectors
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
-    """An engine of these tests alone: they drop what others ask."""
+    """An engine for these tests alone: they drop its collections."""
     made = EmbeddedVectors(session_folder / "vectors-to-rebuild")
     await made.start()
     yield made
@@ -142,7 +142,7 @@ async def test_the_model_is_changed_during_searches(indexing: RebuiltIndexes) ->
     assert (archive.embedding_model, archive.embedding_dim) == (WORDS, 256)
 
 
-async def test_rebuild_can_be_rolled_back_until_it_is_finished(indexing: RebuiltIndexes) -> None:
+async def test_a_rebuild_can_be_rolled_back_until_it_is_finished(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     [old] = await indexing.generations()
@@ -168,7 +168,7 @@ async def test_rebuild_can_be_rolled_back_until_it_is_finished(indexing: Rebuilt
         await admin.finish("passages")
 
 
-async def test_a_model_that_finds_nothing_does_not_get_to_serve(indexing: RebuiltIndexes) -> None:
+async def test_an_index_whose_model_finds_too_little_never_serves(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS, *(f"{text} Again, in other words." for text in TEXTS))
     await indexing.index_all()
     [old] = await indexing.generations()
@@ -207,7 +207,9 @@ async def test_rebuild_waits_for_an_unavailable_model(indexing: RebuiltIndexes) 
     assert (await (await indexing.again()).reindex()).phase == pb.REINDEX_PHASE_SWITCHED
 
 
-async def test_another_replica_continues_after_the_death_of_one(indexing: RebuiltIndexes) -> None:
+async def test_another_replica_resumes_a_rebuild_without_copying_again(
+    indexing: RebuiltIndexes,
+) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     await indexing.indexes.admin.start("passages", WORDS, "")
@@ -219,7 +221,7 @@ async def test_another_replica_continues_after_the_death_of_one(indexing: Rebuil
     job = await other.reindex()
     assert (job.phase, job.done) == (pb.REINDEX_PHASE_SWITCHED, len(TEXTS))
     sent = [text for one in indexing.endpoint.requests[before:] for text in one["input"]]
-    assert not set(TEXTS[:6]) & set(sent), "what was copied is copied again"
+    assert not set(TEXTS[:6]) & set(sent), "copied entries are copied again"
 
 
 async def test_claimed_rebuild_is_not_run_by_other_replicas(indexing: RebuiltIndexes) -> None:
@@ -337,7 +339,7 @@ async def test_chunks_of_files_are_rebuilt(indexing: RebuiltIndexes) -> None:
     assert await indexing.held(state.generation, FILE_CHUNKS) == 11
 
 
-async def test_indexes_with_the_earlier_default_are_rebuilt_by_themselves_during_searches(
+async def test_indexes_with_the_earlier_default_model_are_rebuilt_automatically(
     indexing: RebuiltIndexes,
 ) -> None:
     folder = new_id("folder")
@@ -369,7 +371,7 @@ async def test_indexes_with_the_earlier_default_are_rebuilt_by_themselves_during
         assert (state.reindex.old_model, state.reindex.total) == (ENGLISH_MODEL, count)
 
 
-async def test_an_archive_has_a_model_of_its_own(indexing: RebuiltIndexes) -> None:
+async def test_an_archive_can_have_its_own_model(indexing: RebuiltIndexes) -> None:
     stores = indexing.stores
     await indexing.insert(*TEXTS)
     words = indexing.models.known(WORDS)
@@ -401,7 +403,9 @@ async def test_an_archive_has_a_model_of_its_own(indexing: RebuiltIndexes) -> No
     assert await indexing.held(own, ARCHIVE_PASSAGES) == 0
 
 
-async def test_archives_of_several_models_make_one_ranking(indexing: RebuiltIndexes) -> None:
+async def test_results_of_several_embedding_models_are_fused_into_one_ranking(
+    indexing: RebuiltIndexes,
+) -> None:
     await indexing.insert(*TEXTS)
     words = indexing.models.known(WORDS)
     archive = await indexing.stores.archives.create(
@@ -431,7 +435,7 @@ async def test_archives_of_several_models_make_one_ranking(indexing: RebuiltInde
     assert sorted(ranks) == list(range(1, len(MORE) + 1))  # type: ignore[type-var]
 
 
-async def test_an_archive_moves_to_another_model_and_back(indexing: RebuiltIndexes) -> None:
+async def test_an_archive_can_change_to_another_model_and_back(indexing: RebuiltIndexes) -> None:
     await indexing.insert(*TEXTS)
     other = new_id("agent")
     await indexing.stores.insert(other, "This one stays where it is.")
@@ -484,7 +488,9 @@ async def test_the_vectors_of_an_archive_are_rebuilt(indexing: RebuiltIndexes) -
     assert await indexing.held(generation) == len(TEXTS)
 
 
-async def test_an_index_whose_model_left_the_settings_is_replaced(indexing: RebuiltIndexes) -> None:
+async def test_an_index_whose_model_is_no_longer_configured_is_replaced(
+    indexing: RebuiltIndexes,
+) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     hasty = await indexing.again(grace=0.0)
@@ -510,7 +516,9 @@ async def test_an_index_whose_model_left_the_settings_is_replaced(indexing: Rebu
     assert (await later.find("Stored while there was no index"))[0].startswith("Stored while")
 
 
-async def test_a_limited_model_leaves_the_words(indexing: RebuiltIndexes) -> None:
+async def test_an_unavailable_embedding_model_leaves_full_text_search(
+    indexing: RebuiltIndexes,
+) -> None:
     await indexing.insert(*TEXTS)
     await indexing.index_all()
     await indexing.indexes.admin.start("passages", WORDS, "")

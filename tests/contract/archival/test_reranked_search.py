@@ -52,7 +52,7 @@ async def agent(finder: Finder) -> str:
     return name
 
 
-async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
+async def test_the_best_candidates_are_in_the_order_of_the_reranker(
     finder: Finder, agent: str, tmp_path: Path
 ) -> None:
     fused = texts((await ask(finder, agent, QUESTION)).hits)

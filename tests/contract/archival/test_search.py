@@ -53,7 +53,7 @@ async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
 
 
 class Overtaken:
-    """An index that takes in all that waits, right after it has answered."""
+    """An index that indexes all pending texts right after each answer."""
 
     def __init__(self, index: Any, finder: Finder) -> None:
         self._index = index
@@ -85,7 +85,7 @@ async def test_items_indexed_during_the_search_are_found(finder: Finder) -> None
     assert hit.stored.chunk.text == "The wifi of the office is aster-18."
 
 
-async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
+async def test_the_index_is_searched_after_the_snapshot_is_taken(finder: Finder) -> None:
     agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
     (stored,) = await finder.stores.insert(agent, "The wifi password is tulip-42.")
     await finder.stores.index_file(folder, file, "The wifi of the office is aster-18.")
@@ -100,7 +100,7 @@ async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder
     assert len(hits) == 2
 
 
-async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: Finder) -> None:
+async def test_a_passage_does_not_wait_for_the_backlog_of_another_project(finder: Finder) -> None:
     one, other = new_id("agent"), new_id("agent")
     with context.use(as_project()):
         await finder.stores.insert(one, *(f"Fact number {number}." for number in range(200)))
@@ -131,7 +131,7 @@ async def test_tags_dates_and_top_k_limit_the_results(finder: Finder) -> None:
     assert len(await find(finder, agent, "season", top_k=1)) == 1
 
 
-async def test_passages_of_the_mentioned_time_come_first(finder: Finder) -> None:
+async def test_passages_of_the_time_in_the_query_come_first(finder: Finder) -> None:
     agent = new_id("agent")
     await finder.stores.insert(agent, "Went climbing with Ada.", created=NOW - timedelta(days=40))
     await finder.stores.insert(agent, "Went climbing with Ben.", created=NOW - timedelta(days=1))
@@ -200,7 +200,7 @@ async def test_a_search_counts_the_results_excluded_by_each_condition(finder: Fi
     assert [hit.why for hit in unasked.hits] == [""]
 
 
-async def test_an_explanation_names_the_arms(finder: Finder) -> None:
+async def test_an_explanation_names_the_ranks_by_meaning_and_by_words(finder: Finder) -> None:
     agent = new_id("agent")
     await finder.stores.insert(agent, "The cat sleeps on the sofa.", "A kitten naps in its basket.")
     await finder.index_all()
@@ -219,7 +219,7 @@ async def test_an_explanation_names_the_arms(finder: Finder) -> None:
         ("ภรรยาของผมแพ้ถั่วลิสง", "รถของผมสีฟ้า", "แพ้ถั่ว"),
     ],
 )
-async def test_scripts_without_spaces_are_found_waiting_and_indexed(
+async def test_scripts_without_spaces_are_found_before_and_after_indexing(
     finder: Finder, right: str, wrong: str, query: str
 ) -> None:
     agent = new_id("agent")
@@ -280,7 +280,7 @@ async def test_another_projects_passages_are_never_found(finder: Finder) -> None
         assert "the launch code is 1234" not in texts(hit.hits)
 
 
-async def test_without_the_engine_words_still_find_and_nothing_is_lost(
+async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(
     finder: Finder, engine: EmbeddedVectors
 ) -> None:
     agent = new_id("agent")

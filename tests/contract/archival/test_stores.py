@@ -32,7 +32,9 @@ async def test_an_agents_archive_is_made_at_its_first_passage(stores: Stores) ->
     assert await stores.archives.tags("", agent) == {"a": 1, "b": 2}
 
 
-async def test_only_the_most_used_tags_are_named_and_the_others_counted(stores: Stores) -> None:
+async def test_only_the_most_used_tags_are_listed_and_the_others_are_counted(
+    stores: Stores,
+) -> None:
     agent = new_id("agent")
     for number in range(130):
         await stores.insert(agent, f"fact {number}", tags=(f"tag {number:04}", "often"))
@@ -49,7 +51,7 @@ async def test_many_first_passages_at_once_make_one_archive(stores: Stores) -> N
     assert (await stores.archives.stats(agent)).passage_count == 8
 
 
-async def test_an_agents_archive_is_made_though_its_name_is_taken(stores: Stores) -> None:
+async def test_the_archive_of_an_agent_is_created_although_its_name_is_used(stores: Stores) -> None:
     agent = new_id("agent")
     name = own_archive(agent, MODEL, DIM, NOW).name
     taken = await stores.archives.create(archive(name), "", RequestKey())
@@ -68,7 +70,7 @@ async def test_the_same_text_is_stored_once(stores: Stores) -> None:
     assert (await stores.archives.stats(agent)).passage_count == 2
 
 
-async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None:
+async def test_a_repeated_request_gets_the_first_answer(stores: Stores) -> None:
     place = ArchiveRef(agent_id=new_id("agent"))
     template = own_archive(place.agent_id, MODEL, DIM, NOW)
     await stores.archives.prepare(place.agent_id)
@@ -80,7 +82,7 @@ async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_nothing_is_kept_for_an_agent_that_is_not_there(stores: Stores) -> None:
+async def test_nothing_is_stored_for_an_unknown_agent(stores: Stores) -> None:
     agent = new_id("agent")
     made = await stores.archives.create(archive("shared"), "", RequestKey())
     place = ArchiveRef(agent_id=agent)
@@ -96,7 +98,7 @@ async def test_nothing_is_kept_for_an_agent_that_is_not_there(stores: Stores) ->
     assert [item.name for item in await stores.archives.page("", 10, None)] == ["shared"]
 
 
-async def test_a_released_agent_stores_nothing_more(stores: Stores) -> None:
+async def test_a_released_agent_cannot_store_passages(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "before")
     await stores.archives.release(agent)
@@ -107,7 +109,7 @@ async def test_a_released_agent_stores_nothing_more(stores: Stores) -> None:
         )
 
 
-async def test_an_unknown_archive_takes_nothing(stores: Stores) -> None:
+async def test_a_passage_for_an_unknown_archive_is_refused(stores: Stores) -> None:
     with pytest.raises(NotFoundError) as caught:
         await stores.passages.insert(
             ArchiveRef(archive_id=new_id("archive")), [new_passage("x")], archive("x"), ""
@@ -115,7 +117,9 @@ async def test_an_unknown_archive_takes_nothing(stores: Stores) -> None:
     assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
 
 
-async def test_a_change_moves_the_tag_counts_and_waits_for_the_index(stores: Stores) -> None:
+async def test_an_update_changes_the_tag_counts_and_marks_the_passage_as_not_indexed(
+    stores: Stores,
+) -> None:
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "one", tags=("old", "kept"))
     later = NOW + timedelta(hours=1)
@@ -148,7 +152,7 @@ async def test_a_repeated_change_gets_the_first_answer(stores: Stores) -> None:
         await change("r2")
 
 
-async def test_deleting_twice_counts_once(stores: Stores) -> None:
+async def test_deleting_a_passage_twice_counts_once(stores: Stores) -> None:
     agent = new_id("agent")
     kept, gone = await stores.insert(agent, "kept", "gone", tags=("t",))
     await stores.history.delete(gone.passage.id, Author(), NOW)
@@ -161,7 +165,7 @@ async def test_deleting_twice_counts_once(stores: Stores) -> None:
     assert (await stores.passages.get(kept.passage.id)).text == "kept"
 
 
-async def test_pages_give_every_passage_once_in_order(stores: Stores) -> None:
+async def test_pages_contain_every_passage_once_in_order(stores: Stores) -> None:
     agent = new_id("agent")
     texts = [f"fact {number}" for number in range(7)]
     (first, *_) = await stores.insert(agent, *texts, tags=("t",))
@@ -178,7 +182,7 @@ async def test_pages_give_every_passage_once_in_order(stores: Stores) -> None:
     assert await stores.passages.page(replace(within, tags=("no",)), 3, None) == []
 
 
-async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
+async def test_an_attached_archive_is_listed_for_each_of_its_agents(stores: Stores) -> None:
     first, second = new_id("agent"), new_id("agent")
     for agent in (first, second):
         await stores.archives.prepare(agent)
@@ -191,7 +195,9 @@ async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
     assert [item.id for item in page] == [made.id]
 
 
-async def test_archive_names_are_taken_once_and_requests_repeat(stores: Stores) -> None:
+async def test_an_archive_name_is_unique_and_repeated_requests_return_the_first_answer(
+    stores: Stores,
+) -> None:
     made = await stores.archives.create(archive("one"), "", RequestKey("r1"))
     again = await stores.archives.create(archive("one"), "", RequestKey("r1"))
     assert again.id == made.id
@@ -238,7 +244,7 @@ async def test_a_large_archive_is_deleted_in_several_transactions(
         assert [tuple(row) for row in rows] == [("", True)] * count
 
 
-async def test_deleting_an_archive_leaves_no_words_behind(stores: Stores) -> None:
+async def test_deleting_an_archive_deletes_the_text_of_its_passages(stores: Stores) -> None:
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "private words")
     assert await stores.archives.delete(stored.passage.archive_id) == 1
@@ -293,6 +299,6 @@ async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> 
         assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
 
 
-def test_the_hash_is_of_the_text_alone() -> None:
+def test_the_content_hash_depends_on_the_text_only() -> None:
     one = new_passage("same")
     assert one.content_hash == replace(one, tags=("x",), id=new_id("passage")).content_hash

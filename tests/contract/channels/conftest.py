@@ -1,4 +1,4 @@
-"""The same service over a socket and inside the process."""
+"""Fixtures that serve one servicer over a socket or in process."""
 
 from __future__ import annotations
 

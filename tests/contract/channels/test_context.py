@@ -1,4 +1,4 @@
-"""What crosses from caller to servicer, and what does not; deadlines; cancellation."""
+"""The context that a call passes to the servicer; deadlines; cancellation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_caller_request_and_trace_arrive(serve: Any, echo: Any, keys: 
         assert context.deadline is not None
 
 
-async def test_context_variables_of_the_caller_do_not_leak(
+async def test_context_variables_of_the_caller_do_not_reach_the_servicer(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
@@ -79,7 +79,7 @@ async def test_missing_ids_of_a_call_are_generated(serve: Any, echo: Any, keys: 
     assert dict(await call.trailing_metadata())["x-request-id"] == request_id
 
 
-async def test_metadata_crosses_both_ways(serve: Any, echo: Any, keys: Any) -> None:
+async def test_metadata_is_sent_in_both_directions(serve: Any, echo: Any, keys: Any) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
             received = dict(context.invocation_metadata())
@@ -98,7 +98,7 @@ async def test_metadata_crosses_both_ways(serve: Any, echo: Any, keys: Any) -> N
 
 
 @pytest.mark.parametrize("pair", [("Upper", "x"), ("x-raw-bin", "text"), ("x-text", b"raw")])
-async def test_illegal_metadata_is_a_mistake_of_the_caller(
+async def test_illegal_metadata_is_a_value_error_of_the_caller(
     serve: Any, echo: Any, keys: Any, pair: Any
 ) -> None:
     served = await serve(echo.pb_grpc.EchoServiceServicer())
@@ -107,7 +107,7 @@ async def test_illegal_metadata_is_a_mistake_of_the_caller(
 
 
 class Waiting:
-    """Makes servicers that wait, and tells how that ended."""
+    """Creates servicers that wait, and records how their calls ended."""
 
     def __init__(self, echo: Any) -> None:
         self.started = asyncio.Event()
@@ -142,7 +142,7 @@ class Waiting:
 
 
 def start(served: Any, echo: Any, shape: str, **options: Any) -> Any:
-    """Starts a call and returns the coroutine that waits for what never comes."""
+    """Starts a call and returns a coroutine that waits for a response that is never sent."""
     note = echo.pb.Note()
     if shape in {"Echo", "Sum"}:
         call = getattr(served.stub, shape)(note if shape == "Echo" else iter([note]), **options)
@@ -207,7 +207,7 @@ async def test_a_call_without_a_deadline_is_ended_by_the_default_deadline(
     await asyncio.wait_for(waiting.cancelled.wait(), 30)
 
 
-async def test_the_deadline_is_forwarded_with_a_margin(serve: Any, echo: Any, keys: Any) -> None:
+async def test_the_deadline_is_forwarded_minus_a_margin(serve: Any, echo: Any, keys: Any) -> None:
     """gRPC rounds deadlines up on the wire, so the margin shows in the call that is made."""
     arrived: list[tuple[float, float]] = []
     kept: list[float] = []
@@ -237,12 +237,12 @@ async def test_the_deadline_is_forwarded_with_a_margin(serve: Any, echo: Any, ke
     with keys.signed_in():
         put = loop.time() + 25
         await front.stub.Echo(echo.pb.Note(), timeout=25)
-    # Time can only have passed meanwhile. The two clocks differ by less than a millisecond.
+    # The two clocks differ by less than a millisecond, and time can only have passed meanwhile.
     assert [remaining > MARGIN_S - 0.001 for remaining in kept] == [True]
     assert len(arrived) == 2
     for left, deadline in arrived:
         assert left < 25.5
-        # What a request takes on its way is added.
+        # The transport adds the time that a request takes.
         assert deadline > put - 0.5
 
 
@@ -326,7 +326,7 @@ async def test_a_reader_cancelled_as_the_request_is_sent_cancels_the_call(
             begun.set()
             await result
 
-        # Waits for the sending before the reader does, and so continues before it.
+        # Waits for the sending before the reader does, and therefore resumes first.
         sent = asyncio.ensure_future(cancel_once_sent())
         reading = asyncio.ensure_future(read())
         await sent

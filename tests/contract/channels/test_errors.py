@@ -1,4 +1,4 @@
-"""Errors keep their meaning across both transports, unary and streamed."""
+"""Errors over both transports, unary and streamed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def calls(served: Any, echo: Any) -> list[StrataError]:
     return errors
 
 
-async def test_an_error_ends_the_iteration_after_earlier_items(
+async def test_an_error_is_raised_after_the_items_that_preceded_it(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, AbortedError("stop", reason=Reason.STALE_ATTEMPT)))
@@ -95,7 +95,7 @@ async def test_an_error_ends_the_iteration_after_earlier_items(
     assert raised.value.reason is Reason.STALE_ATTEMPT
 
 
-async def test_an_error_arrives_with_all_its_parts_in_every_shape(
+async def test_an_error_is_raised_with_all_its_parts_for_every_shape_of_call(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(
@@ -124,7 +124,7 @@ async def test_an_error_arrives_with_all_its_parts_in_every_shape(
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.status)
-async def test_every_class_of_error_survives(
+async def test_every_error_class_is_raised_again_at_the_client(
     serve: Any, echo: Any, keys: Any, kind: type[StrataError]
 ) -> None:
     served = await serve(failing(echo, kind("why", reason=Reason.IN_USE)))
@@ -133,7 +133,7 @@ async def test_every_class_of_error_survives(
     assert raised.value.reason is Reason.IN_USE
 
 
-async def test_the_wire_has_the_google_details(serve: Any, echo: Any, keys: Any) -> None:
+async def test_the_status_is_sent_as_google_rpc_details(serve: Any, echo: Any, keys: Any) -> None:
     served = await serve(failing(echo, NotFoundError("gone", reason=Reason.AGENT_NOT_FOUND)))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await served.raw.unary_unary(f"{PATH}/Echo")(b"", metadata=keys.metadata())
@@ -160,7 +160,7 @@ async def test_the_status_of_a_defect_shows_only_its_incident_id(
     assert "secret detail" in caplog.text
 
 
-async def test_a_leaked_cancellation_of_another_task_is_a_defect(
+async def test_a_cancelled_error_that_escapes_a_servicer_is_a_defect(
     serve: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(failing(echo, asyncio.CancelledError()))
@@ -169,7 +169,9 @@ async def test_a_leaked_cancellation_of_another_task_is_a_defect(
             assert error.reason is Reason.INTERNAL
 
 
-async def test_a_group_of_our_errors_is_sent_as_its_first(serve: Any, echo: Any, keys: Any) -> None:
+async def test_an_exception_group_of_our_errors_is_sent_as_its_first_error(
+    serve: Any, echo: Any, keys: Any
+) -> None:
     inner = AbortedError("first", reason=Reason.EDIT_CONFLICT)
     served = await serve(failing(echo, ExceptionGroup("two", [inner, AbortedError("second")])))
     with keys.signed_in(), pytest.raises(AbortedError, match="first"):
@@ -206,7 +208,7 @@ async def test_an_abort_by_the_servicer_keeps_its_status(serve: Any, echo: Any, 
     served = await serve(Servicer())
     with keys.signed_in(), pytest.raises(AbortedError, match="by hand"):
         await served.stub.Echo(echo.pb.Note())
-    # The answer may be here before the server has counted it.
+    # The answer may arrive before the server has counted it.
     await eventually(lambda: not served.telemetry.total(RPC_IN_FLIGHT))
     assert served.telemetry.total(RPC_REQUESTS, code="ABORTED") == 1
 
@@ -219,7 +221,7 @@ async def test_an_abort_by_the_servicer_keeps_its_status(serve: Any, echo: Any, 
         pytest.param(b"\x0b" * 100_000, id="100,000 open groups"),
     ],
 )
-async def test_bytes_that_are_no_message_are_an_invalid_argument(
+async def test_bytes_that_cannot_be_parsed_are_an_invalid_argument(
     serve: Any, echo: Any, keys: Any, garbage: bytes
 ) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
@@ -279,7 +281,7 @@ async def test_oversized_messages_are_refused_with_the_limit(
                 await served.stub.Echo(note)
             assert raised.value.reason is Reason.MESSAGE_TOO_LARGE
             assert raised.value.metadata["limit_bytes"] == "100000"
-        # Far above the limit the transport itself may refuse, without telling it.
+        # Far above the limit the transport itself may refuse the message, without naming the limit.
         for size in (100_001, 1_000_000):
             with pytest.raises(ResourceExhaustedError) as raised:
                 await served.stub.Sum(iter([echo.pb.Note(data=bytes(size))]))
@@ -362,7 +364,7 @@ async def test_load_is_shed_with_a_hint(serve: Any, echo: Any, keys: Any) -> Non
     served = await serve(Servicer(), max_in_flight_unary=2, max_in_flight_streams=1)
     with keys.signed_in():
         running = [asyncio.ensure_future(served.stub.Echo(echo.pb.Note())) for _ in range(6)]
-        # Each of the six is either in there or back.
+        # Each of the six calls has been admitted or has ended.
         await eventually(lambda: admitted + sum(task.done() for task in running) == len(running))
         done = [task for task in running if task.done()]
         pending = [task for task in running if not task.done()]
@@ -373,7 +375,7 @@ async def test_load_is_shed_with_a_hint(serve: Any, echo: Any, keys: Any) -> Non
             assert error.reason is Reason.OVERLOADED
             assert error.retry_after is not None
             assert error.retry_after > 0
-        # Streams have a limit of their own.
+        # Streams have a separate limit.
         stream = asyncio.ensure_future(served.stub.Count(echo.pb.Note()).read())
         await eventually(streaming.is_set)
         with pytest.raises(ResourceExhaustedError):
@@ -383,7 +385,9 @@ async def test_load_is_shed_with_a_hint(serve: Any, echo: Any, keys: Any) -> Non
         await served.stub.Echo(echo.pb.Note())
 
 
-async def test_a_large_error_is_cut_to_fit(serve: Any, echo: Any, keys: Any) -> None:
+async def test_a_large_error_is_truncated_to_the_metadata_limit(
+    serve: Any, echo: Any, keys: Any
+) -> None:
     served = await serve(
         failing(
             echo,

@@ -41,7 +41,7 @@ async def test_a_unary_call_returns_the_response(
     assert (response.text, response.number) == ("grüße", -7)
 
 
-async def test_messages_are_copied_on_the_way(serve: Any, echo: Any, keys: Any) -> None:
+async def test_messages_are_copied_in_transit(serve: Any, echo: Any, keys: Any) -> None:
     seen: list[Any] = []
 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
@@ -132,7 +132,7 @@ async def test_a_servicer_may_write_instead_of_yield(serve: Any, echo: Any, keys
         assert [note.number async for note in served.stub.Chat(notes)] == [2, 6]
 
 
-async def test_bytes_pass_unread_without_serializers(
+async def test_without_serializers_bytes_are_passed_unchanged(
     serve: Any, servicer: Any, echo: Any, keys: Any
 ) -> None:
     served = await serve(servicer)
@@ -143,7 +143,8 @@ async def test_bytes_pass_unread_without_serializers(
         count = served.channel.unary_stream(f"{path}Count")
         notes = [note async for note in count(echo.pb.Note(number=2).SerializeToString())]
         assert notes == [b"", b"\x10\x01"]
-        # On the wire there are no shapes: a proxy may treat every method as a stream.
+        # gRPC's wire format does not distinguish the shapes: a proxy may treat every method as a
+        # stream.
         everything = served.channel.stream_stream(f"{path}Echo")
         assert [raw_note async for raw_note in everything(iter([raw]))] == [raw]
 
@@ -159,7 +160,7 @@ async def test_many_calls_at_once_are_kept_apart(
     assert [note.number for note in notes] == list(range(150))
 
 
-async def test_a_slow_reader_holds_the_writer_back(serve: Any, echo: Any, keys: Any) -> None:
+async def test_a_slow_reader_blocks_the_writer(serve: Any, echo: Any, keys: Any) -> None:
     written = 0
 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
@@ -177,15 +178,15 @@ async def test_a_slow_reader_holds_the_writer_back(serve: Any, echo: Any, keys: 
         while last != written:
             last = written
             await asyncio.sleep(0.1)
-        # 100 MB are on offer. What runs ahead of the reader is a small part of that: the window
-        # of HTTP/2, which gRPC widens on a fast connection, and the buffers of the sockets.
+        # The server offers 100 MB. Only a small part of that can be sent ahead of the reader: the
+        # window of HTTP/2, which gRPC widens on a fast connection, and the buffers of the sockets.
         assert written < 500
         while await call.read() is not grpc.aio.EOF:
             pass
     assert written == 1_000
 
 
-async def test_a_slow_server_holds_the_client_back(serve: Any, echo: Any, keys: Any) -> None:
+async def test_a_slow_server_blocks_the_client(serve: Any, echo: Any, keys: Any) -> None:
     go = asyncio.Event()
 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]

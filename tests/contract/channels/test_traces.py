@@ -138,7 +138,7 @@ async def _result(call: Any) -> Any:
     ("flags", "sampled"), [("01", True), ("00", False)], ids=["sampled", "not sampled"]
 )
 @pytest.mark.parametrize("ratio", [None, 0.0, 1.0], ids=["off", "none", "all"])
-async def test_what_the_client_decided_is_carried_on(
+async def test_the_sampling_decision_of_the_client_is_forwarded(
     serve: Any, echo: Any, keys: Any, flags: str, sampled: bool, ratio: float | None
 ) -> None:
     recorder, seen, arrived = SpanRecorder(), list[RequestContext](), list[RequestContext]()

@@ -19,7 +19,7 @@ def project() -> Iterator[str]:
         yield project_id
 
 
-# Every test has a project of its own, so that they may share the database.
+# Every test has its own project, so tests may share the database.
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def urls(databases: Any) -> Any:
     return await databases.of(MIGRATIONS)

@@ -104,7 +104,9 @@ async def seen(store: PostgresBlockStore, agent: str, time: datetime) -> list[tu
     return [(block.label, block.value) for block in memory.blocks]
 
 
-async def test_a_deleted_block_is_kept_but_not_there(store: PostgresBlockStore) -> None:
+async def test_a_deleted_block_keeps_its_history_but_is_not_readable(
+    store: PostgresBlockStore,
+) -> None:
     block = await insert(store, "human", "text", agent="agent-a")
     await attach(store, "agent-b", block, NOW)
     ended = await end(store, block, at(1))
@@ -138,12 +140,12 @@ async def test_restored_block_is_detached_and_survives_its_agent(
     await do(store, lambda unit: unit.update(back, by("revert", at(2)), response=b""))
     assert await store.block(block.id) == back
     assert (await store.agent_memory("agent-a", "")).blocks == []
-    # Who brought it back wants to keep it, whatever becomes of the agent.
+    # A block that somebody restored is kept when the agent is deleted.
     await do(store, lambda unit: unit.detach_all("agent-a", at(3)))
     assert await do(store, lambda unit: unit.made_for("agent-a")) == []
 
 
-async def test_an_edit_that_waited_for_a_deletion_finds_nothing(
+async def test_an_edit_that_waited_for_a_deletion_finds_no_block(
     store: PostgresBlockStore,
 ) -> None:
     block = await insert(store, "human", "text", agent="agent-a")
@@ -165,14 +167,14 @@ async def test_an_edit_that_waited_for_a_deletion_finds_nothing(
     assert result == (None, None)
 
 
-async def test_a_memory_can_be_seen_as_it_was(store: PostgresBlockStore) -> None:
+async def test_memory_can_be_shown_as_of_an_earlier_time(store: PostgresBlockStore) -> None:
     human = await insert(store, "human", "h1", agent="agent-a")
     notes = await insert(store, "notes", "n1", agent="agent-a", time=at(1))
     human = await write(store, human, at(2), value="h2")
     await detach(store, "agent-a", human, at(3))
     ended = await end(store, notes, at(4))
     await attach(store, "agent-a", human, at(5))
-    # What was deleted comes back as another block of that label.
+    # After the deletion another block gets the label.
     await insert(store, "notes", "other", agent="agent-a", time=at(6))
     assert await seen(store, "agent-a", at(-1)) == []
     assert await seen(store, "agent-a", NOW) == [("human", "h1")]
@@ -185,7 +187,7 @@ async def test_a_memory_can_be_seen_as_it_was(store: PostgresBlockStore) -> None
     assert ended.agent_ids == ()
 
 
-async def test_a_past_memory_is_named_as_it_was_when_it_was_present(
+async def test_a_past_memory_has_the_fingerprint_that_it_had_then(
     store: PostgresBlockStore,
 ) -> None:
     block = await insert(store, "human", "h1", agent="agent-a")
@@ -199,7 +201,7 @@ async def test_a_past_memory_is_named_as_it_was_when_it_was_present(
     )
 
 
-async def test_past_labels_are_those_of_the_time(store: PostgresBlockStore) -> None:
+async def test_a_past_memory_has_the_labels_of_that_time(store: PostgresBlockStore) -> None:
     block = await insert(store, "old", agent="agent-a")
     renamed = replace(next_revision(block, at(1)), label="new")
     await do(store, lambda unit: unit.update(renamed, by("rename", at(1)), response=b""))
@@ -222,7 +224,9 @@ async def test_past_memories_are_read_by_pages(store: PostgresBlockStore) -> Non
     assert first[0][1].agent_ids == ("agent-a",)
 
 
-async def test_a_released_agent_leaves_its_past(store: PostgresBlockStore) -> None:
+async def test_the_past_memory_of_a_released_agent_stays_readable(
+    store: PostgresBlockStore,
+) -> None:
     block = await insert(store, "human", "text", agent="agent-a", made_for="agent-a")
     await do(store, lambda unit: unit.detach_all("agent-a", at(1)))
     assert await do(store, lambda unit: unit.made_for("agent-a")) == [replace(block, agent_ids=())]
@@ -230,7 +234,7 @@ async def test_a_released_agent_leaves_its_past(store: PostgresBlockStore) -> No
     assert await seen(store, "agent-a", at(1)) == []
 
 
-async def test_a_purge_takes_the_past_with_it(store: PostgresBlockStore) -> None:
+async def test_a_purge_deletes_the_past_versions(store: PostgresBlockStore) -> None:
     block = await insert(store, "human", "text", agent="agent-a")
     await detach(store, "agent-a", block, at(1))
     await end(store, block, at(2))
@@ -259,7 +263,7 @@ async def test_several_blocks_change_in_one_statement(
         await do(store, lambda unit: unit.check_request(), "request-1")
 
 
-async def test_of_several_changes_all_are_made_or_none(store: PostgresBlockStore) -> None:
+async def test_several_changes_are_stored_together_or_not_at_all(store: PostgresBlockStore) -> None:
     one = await insert(store, "one", "1", agent="agent-a")
     two = await insert(store, "two", "2", agent="agent-a")
     changes = [

@@ -41,7 +41,7 @@ async def attach(store: PostgresBlockStore, agent: str, *blocks: Block) -> None:
 
 
 async def release(store: PostgresBlockStore, agent: str) -> tuple[set[str], set[str]]:
-    """Releases an agent; returns the blocks that it had, and those that ended with it."""
+    """Releases an agent; returns its blocks, and those that were deleted with it."""
 
     async def work(unit: Unit) -> tuple[set[str], set[str]]:
         had = await unit.detach_all(agent, NOW)
@@ -53,7 +53,7 @@ async def release(store: PostgresBlockStore, agent: str) -> tuple[set[str], set[
     return await once(store, work)
 
 
-async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) -> None:
+async def test_a_stored_block_is_returned_unchanged(store: PostgresBlockStore) -> None:
     block = make(
         value="tab\t🙂 'quote' \\ :name ",
         metadata={"a": "1", 'b"': "é"},
@@ -66,7 +66,7 @@ async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) ->
     assert (labelled.block, labelled.labels) == (replace(block, agent_ids=("agent-a",)), ("human",))
 
 
-async def test_missing_blocks_are_none(store: PostgresBlockStore) -> None:
+async def test_a_missing_block_is_returned_as_none(store: PostgresBlockStore) -> None:
     await insert(store, make("persona"), agent="agent-a")
     assert await store.block(new_id("block")) is None
     labelled = await store.labelled("agent-a", "human")
@@ -87,7 +87,7 @@ async def test_versions_keep_the_text_and_its_authorship(store: PostgresBlockSto
     assert await store.values(block.id, [1, 2, 3]) == {1: "one", 2: "two"}
 
 
-async def test_a_block_can_be_seen_as_it_was(store: PostgresBlockStore) -> None:
+async def test_a_block_can_be_shown_as_of_an_earlier_time(store: PostgresBlockStore) -> None:
     block = await insert(store, make(value="one", limit=50))
     later = NOW + timedelta(hours=1)
     changed = replace(block, value="two", limit=60, revision=2, update_time=later)
@@ -98,7 +98,7 @@ async def test_a_block_can_be_seen_as_it_was(store: PostgresBlockStore) -> None:
     assert await store.block_as_of(block.id, NOW - timedelta(seconds=1)) is None
 
 
-async def test_an_agent_has_a_label_once(store: PostgresBlockStore) -> None:
+async def test_a_label_is_unique_for_an_agent(store: PostgresBlockStore) -> None:
     await insert(store, make("human"), agent="agent-a")
     other = await insert(store, make("human"))
     third = await insert(store, make("third"), agent="agent-a")
@@ -115,14 +115,16 @@ async def test_an_agent_has_a_label_once(store: PostgresBlockStore) -> None:
     ]
 
 
-async def test_a_refused_block_leaves_no_orphan(store: PostgresBlockStore) -> None:
+async def test_a_refused_block_is_not_stored_unattached(store: PostgresBlockStore) -> None:
     await insert(store, make("notes"), agent="agent-a")
     with pytest.raises(AlreadyExistsError):
         await insert(store, make("notes"), agent="agent-a")
     assert len(await store.project_blocks("notes", "", 10)) == 1
 
 
-async def test_a_new_label_is_new_for_every_agent(store: PostgresBlockStore) -> None:
+async def test_renaming_a_shared_block_changes_its_label_for_every_agent(
+    store: PostgresBlockStore,
+) -> None:
     block = await insert(store, make("human"), agent="agent-a")
     await attach(store, "agent-b", block)
     await write(store, replace(block, label="friend", revision=2))
@@ -130,7 +132,7 @@ async def test_a_new_label_is_new_for_every_agent(store: PostgresBlockStore) -> 
         assert (await store.labelled(agent, "friend")).labels == ("friend",)
 
 
-async def test_blocks_stand_in_the_order_of_attachment(store: PostgresBlockStore) -> None:
+async def test_blocks_are_listed_in_the_order_of_attachment(store: PostgresBlockStore) -> None:
     blocks = [await insert(store, make(label)) for label in ("c", "a", "b")]
     await attach(store, "agent-a", blocks[2], blocks[0])
     await attach(store, "agent-a", blocks[0], blocks[1])
@@ -159,7 +161,9 @@ async def test_blocks_of_the_project_are_listed_by_id(store: PostgresBlockStore)
     assert [block.id for block in await store.project_blocks("x", ids[0], 10)] == ids[2:]
 
 
-async def test_a_known_memory_comes_without_values(store: PostgresBlockStore) -> None:
+async def test_a_memory_with_a_known_fingerprint_is_returned_without_values(
+    store: PostgresBlockStore,
+) -> None:
     block = await insert(store, make(value="text 🙂"), agent="agent-a")
     full = await store.agent_memory("agent-a", "")
     assert [block.value for block in full.blocks] == ["text 🙂"]
@@ -182,7 +186,9 @@ async def test_a_snapshot_does_not_see_concurrent_changes(store: PostgresBlockSt
     assert [block.value for block in (await store.agent_memory("agent-a", "")).blocks] == ["new"]
 
 
-async def test_the_fingerprint_follows_set_and_order(store: PostgresBlockStore) -> None:
+async def test_the_fingerprint_depends_on_the_blocks_and_their_order(
+    store: PostgresBlockStore,
+) -> None:
     one, two = await insert(store, make("one")), await insert(store, make("two"))
     await attach(store, "agent-a", one, two)
     await attach(store, "agent-b", two, one)
@@ -191,7 +197,7 @@ async def test_the_fingerprint_follows_set_and_order(store: PostgresBlockStore) 
     assert len(names) == 4
 
 
-async def test_a_request_is_answered_once(store: PostgresBlockStore) -> None:
+async def test_a_repeated_request_gets_the_stored_answer(store: PostgresBlockStore) -> None:
     block = await insert(store, make(), request="request-1")
     with pytest.raises(ReplayedError) as caught:
         await insert(store, make("other"), request="request-1")
@@ -200,7 +206,9 @@ async def test_a_request_is_answered_once(store: PostgresBlockStore) -> None:
 
 
 @pytest.mark.parametrize("locking", ["check", "block", "label"])
-async def test_a_request_id_stands_for_one_payload(store: PostgresBlockStore, locking: str) -> None:
+async def test_a_request_id_cannot_be_reused_for_another_payload(
+    store: PostgresBlockStore, locking: str
+) -> None:
     block = await insert(store, make(), agent="agent-a", request="request-1")
 
     async def work(unit: Unit) -> None:
@@ -218,7 +226,7 @@ async def test_a_request_id_stands_for_one_payload(store: PostgresBlockStore, lo
         await once(store, work, "request-1", b"same")
 
 
-async def test_of_two_equal_requests_at_once_one_is_done(store: PostgresBlockStore) -> None:
+async def test_concurrent_requests_with_one_id_take_effect_once(store: PostgresBlockStore) -> None:
     block = await insert(store, make(value="0"), agent="agent-a")
 
     async def work(unit: Unit) -> str:
@@ -259,7 +267,9 @@ async def test_writers_of_one_block_wait_for_each_other(store: PostgresBlockStor
     )
 
 
-async def test_a_purged_block_takes_everything_with_it(store: PostgresBlockStore) -> None:
+async def test_purging_a_block_deletes_its_attachments_and_versions(
+    store: PostgresBlockStore,
+) -> None:
     block = await insert(store, make(), agent="agent-a")
     assert await once(store, lambda unit: unit.purge(block.id))
     assert not await once(store, lambda unit: unit.purge(block.id))
@@ -277,7 +287,7 @@ async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockSto
         return True
 
     async def delete(unit: Unit) -> None:
-        # As the service does: the lock makes the deletion see an agent that was just attached.
+        # Like the service: the lock makes the deletion see an agent that was just attached.
         locked = await unit.lock_block(block.id)
         assert locked is not None
         await unit.update(deleted_block(locked, NOW), AUTHORSHIP, response=b"")
@@ -287,7 +297,9 @@ async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockSto
     assert (await store.agent_memory("agent-a", "")).blocks == []
 
 
-async def test_release_deletes_blocks_of_the_agent_alone(store: PostgresBlockStore) -> None:
+async def test_releasing_an_agent_deletes_only_blocks_without_other_agents(
+    store: PostgresBlockStore,
+) -> None:
     own = await insert(store, make("own"), agent="agent-a", made_for="agent-a")
     shared = await insert(store, make("shared"), agent="agent-a", made_for="agent-a")
     foreign = await insert(store, make("foreign"), agent="agent-a")
@@ -307,7 +319,7 @@ async def test_release_deletes_blocks_of_the_agent_alone(store: PostgresBlockSto
     assert await release(store, "agent-a") == (set(), set())
 
 
-async def test_an_agent_is_prepared_once(store: PostgresBlockStore) -> None:
+async def test_an_agent_is_registered_once(store: PostgresBlockStore) -> None:
     assert await begin(store, "agent-d")
     assert not await begin(store, "agent-d")
     await release(store, "agent-d")
@@ -315,7 +327,7 @@ async def test_an_agent_is_prepared_once(store: PostgresBlockStore) -> None:
     assert await begin(store, "agent-d")
 
 
-async def test_nothing_is_attached_to_an_agent_that_is_not_there(
+async def test_a_block_cannot_be_attached_to_an_unknown_agent(
     store: PostgresBlockStore,
 ) -> None:
     kept = await insert(store, make())
@@ -328,7 +340,7 @@ async def test_nothing_is_attached_to_an_agent_that_is_not_there(
         await attach(store, "agent-a", kept)
 
 
-async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -> None:
+async def test_other_projects_cannot_read_or_change_anything(store: PostgresBlockStore) -> None:
     block = await insert(store, make(value="mine"), agent="agent-a", request="request-1")
     with context.use(as_project()):
         assert await store.block(block.id) is None
@@ -380,7 +392,8 @@ async def test_row_security_hides_rows_of_other_projects(
 async def test_worker_deletes_old_requests_and_cannot_read_responses(
     databases: Any,
 ) -> None:
-    # It forgets the requests of every project: not in the database of the other tests.
+    # It deletes the requests of every project, so it must not run in the database of the other
+    # tests.
     urls = await databases.of(MIGRATIONS)
     service, worker = Database(urls.service_url), Database(urls.worker_url)
     store = PostgresBlockStore(service)
@@ -398,7 +411,7 @@ async def test_worker_deletes_old_requests_and_cannot_read_responses(
         await service.close()
 
 
-async def test_each_operation_takes_few_statements(
+async def test_each_operation_costs_few_statements(
     store: PostgresBlockStore, database: Database
 ) -> None:
     await insert(store, make(value="x"), agent="agent-a")

@@ -98,7 +98,7 @@ async def refused(attempt: Any) -> Mapping[str, str]:
 
 
 PIECES = ["a", "<", "/", "value>", "<a>", "&lt;", "&amp;", "\n", " ", "\N{GRINNING FACE}", "é"]
-# Long runs of what grows most: tags of ours, and lines of one byte.
+# Long runs of the characters that grow most: tags of the prompt, and lines of one byte.
 ODD = st.builds(
     lambda pieces, times: "".join(pieces) * times,
     st.lists(st.sampled_from(PIECES), max_size=20),
@@ -154,19 +154,19 @@ def rendered(form: MemoryForm, blocks: Sequence[Block]) -> int:
     return len(render_memory(form, blocks, []).encode())
 
 
-async def test_an_agent_without_blocks_takes_nothing(store: PostgresBlockStore) -> None:
+async def test_an_agent_without_blocks_has_size_zero(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a", 0)
     assert await size_of(store, "agent-a") == PromptSize(0, 0)
     assert await size_of(store, "agent-nobody") == PromptSize(0, 0)
 
 
-async def test_without_a_limit_any_size_will_do(store: PostgresBlockStore) -> None:
+async def test_without_a_limit_any_size_is_accepted(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a")
     block = await insert(store, make("human", "x" * 20_000), "agent-a")
     await write(store, replace(block, value="x" * 200_000, limit=200_000, revision=2))
 
 
-async def test_the_last_byte_fits_and_the_next_does_not(store: PostgresBlockStore) -> None:
+async def test_the_limit_is_exact_to_the_byte(store: PostgresBlockStore) -> None:
     await begin(store, "agent-a", 1_000)
     block = await insert(store, make("human"), "agent-a")
     space = 1_000 - (await size_of(store, "agent-a")).plain
@@ -181,7 +181,9 @@ async def test_the_last_byte_fits_and_the_next_does_not(store: PostgresBlockStor
 
 
 @pytest.mark.parametrize("field", ["value", "description", "label"])
-async def test_whatever_is_shown_counts(store: PostgresBlockStore, field: str) -> None:
+async def test_every_field_shown_in_the_prompt_counts(
+    store: PostgresBlockStore, field: str
+) -> None:
     await begin(store, "agent-a", 300)
     block = await insert(store, make("human"), "agent-a")
     longer: dict[str, Any] = {field: "x" * (64 if field == "label" else 200)}
@@ -201,13 +203,13 @@ async def test_line_numbers_count_where_they_are_shown(store: PostgresBlockStore
     await refused(once(store, lambda unit: unit.attach("agent-numbered", {block.id: "human"}, NOW)))
 
 
-async def test_limits_of_all_agents_with_the_block_apply(store: PostgresBlockStore) -> None:
+async def test_the_limits_of_all_agents_with_the_block_apply(store: PostgresBlockStore) -> None:
     for agent, most in (("agent-a", None), ("agent-b", 2_000), ("agent-c", 1_500)):
         await begin(store, agent, most)
     block = await insert(store, make("shared"), "agent-a", "agent-b", "agent-c")
     await insert(store, make("own", "x" * 1_000), "agent-b")
     error = await refused(write(store, replace(block, value="x" * 700, revision=2)))
-    assert error["agent_id"] == "agent-b", "the one that is the most too large is named"
+    assert error["agent_id"] == "agent-b", "the block that exceeds the limit most is named"
     error = await refused(write(store, replace(block, value="x" * 1_900, revision=2)))
     assert error["agent_id"] == "agent-b"
     await write(store, replace(block, value="x" * 300, revision=2))
@@ -238,7 +240,9 @@ async def test_a_deleted_block_frees_its_space(store: PostgresBlockStore) -> Non
     await insert(store, make("third", "x" * 600), "agent-a")
 
 
-async def test_first_blocks_that_are_too_large_leave_no_agent(store: PostgresBlockStore) -> None:
+async def test_an_agent_whose_first_blocks_are_too_large_is_not_created(
+    store: PostgresBlockStore,
+) -> None:
     shared = await insert(store, make("shared", "x" * 600))
     own = make("own", "x" * 600)
 
@@ -277,7 +281,7 @@ async def test_two_edits_at_once_cannot_be_too_large_together(store: PostgresBlo
             await both.wait()
             changed = replace(block, value="x" * 800, revision=2)
             await unit.update(changed, AUTHORSHIP, response=b"")
-            # The other one is in its statement by now, or waits for this transaction.
+            # The other transaction is executing its statement by now, or waits for this one.
             await asyncio.sleep(0.2)
 
         await once(store, work)
@@ -401,20 +405,20 @@ class Ledger:
     limits=st.tuples(st.integers(300, 2_000), st.integers(300, 2_000)),
     tight=st.booleans(),
 )
-async def test_a_transaction_is_refused_exactly_when_it_makes_too_large(
+async def test_a_transaction_is_refused_exactly_when_it_exceeds_a_limit(
     store: PostgresBlockStore,
     transactions: list[list[Step]],
     limits: tuple[int, int],
     tight: bool,
 ) -> None:
-    """Several statements count together: what one frees the next may use."""
+    """Several statements of a transaction count together."""
     most = dict(zip(("agent-a", "agent-b"), limits, strict=True))
     with context.use(as_project()):
         ledger = Ledger([await insert(store, make(f"block{n}")) for n in range(4)])
         for agent, limit in most.items():
             await begin(store, agent, None if tight else limit)
         if tight:
-            # The limits come when there is more already.
+            # The limits are set when there is more memory already.
             for n in range(4):
                 first = [Step("attach", n, agent) for agent in most]
                 for step in (Step("write", n, length=600), *first):
@@ -440,7 +444,7 @@ async def test_a_transaction_is_refused_exactly_when_it_makes_too_large(
                     assert size <= max(most[agent], before[agent])
 
 
-async def test_limit_check_takes_no_extra_statement(
+async def test_the_limit_check_costs_no_additional_statement(
     store: PostgresBlockStore, database: Database
 ) -> None:
     await begin(store, "agent-a", 10_000)
@@ -450,10 +454,10 @@ async def test_limit_check_takes_no_extra_statement(
     assert len(texts) == 1
 
 
-async def test_a_block_of_a_thousand_agents_is_checked_by_a_handful_of_statements(
+async def test_a_block_of_a_thousand_agents_is_checked_with_few_statements(
     store: PostgresBlockStore, urls: Any
 ) -> None:
-    """The work inside the database does not go agent by agent."""
+    """The database does not check the agents one by one."""
     agents = [f"agent-{n:04}" for n in range(1_000)]
 
     async def prepare(unit: Unit) -> None:

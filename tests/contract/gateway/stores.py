@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gateways:
-    """Two gateways on one database; `short` holds its leases for a moment only."""
+    """The stores of two gateways on one database; the leases of `short` expire soon."""
 
     urls: ServiceDatabase
     database: Database

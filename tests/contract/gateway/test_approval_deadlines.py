@@ -31,7 +31,7 @@ FAILED = replace(
 
 
 def lenient(seconds: float) -> tuple[str, RunEnding]:
-    """A request that its deadline approves, and the end of a run with it."""
+    """Returns a request that is approved at its deadline, and the end of a run with it."""
     approval_id, ending = asking(seconds)
     assert ending.asked is not None
     request = message_pb2.ApprovalRequestPart(approval_id=approval_id)
@@ -67,7 +67,7 @@ async def test_before_its_deadline_nothing_is_approved(gateways: Gateways) -> No
     assert not (await gateways.first.approval(PROJECT, approval_id)).decided
 
 
-async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None:
+async def test_one_of_many_gateways_gives_the_default_answer(gateways: Gateways) -> None:
     approval_id = await asks(gateways, -1)
     error = await refused(gateways, new_run())
     assert error.reason is Reason.APPROVAL_PENDING
@@ -76,7 +76,7 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
     assert sum(answered) == 1
     [dispatch] = [dispatch_ for _, started in givers for dispatch_ in started]
     assert dispatch.run.state is RunState.RUNNING
-    # It acts for whom the run acted that asked.
+    # The run that answers acts for the same principal as the run that asked.
     assert dispatch.principal == new_run().principal
     answer = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).approval
     assert (answer.approval_id, answer.by_default) == (approval_id, True)
@@ -89,7 +89,9 @@ async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None
     assert await givers[0][0].answer_due() == 0
 
 
-async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
+async def test_the_default_decision_is_not_made_after_an_answer_or_a_message(
+    gateways: Gateways,
+) -> None:
     first = await asks(gateways, -1)
     second = await asks(gateways, -1, "conversation-2")
     assert (await gateways.first.accept(answering(first))).dispatch is not None
@@ -101,7 +103,7 @@ async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
     assert (await gateways.first.approval(PROJECT, second)).answer_run_id == denies.id
 
 
-async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
+async def test_a_request_that_cannot_be_answered_does_not_block_others(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.gateway.runs.dispatch.default_answers._BATCH", 1)
@@ -122,7 +124,7 @@ async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
     assert answer.approval_id == other
 
 
-async def test_a_failed_answer_opens_the_request_again(gateways: Gateways) -> None:
+async def test_a_failed_answer_reopens_the_request(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     queued = await gateways.first.accept(new_run())
     approval_id, ending = asking()
@@ -163,7 +165,7 @@ async def test_a_deadline_approves_once(gateways: Gateways) -> None:
     reopens = replace(FAILED, reopens=approval_id)
     await gateways.first.finish(fence, reopens, events(1), take_next=True)
     assert await defaults.answer_due() == 0
-    # After its deadline it counts as denied and blocks no messages.
+    # After its deadline the approval counts as denied and blocks no messages.
     approval = await gateways.first.approval(PROJECT, approval_id)
     assert (approval.decided, approval.answer_run_id) == (True, "")
     assert (await gateways.first.accept(new_run())).dispatch is not None

@@ -18,7 +18,9 @@ from strata.shared.ids import new_id
 ALL = ApprovalFilter()
 
 
-async def test_a_conversation_waits_for_the_one_answer(gateways: Gateways) -> None:
+async def test_a_conversation_with_a_pending_approval_accepts_only_the_answer(
+    gateways: Gateways,
+) -> None:
     fence = await taken(gateways.first, "gateway-1")
     queued = await gateways.first.accept(new_run())
     assert queued.run.state is RunState.QUEUED
@@ -80,7 +82,7 @@ async def test_message_may_deny_a_pending_approval(gateways: Gateways) -> None:
     assert (approval.decided, approval.answer_run_id) == (True, new.id)
 
 
-async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
+async def test_one_of_several_answers_is_accepted(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     approval_id, ending = asking()
     await gateways.first.finish(fence, ending, events(1), take_next=True)
@@ -95,7 +97,7 @@ async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
     assert reasons == {Reason.APPROVAL_DECIDED}
 
 
-async def test_answer_that_is_sent_twice_at_once_gives_one_run(gateways: Gateways) -> None:
+async def test_concurrent_repetitions_of_an_answer_start_one_run(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     approval_id, ending = asking()
     await gateways.first.finish(fence, ending, events(1), take_next=True)
@@ -121,7 +123,9 @@ async def test_answer_that_is_sent_twice_at_once_gives_one_run(gateways: Gateway
     assert first.run.id == second.run.id
 
 
-async def test_no_message_slips_in_while_a_run_ends_with_a_request(gateways: Gateways) -> None:
+async def test_no_message_is_accepted_while_a_run_ends_with_an_approval_request(
+    gateways: Gateways,
+) -> None:
     for number in range(12):
         conversation = f"conversation-{number}"
         fence = await taken(gateways.first, "gateway-1", conversation)

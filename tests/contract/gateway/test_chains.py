@@ -12,7 +12,7 @@ from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import NotFoundError, Reason
 
 
-async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> None:
+async def test_a_chain_contains_a_run_and_its_parents(gateways: Gateways) -> None:
     first = new_run("conversation-1")
     second = new_run("conversation-2", parent_run_id=first.id)
     third = new_run("conversation-3", parent_run_id=second.id, kind=RunKind.BACKGROUND)
@@ -41,7 +41,7 @@ async def test_a_chain_is_read_in_one_statement(gateways: Gateways) -> None:
     assert statistics.statements - before == 1
 
 
-async def test_a_chain_is_of_one_project(gateways: Gateways) -> None:
+async def test_a_chain_does_not_include_runs_of_another_project(gateways: Gateways) -> None:
     theirs = new_run(project="project-2")
     await gateways.first.accept(theirs)
     ours = new_run("conversation-2", parent_run_id=theirs.id)
@@ -68,8 +68,10 @@ async def test_run_waits_for_its_unfinished_child_runs(gateways: Gateways) -> No
     assert await gateways.second.awaited("project-2", parent.id) == []
 
 
-async def test_who_waits_for_whom_is_followed_from_a_conversation(gateways: Gateways) -> None:
-    """Two runs that people started, each with an agent of the other's in between."""
+async def test_waits_of_a_conversation_are_followed_to_the_runs_that_hold_them(
+    gateways: Gateways,
+) -> None:
+    """Two runs were started separately; the agents wait for each other through other agents."""
     store = gateways.first
     ada, bob = new_run("conversation-a"), new_run("conversation-b")
     for run in (ada, bob):
@@ -105,7 +107,7 @@ async def test_conversations_that_wait_for_each_other_are_listed_once(gateways: 
     }
 
 
-async def test_run_does_not_wait_for_finished_child_runs(gateways: Gateways) -> None:
+async def test_a_run_does_not_wait_for_finished_child_runs(gateways: Gateways) -> None:
     store = gateways.first
     ada = new_run("conversation-a")
     await store.accept(ada)

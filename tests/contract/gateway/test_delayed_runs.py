@@ -41,7 +41,7 @@ async def test_a_time_that_has_passed_is_now(gateways: Gateways) -> None:
     assert accepted.run.run_at == accepted.run.create_time
 
 
-async def test_a_run_that_may_not_start_yet_holds_up_no_other_run_of_its_conversation(
+async def test_a_delayed_run_does_not_block_other_runs_of_its_conversation(
     gateways: Gateways,
 ) -> None:
     later = await gateways.first.accept(new_run(run_at=SOON))
@@ -53,7 +53,7 @@ async def test_a_run_that_may_not_start_yet_holds_up_no_other_run_of_its_convers
         fence_of(first.dispatch, "gateway-1"), WELL, events(1), take_next=False
     )
     assert following is None
-    # The queued one is claimed though the later one has the smaller id.
+    # The queued run is claimed although the delayed one has the smaller id.
     assert await gateways.second.claim(10) == [(PROJECT, second.run.id)]
     dispatch = await gateways.second.load(PROJECT, second.run.id)
     await make_ready(gateways, later.run.id)
@@ -92,12 +92,12 @@ async def test_an_approval_that_is_open_now_does_not_refuse_a_later_run(
     accepted = await gateways.first.accept(new_run(run_at=SOON))
     assert accepted.run.state is RunState.QUEUED
     assert not (await gateways.first.approval(PROJECT, approval_id)).decided
-    # At its time it waits for the answer.
+    # When it is due it waits for the answer.
     await make_ready(gateways, accepted.run.id)
     assert await gateways.second.claim(10) == []
 
 
-async def test_delayed_runs_and_open_runs_have_quotas_of_their_own(gateways: Gateways) -> None:
+async def test_delayed_runs_and_open_runs_have_separate_quotas(gateways: Gateways) -> None:
     for number in range(20):
         await gateways.first.accept(new_run(f"later-{number}", run_at=SOON))
     with pytest.raises(ResourceExhaustedError) as error:
@@ -110,7 +110,7 @@ async def test_delayed_runs_and_open_runs_have_quotas_of_their_own(gateways: Gat
     assert error.value.metadata == {"quota": "open_runs", "limit": "20"}
 
 
-async def test_delayed_runs_of_a_key_are_those_that_have_not_come_to_their_time(
+async def test_delayed_runs_of_a_key_exclude_those_that_are_due(
     gateways: Gateways,
 ) -> None:
     mine, other = new_run(run_at=SOON), new_run("conversation-2", run_at=SOON)

@@ -1,4 +1,4 @@
-"""The one statement with which a gateway finds work of every kind."""
+"""The statement with which a gateway finds due work of every kind."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ _DELIVERY = """
 
 
 async def woken(gateways: Gateways) -> list[DueKind]:
-    """Polls once; returns the kinds whose part was woken."""
+    """Polls once; returns the kinds of work whose workers were woken."""
     kinds: list[DueKind] = []
     wakes = {kind: lambda kind=kind: kinds.append(kind) for kind in DueKind}
     await DueWork(gateways.worker, wakes, poll_s=1).look()
     return kinds
 
 
-async def test_gateway_without_work_wakes_no_part_with_one_statement(gateways: Gateways) -> None:
+async def test_a_check_for_due_work_costs_one_statement_and_wakes_nothing_without_work(
+    gateways: Gateways,
+) -> None:
     before = gateways.worker.statistics.round_trips
     assert await woken(gateways) == []
     assert gateways.worker.statistics.round_trips - before == 1
@@ -51,7 +53,7 @@ async def test_queued_run_and_run_of_a_dead_gateway_wake_the_dispatcher(
     gateways: Gateways,
 ) -> None:
     fence = await taken(gateways.short, "gateway-3")
-    # Its lease ends after 0.05 s; another gateway's lasts for ten seconds.
+    # The lease of this run ends after 0.05 s; another gateway's lease lasts for ten seconds.
     while await woken(gateways) != [DueKind.RUNS]:
         pass
     assert [run for _, run in await gateways.first.claim(5)] == [fence.run_id]
@@ -60,7 +62,7 @@ async def test_queued_run_and_run_of_a_dead_gateway_wake_the_dispatcher(
     assert await woken(gateways) == [DueKind.RUNS]
 
 
-async def test_what_is_due_at_a_time_wakes_its_part_from_then_on(gateways: Gateways) -> None:
+async def test_work_with_a_due_time_wakes_its_worker_from_that_time_on(gateways: Gateways) -> None:
     now = datetime.now(UTC)
     connection = await asyncpg.connect(gateways.urls.admin_url)
     try:
@@ -81,7 +83,7 @@ async def test_what_is_due_at_a_time_wakes_its_part_from_then_on(gateways: Gatew
         await connection.close()
 
 
-async def test_end_of_a_run_leaves_nothing_due(gateways: Gateways) -> None:
+async def test_a_finished_run_leaves_no_due_work(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     await gateways.first.finish(fence, WELL, events(1), take_next=True)
     assert await woken(gateways) == []

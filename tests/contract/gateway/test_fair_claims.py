@@ -17,7 +17,7 @@ from strata.gateway.runs.store import statements
 
 
 async def queued(gateways: Gateways, project: str, number: int) -> str:
-    """A queued run whose conversation is free."""
+    """Queues a run in a free conversation."""
     store, conversation = gateways.first, f"conversation-{project}-{number}"
     first = await store.accept(new_run(conversation, project))
     waiting = await store.accept(new_run(conversation, project))
@@ -28,7 +28,7 @@ async def queued(gateways: Gateways, project: str, number: int) -> str:
 
 
 async def blocked(gateways: Gateways, project: str) -> None:
-    """A queued run whose conversation has an active run."""
+    """Queues a run in a conversation with an active run."""
     for _ in range(2):
         await gateways.first.accept(new_run(f"conversation-{project}", project))
 
@@ -60,7 +60,7 @@ async def test_a_backlog_of_one_project_does_not_delay_another(gateways: Gateway
     assert len(claimed) == 4
 
 
-async def test_single_slots_go_to_the_projects_in_turn(gateways: Gateways) -> None:
+async def test_single_slots_are_given_to_projects_in_turn(gateways: Gateways) -> None:
     for project in ("project-a", "project-b", "project-c"):
         for number in range(3):
             await queued(gateways, project, number)
@@ -105,7 +105,7 @@ async def test_projects_whose_runs_cannot_start_do_not_hide_those_that_can(
     assert await gateways.second.claim(10) == [("project-9", able)]
 
 
-async def test_an_empty_queue_is_looked_at_with_one_statement(gateways: Gateways) -> None:
+async def test_checking_an_empty_queue_costs_one_statement(gateways: Gateways) -> None:
     statistics = gateways.worker.statistics
     await gateways.second.claim(10)
     before = statistics.statements
@@ -113,7 +113,9 @@ async def test_an_empty_queue_is_looked_at_with_one_statement(gateways: Gateways
     assert statistics.statements - before == 1
 
 
-async def test_a_run_that_may_not_start_waits_in_its_free_conversation(gateways: Gateways) -> None:
+async def test_a_run_accepted_without_start_is_queued_and_can_be_claimed(
+    gateways: Gateways,
+) -> None:
     accepted = await gateways.first.accept(new_run(), may_start=False)
     assert accepted.dispatch is None
     assert [run_id for _, run_id in await gateways.second.claim(10)] == [accepted.run.id]
@@ -159,7 +161,7 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
     ],
     ids=["runs", "memory", "all"],
 )
-async def test_look_for_waiting_runs_reads_no_ended_runs(
+async def test_the_query_for_waiting_runs_reads_no_ended_runs(
     gateways: Gateways, look: TextClause
 ) -> None:
     """PostgreSQL's statistics are from a moment in which all of the runs waited."""

@@ -62,7 +62,7 @@ async def test_flush_during_a_redispatch_uses_the_new_attempt(
     await run.append(RunEvent(run_started=RunStarted(attempt=1)))
     again = asyncio.create_task(run.redispatch())
     await store.committed.wait()
-    # What the timer does, at the worst moment.
+    # The timer flushes, at the worst moment.
     flushing = asyncio.create_task(run.flush())
     await asyncio.sleep(0.1)
     store.may_return.set()
@@ -78,7 +78,7 @@ async def test_flush_during_a_redispatch_uses_the_new_attempt(
 
 
 class FailingStore(PostgresRunStore):
-    """A store that fails by a plan, before its commit or behind it; it can be held up."""
+    """A store that fails as scripted, before or after its commit; it can be delayed."""
 
     def __init__(self, gateways: Gateways, plan: Sequence[str] = ()) -> None:
         super().__init__(gateways.database, gateways.worker, LeaseTerms("gateway-1"))
@@ -156,7 +156,7 @@ async def test_events_are_shown_once_stored_and_deltas_keep_their_order(
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_stored_stream_equals_the_shown_one_whatever_commits_fail(
+async def test_stored_events_equal_the_shown_events_after_failed_commits(
     gateways: Gateways, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_run_module, "_RETRY_S", 0.001)
@@ -177,13 +177,13 @@ async def test_stored_stream_equals_the_shown_one_whatever_commits_fail(
     assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
     page = await store.events(run.project_id, run.fence.run_id, 0)
     assert [event.payload for event in page.events] == [e.SerializeToString() for e in durable]
-    # Each delta stands behind its step and before its message.
+    # Each delta comes after its step and before its message.
     order = [event.WhichOneof("event") for event in shown]
     for first, second in itertools.pairwise(order):
         assert (second == "text_delta") == (first == "step_started"), order
 
 
-async def test_step_made_again_withdraws_its_message_before_new_text_comes(
+async def test_a_repeated_step_withdraws_its_message_before_new_text(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -223,7 +223,7 @@ async def test_reply_that_was_lost_after_it_arrived_is_counted(gateways: Gateway
     run.note_reply(ReplyReceived(message_id="message-1", usage=completion(7)))
     await run.append(stored_message("message-1", 7))
     await run.append(step_event(2, "message-2"))
-    # Its tokens are known: nothing is estimated.
+    # The number of tokens is known, so nothing is estimated.
     run.note_request(ModelRequestSent(message_id="message-2", prompt_tokens=90, bytes_per_token=4))
     run.note_reply(ReplyReceived(message_id="message-2", usage=completion(5)))
     await run.redispatch()
@@ -239,7 +239,7 @@ async def test_reply_that_was_lost_after_it_arrived_is_counted(gateways: Gateway
 
 
 async def finished_usage(run: LiveRun, reported: Usage) -> Usage:
-    """The usage of a run that ends, where its last attempt reports some."""
+    """Ends a run with the usage of its last attempt; returns the stored usage."""
     end = RunFinished(stop_reason=STOP_REASON_END_TURN, usage=reported)
     await run.finish(end, take_next=False)
     page = await run._store.events(run.project_id, run.fence.run_id, 0)
@@ -250,7 +250,7 @@ async def finished_usage(run: LiveRun, reported: Usage) -> Usage:
     return finished.usage
 
 
-async def test_tokens_of_a_reply_cut_off_by_a_crash_are_estimated(
+async def test_tokens_of_a_reply_interrupted_by_a_crash_are_estimated(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -274,7 +274,7 @@ async def test_tokens_of_a_reply_cut_off_by_a_crash_are_estimated(
     assert await finished_usage(run, completion(6)) == expected
 
 
-async def test_reply_that_an_attempt_without_a_caller_stores_is_not_counted_twice(
+async def test_a_reply_stored_after_the_stream_broke_is_counted_once(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -292,7 +292,7 @@ async def test_calls_before_the_stored_reply_of_a_lost_attempt_are_counted(
 ) -> None:
     run = await live_run(FailingStore(gateways))
     await run.append(step_event(1, "message-1"))
-    # An empty reply, and the one that is stored.
+    # One empty reply, and then the reply that is stored.
     run.note_reply(ReplyReceived(message_id="message-1", usage=completion(5)))
     run.note_reply(ReplyReceived(message_id="message-1", usage=completion(7)))
     await run.append(stored_message("message-1", 7))
@@ -309,7 +309,7 @@ async def stored_kinds(run: LiveRun) -> list[str | None]:
     return [RunEvent.FromString(event.payload).WhichOneof("event") for event in page.events]
 
 
-async def test_text_that_is_not_stored_when_the_run_ends_is_withdrawn_in_the_stored_log(
+async def test_text_that_is_not_stored_at_the_end_of_a_run_is_withdrawn_in_the_event_log(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -356,7 +356,7 @@ async def test_run_without_unstored_text_ends_without_withdrawing_text(
 
 
 class FailingAtTheEnd(FailingStore):
-    """A store that is away when a run ends first."""
+    """A store that fails at the first end of a run."""
 
     attempts = 0
 
@@ -380,7 +380,7 @@ async def test_text_is_withdrawn_once_if_the_end_of_the_run_is_stored_at_the_sec
 
 
 async def restored_run(store: FailingStore) -> LiveRun:
-    """Returns a run that another gateway holds after the death of one that had shown text."""
+    """Returns a run that was taken over from a dead gateway that had shown text."""
     accepted = await store.accept(new_run())
     assert accepted.dispatch is not None
     before = LiveRun(accepted.dispatch, "gateway-1", store, SystemClock())
@@ -397,7 +397,7 @@ async def restored_run(store: FailingStore) -> LiveRun:
     return run
 
 
-async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_one_that_ends_it(
+async def test_text_shown_by_an_earlier_gateway_is_withdrawn_at_the_end_of_the_run(
     gateways: Gateways,
 ) -> None:
     store = FailingStore(gateways)
@@ -406,7 +406,7 @@ async def test_text_that_an_earlier_gateway_may_have_shown_is_withdrawn_by_the_o
     assert await stored_kinds(run) == ["step_started", "step_restarted", "run_finished"]
 
 
-async def test_text_is_withdrawn_if_the_attempt_that_replaced_it_was_lost_after_its_commit(
+async def test_text_is_withdrawn_when_the_replacing_attempt_is_lost_after_its_commit(
     gateways: Gateways,
 ) -> None:
     store = FailingStore(gateways)
@@ -423,7 +423,7 @@ async def test_text_is_withdrawn_if_the_attempt_that_replaced_it_was_lost_after_
     run.close()
 
 
-async def test_stored_events_say_when_they_happened_and_which_model_calls_ended(
+async def test_stored_events_have_their_time_and_the_ended_model_calls(
     gateways: Gateways,
 ) -> None:
     store, clock = FailingStore(gateways), ManualClock()
@@ -475,7 +475,7 @@ def large_message(number: int) -> RunEvent:
     return RunEvent(message_stored=MessageStored(message=message))
 
 
-async def test_page_of_large_events_is_bounded_in_bytes_and_has_one_event_at_least(
+async def test_a_page_of_large_events_is_bounded_in_bytes_and_has_at_least_one_event(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -491,7 +491,7 @@ async def test_page_of_large_events_is_bounded_in_bytes_and_has_one_event_at_lea
     run.close()
 
 
-async def test_large_events_are_held_in_memory_neither_for_late_followers_nor_for_slow_ones(
+async def test_large_events_are_not_buffered_in_memory_for_late_or_slow_followers(
     gateways: Gateways,
 ) -> None:
     run = await live_run(FailingStore(gateways))
@@ -501,7 +501,7 @@ async def test_large_events_are_held_in_memory_neither_for_late_followers_nor_fo
             await run.flush()
             for held in (run._recent, slow._events):
                 assert sum(size for size, _ in held) < 8 * 1024 * 1024
-        # It reads the missed events from the database.
+        # The follower reads the missed events from the database.
         assert [event async for event in slow] == []
     with run.subscribe(0, tokens=True) as (stored_until, late):
         assert stored_until == 20

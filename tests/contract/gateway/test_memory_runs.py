@@ -38,7 +38,7 @@ STOPPED = replace(READ, stop_reason=StopReason.CANCELLED)
 async def turn(
     gateways: Gateways, sequence: int, *, project: str = PROJECT, frequency: int = 1
 ) -> str:
-    """A turn whose last message has this sequence; returns its run."""
+    """Stores a turn whose last message has this sequence; returns its run."""
     accepted = await gateways.first.accept(new_run(TALK, project, agent_id=AGENT))
     assert accepted.dispatch is not None
     tended = TendedTurn(MEMORY_AGENT, frequency, f"message-{sequence}", sequence)
@@ -51,7 +51,7 @@ async def turn(
 async def claimed(
     store: PostgresRunStore, project: str = PROJECT, budget: MemoryBudget | None = None
 ) -> Dispatch | None:
-    """The run that the memory agent may begin with now."""
+    """Claims the next run of the memory agent."""
     claims = await store.claim_memory_runs(10, held={}, most=10, budget=budget or MemoryBudget())
     mine = [run_id for project_id, run_id in claims if project_id == project]
     assert len(mine) <= 1
@@ -75,7 +75,7 @@ async def mark(gateways: Gateways) -> MemoryMark:
     return marks
 
 
-async def test_a_turn_queues_a_run_that_reads_from_the_mark_to_its_last_message(
+async def test_a_turn_queues_a_memory_run_from_the_mark_to_the_last_message(
     gateways: Gateways,
 ) -> None:
     ended = await turn(gateways, 3)
@@ -106,7 +106,9 @@ async def test_marks_of_several_agents_are_read_at_once(gateways: Gateways) -> N
     assert await gateways.first.memory_marks(PROJECT, ["agent-unknown"]) == []
 
 
-async def test_turns_that_end_meanwhile_are_one_range_of_the_next_run(gateways: Gateways) -> None:
+async def test_turns_that_end_during_a_memory_run_form_the_range_of_the_next_run(
+    gateways: Gateways,
+) -> None:
     await turn(gateways, 2)
     first = await claimed(gateways.second)
     for sequence in (4, 6, 8):
@@ -140,7 +142,7 @@ async def turn_elsewhere(gateways: Gateways, number: int, sequence: int) -> None
     await gateways.first.finish(fence, WELL, events(1), take_next=False)
 
 
-async def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
+async def test_a_memory_run_is_queued_after_the_first_turn_and_then_every_frequency_turns(
     gateways: Gateways,
 ) -> None:
     ranges = []
@@ -173,7 +175,7 @@ async def test_a_failed_run_waits_longer_each_time_and_its_range_stays_unread(
     assert (await mark(gateways)).failures == 0
 
 
-async def test_the_range_of_a_cancelled_run_belongs_to_the_next_one(gateways: Gateways) -> None:
+async def test_the_range_of_a_cancelled_run_is_added_to_the_next_one(gateways: Gateways) -> None:
     await turn(gateways, 2)
     await end(gateways.second, await claimed(gateways.second), STOPPED)
     assert await claimed(gateways.second) is None
@@ -185,7 +187,7 @@ async def test_the_range_of_a_cancelled_run_belongs_to_the_next_one(gateways: Ga
     assert range_of(await claimed(gateways.second)) == (-1, 6)
 
 
-async def test_a_memory_agent_that_was_taken_away_is_not_tried_again(gateways: Gateways) -> None:
+async def test_a_removed_memory_agent_is_not_retried(gateways: Gateways) -> None:
     await turn(gateways, 2)
     gone = RunFailure("AGENT_NOT_FOUND", "There is no such agent.", retryable=False)
     await end(gateways.second, await claimed(gateways.second), replace(BROKEN, failure=gone))
@@ -196,7 +198,7 @@ async def test_a_memory_agent_that_was_taken_away_is_not_tried_again(gateways: G
     assert range_of(await claimed(gateways.second)) == (-1, 4)
 
 
-async def test_a_very_long_range_is_read_in_parts(gateways: Gateways) -> None:
+async def test_a_range_over_the_maximum_is_read_in_several_runs(gateways: Gateways) -> None:
     newest = 2 * MAX_RANGE + 7
     await turn(gateways, newest)
     ranges = []
@@ -220,7 +222,7 @@ async def test_turns_beyond_the_size_of_a_run_are_read_by_the_next_run_immediate
     assert (memory_mark.processed_sequence, memory_mark.processed_message_id) == (4, "message-4")
     second = await claimed(gateways.second)
     assert range_of(second) == (4, 9)
-    # A run that failed has read nothing, however far it would have gone.
+    # A failed run has read nothing, whatever its range was.
     await end(gateways.second, second, replace(BROKEN, read=TranscriptRead(6, "message-6")))
     assert (await mark(gateways)).processed_sequence == 4
     await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
@@ -230,7 +232,9 @@ async def test_turns_beyond_the_size_of_a_run_are_read_by_the_next_run_immediate
     assert await claimed(gateways.second) is None
 
 
-async def test_a_run_ends_its_range_however_wrong_its_word_of_it_is(gateways: Gateways) -> None:
+async def test_a_finished_run_ends_its_range_even_if_it_reports_a_wrong_position(
+    gateways: Gateways,
+) -> None:
     for newest, wrong in ((4, -1), (6, 4), (8, 100)):
         await turn(gateways, newest)
         await end(gateways.second, await claimed(gateways.second), read_until(wrong))
@@ -241,7 +245,7 @@ def read_until(sequence: int) -> RunEnding:
     return replace(READ, read=TranscriptRead(sequence, f"message-{sequence}"))
 
 
-async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(
+async def test_a_run_of_a_dead_gateway_is_taken_over_with_its_range(
     gateways: Gateways,
 ) -> None:
     await turn(gateways, 2)
@@ -256,7 +260,7 @@ async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(
     assert range_of(await claimed(gateways.second)) == (2, 4)
 
 
-async def test_other_runs_do_not_wait_for_queued_runs_of_memory_agents(gateways: Gateways) -> None:
+async def test_other_runs_do_not_wait_for_queued_memory_runs(gateways: Gateways) -> None:
     await turn(gateways, 2)
     assert await gateways.second.claim(10) == []
     conversation = default_conversation_id(MEMORY_AGENT)
@@ -264,12 +268,12 @@ async def test_other_runs_do_not_wait_for_queued_runs_of_memory_agents(gateways:
     assert direct.dispatch is not None
     assert await claimed(gateways.second) is None
     fence = fence_of(direct.dispatch, "gateway-1")
-    # The end of that run does not hand its slot to the memory agent.
+    # The end of the run does not give its slot to the memory agent's run.
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
     assert await claimed(gateways.second) is not None
 
 
-async def test_they_do_not_count_as_open_runs_of_the_project(gateways: Gateways) -> None:
+async def test_memory_runs_do_not_count_as_open_runs_of_the_project(gateways: Gateways) -> None:
     # The project may have 20.
     for number in range(25):
         await turn_elsewhere(gateways, number, 2)
@@ -290,7 +294,9 @@ async def test_a_project_that_has_used_its_tokens_waits_and_others_do_not(
     assert await claimed(gateways.second, budget=MemoryBudget(project=101)) is not None
 
 
-async def test_all_wait_when_the_tokens_of_the_server_are_used(gateways: Gateways) -> None:
+async def test_memory_runs_of_all_projects_wait_when_the_server_budget_is_used(
+    gateways: Gateways,
+) -> None:
     await turn(gateways, 2)
     await end(gateways.second, await claimed(gateways.second))
     await turn(gateways, 2, project="project-2")
@@ -299,7 +305,7 @@ async def test_all_wait_when_the_tokens_of_the_server_are_used(gateways: Gateway
     assert await claimed(gateways.second, "project-2", MemoryBudget(server=101)) is not None
 
 
-async def test_a_project_has_its_number_of_runs_at_once(gateways: Gateways) -> None:
+async def test_concurrent_memory_runs_of_a_project_are_limited(gateways: Gateways) -> None:
     await turn(gateways, 2)
     held = {PROJECT: 2}
     budget = MemoryBudget()
@@ -307,7 +313,7 @@ async def test_a_project_has_its_number_of_runs_at_once(gateways: Gateways) -> N
     assert await gateways.second.claim_memory_runs(10, held=held, most=3, budget=budget)
 
 
-async def test_the_marks_go_with_the_agent_or_its_memory_agent(gateways: Gateways) -> None:
+async def test_deleting_a_memory_agent_deletes_its_marks(gateways: Gateways) -> None:
     await turn(gateways, 2)
     run = await claimed(gateways.second)
     assert run is not None
@@ -332,7 +338,7 @@ async def test_turns_end_after_a_memory_agent_was_deleted_and_made_again(
             await gateways.first.cancel(PROJECT, open_run, b"")
 
 
-async def test_projects_whose_runs_wait_for_their_time_delay_no_other(
+async def test_projects_whose_runs_are_not_due_do_not_delay_others(
     gateways: Gateways,
 ) -> None:
     for number in range(65):
@@ -340,7 +346,7 @@ async def test_projects_whose_runs_wait_for_their_time_delay_no_other(
         await turn(gateways, 2, project=project)
         await end(gateways.second, await claimed(gateways.second, project), BROKEN)
     await turn(gateways, 2, project="project-zzz")
-    # This gateway has not claimed yet: its first claim begins with the first project.
+    # This gateway has not claimed anything yet: its first claim begins with the first project.
     assert await claimed(gateways.first, "project-zzz") is not None
 
 
@@ -372,7 +378,7 @@ async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
     assert await claimed(gateways.second) is None
     assert (await mark(gateways)).pending == 0
 
-    # After the memory agent is deleted its position is kept until the agent itself is deleted.
+    # After the memory agent is deleted, its position is kept until the agent itself is deleted.
     await gateways.first.retire_document(PROJECT, AGENT, document.conversation_id)
     await gateways.first.forget_memory_agent(PROJECT, "agent-reader")
     assert (await mark(gateways)).memory_agent_id == ""
@@ -389,7 +395,7 @@ def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:
 
 
 async def voice_turn(gateways: Gateways, until: int, *, full: bool = True, after: int = 0) -> None:
-    """A turn of a voice agent that leaves a window from which messages up to `until` can leave."""
+    """Stores a turn of a voice agent; messages up to `until` can then be archived."""
     accepted = await gateways.first.accept(new_run(TALK, agent_id=AGENT))
     assert accepted.dispatch is not None
     buffer = MessageBuffer(after, until, f"message-{until}", full)
@@ -416,14 +422,14 @@ async def test_the_memory_agent_of_a_voice_agent_runs_when_the_window_is_full(
     assert range_of(await claimed(gateways.second)) == (6, 9)
 
 
-async def test_a_window_that_is_full_while_it_is_archived_is_looked_at_by_the_next_turn(
+async def test_a_window_that_fills_up_during_archiving_is_checked_again_at_the_next_turn(
     gateways: Gateways,
 ) -> None:
     await voice_turn(gateways, 6)
     run = await claimed(gateways.second)
     await voice_turn(gateways, 8)
     await end(gateways.second, run)
-    # What left the window with the first run may have been enough.
+    # The messages that left the window during the first run may have been enough.
     assert await claimed(gateways.second) is None
     await voice_turn(gateways, 8, full=False)
     assert await claimed(gateways.second) is None
@@ -431,7 +437,7 @@ async def test_a_window_that_is_full_while_it_is_archived_is_looked_at_by_the_ne
     assert range_of(await claimed(gateways.second)) == (6, 12)
 
 
-async def test_a_range_of_a_voice_agent_stays_as_it_is_until_it_is_archived(
+async def test_the_range_of_a_voice_agent_stays_unchanged_until_it_is_archived(
     gateways: Gateways,
 ) -> None:
     await voice_turn(gateways, 6)
@@ -442,7 +448,7 @@ async def test_a_range_of_a_voice_agent_stays_as_it_is_until_it_is_archived(
     assert range_of(again) == (0, 6)
     await end(gateways.second, again, STOPPED)
     await voice_turn(gateways, 12)
-    # It still backs off.
+    # The memory agent is still in its back-off.
     await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
     again = await claimed(gateways.second)
     assert range_of(again) == (0, 6)
@@ -452,7 +458,7 @@ async def test_a_range_of_a_voice_agent_stays_as_it_is_until_it_is_archived(
     assert range_of(await claimed(gateways.second)) == (6, 12)
 
 
-async def test_messages_that_had_left_the_window_before_are_not_archived(
+async def test_messages_that_left_the_window_earlier_are_not_archived(
     gateways: Gateways,
 ) -> None:
     await voice_turn(gateways, 50, after=40)

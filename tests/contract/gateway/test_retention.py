@@ -98,13 +98,13 @@ async def test_events_of_runs_that_ended_long_ago_are_deleted_and_the_runs_stay(
     assert await worker_of(gateways, event_days=90).delete_old() == 0
 
 
-async def test_events_are_kept_for_ever_without_a_limit(gateways: Gateways) -> None:
+async def test_without_a_limit_events_are_kept_for_ever(gateways: Gateways) -> None:
     await ended_run(gateways)
     await make_older(gateways, "runs", "finish_time", 4000)
     assert await worker_of(gateways, event_days=0).delete_old() == 0
 
 
-async def test_events_are_not_kept_longer_than_the_project_keeps_its_messages(
+async def test_events_are_kept_no_longer_than_the_messages_of_the_project(
     gateways: Gateways,
 ) -> None:
     forgotten, kept = await ended_run(gateways), await ended_run(gateways, OTHER)
@@ -128,11 +128,11 @@ async def test_stream_of_a_run_without_events_is_an_error_and_not_an_empty_strea
     with pytest.raises(NotFoundError) as error:
         await anext(follower.follow(PROJECT, run_id, after, tokens=False))
     assert error.value.reason is Reason.RUN_EVENTS_DELETED
-    # Who has the last event misses none.
+    # A follower that has the last event has missed nothing.
     assert [event async for event in follower.follow(PROJECT, run_id, 2, tokens=False)] == []
 
 
-async def test_deliveries_that_are_over_are_deleted_and_those_that_wait_stay(
+async def test_finished_deliveries_are_deleted_and_pending_ones_are_kept(
     gateways: Gateways,
 ) -> None:
     store = webhooks_of(gateways)
@@ -205,7 +205,7 @@ async def test_the_oldest_of_too_many_deliveries_of_a_project_fail_with_the_reas
     assert {delivery.state for delivery in await deliveries(store, OTHER)} == {
         DeliveryState.PENDING
     }
-    # They can be sent again one by one.
+    # Deliveries can be sent again one by one.
     again = await store.deliver_again(PROJECT, (await deliveries(store))[-1].id)
     assert again.state is DeliveryState.PENDING
 
@@ -223,7 +223,7 @@ class SlowRetention(PostgresRetention):
         return await super().delete(project_id, what, days=days, limit=limit)
 
 
-async def test_rows_that_cannot_be_deleted_in_time_keep_no_other_project_from_its_turn(
+async def test_a_project_whose_deletion_times_out_does_not_block_others(
     gateways: Gateways,
 ) -> None:
     await ended_run(gateways)
@@ -245,7 +245,7 @@ async def test_rows_that_cannot_be_deleted_in_time_keep_no_other_project_from_it
 
 
 class NotingRetention(PostgresRetention):
-    """A store that notes of which project events were deleted, in order."""
+    """A store that records the projects whose events were deleted, in order."""
 
     def __init__(self, gateways: Gateways) -> None:
         super().__init__(gateways.database, gateways.worker)
@@ -257,7 +257,7 @@ class NotingRetention(PostgresRetention):
         return deleted
 
 
-async def test_many_old_rows_of_one_project_do_not_delay_those_of_the_next(
+async def test_many_old_rows_of_one_project_do_not_delay_another_project(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention_worker, "_BATCHES_IN_TURN", 2)

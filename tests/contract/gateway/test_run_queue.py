@@ -1,4 +1,4 @@
-"""The gauge of the runs that wait."""
+"""The gauge of queued runs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from strata.shared.time_buckets import bucket_starts
 from strata.shared.usage import Usage
 
 
-async def test_a_free_conversation_is_taken_at_once(gateways: Gateways) -> None:
+async def test_a_run_for_a_free_conversation_starts_immediately(gateways: Gateways) -> None:
     new = new_run(max_steps=7)
     accepted = await gateways.first.accept(new)
     dispatch = accepted.dispatch
@@ -61,7 +61,7 @@ async def test_accepting_a_run_is_one_statement(gateways: Gateways) -> None:
     assert statistics.round_trips - before == 1
 
 
-async def test_one_run_is_active_and_the_rest_wait_in_order(
+async def test_one_run_is_active_and_the_others_are_queued_in_order(
     gateways: Gateways,
 ) -> None:
     first = await taken(gateways.first, "gateway-1")
@@ -82,11 +82,11 @@ async def test_one_run_is_active_and_the_rest_wait_in_order(
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
 
 
-async def test_messages_wait_in_order_whatever_the_clocks_of_the_gateways(
+async def test_messages_are_queued_in_order_whatever_the_clocks_of_the_gateways(
     gateways: Gateways,
 ) -> None:
     fence = await taken(gateways.first, "gateway-1")
-    # Ids are made by the clock of a gateway: the later one has the clock that is behind.
+    # The clock of a gateway makes the ids: here the later run has the clock that is behind.
     later, earlier = new_run(), new_run()
     for new in (earlier, later):
         assert (await gateways.second.accept(new)).run.state is RunState.QUEUED
@@ -102,7 +102,7 @@ async def test_messages_wait_in_order_whatever_the_clocks_of_the_gateways(
     assert (await gateways.second.get(PROJECT, newest.id)).state is RunState.QUEUED
 
 
-async def test_concurrent_messages_give_one_active_run(
+async def test_concurrent_messages_start_one_run(
     gateways: Gateways,
 ) -> None:
     stores = [gateways.first, gateways.second]
@@ -119,7 +119,7 @@ async def test_other_conversations_run_in_parallel(gateways: Gateways) -> None:
     assert all(result.dispatch is not None for result in accepted)
 
 
-async def test_a_repeated_request_id_gives_the_first_run(gateways: Gateways) -> None:
+async def test_a_repeated_request_id_returns_the_first_run(gateways: Gateways) -> None:
     first = await gateways.first.accept(new_run(request_id="r-1"))
     again = await gateways.second.accept(new_run(request_id="r-1"))
     assert again.run.id == first.run.id
@@ -187,7 +187,7 @@ async def test_runs_within_the_run_of_a_group_have_a_limit_of_their_own(
     with pytest.raises(ResourceExhaustedError) as raised:
         await gateways.first.accept(of_group("conversation-x", "run-group-1"))
     assert raised.value.metadata == {"quota": "group_runs", "limit": str(MAX_RUNS_OF_GROUP_RUN)}
-    # Neither other groups nor the open runs of the project are less for it.
+    # The limit reduces neither the quota of other groups nor the open runs of the project.
     assert (await gateways.first.accept(of_group("conversation-y", "run-group-2"))).dispatch
     assert (await gateways.first.accept(new_run("conversation-z"))).dispatch
 
@@ -204,7 +204,7 @@ async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> 
     assert [event.sequence for event in page.events] == [1, 2]
 
 
-async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
+async def test_the_end_of_a_run_is_stored_in_one_statement(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
     used = Usage(1, 2, 4, 5, 6, True)
@@ -256,7 +256,7 @@ async def test_a_stale_attempt_writes_nothing(gateways: Gateways) -> None:
         await gateways.first.finish(newer, WELL, events(2), take_next=True)
 
 
-async def test_an_expired_lease_is_taken_over_and_its_holder_fenced(
+async def test_an_expired_lease_is_taken_over_and_its_holder_cannot_write(
     gateways: Gateways,
 ) -> None:
     fence = await taken(gateways.short, "gateway-3")
@@ -292,13 +292,13 @@ async def test_a_cancelling_run_that_is_taken_over_stays_cancelling(gateways: Ga
     assert dispatch.run.state is RunState.CANCELLING
 
 
-async def test_released_runs_are_free_at_once(gateways: Gateways) -> None:
+async def test_released_runs_can_be_claimed_immediately(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     assert await gateways.first.release() == 1
     assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
 
 
-async def test_single_gateway_releases_runs_of_dead_gateways_and_keeps_its_own(
+async def test_a_single_gateway_releases_the_runs_of_others_and_keeps_its_own(
     gateways: Gateways,
 ) -> None:
     dead = await taken(gateways.first, "gateway-1", "conversation-dead")
@@ -308,7 +308,7 @@ async def test_single_gateway_releases_runs_of_dead_gateways_and_keeps_its_own(
     assert await gateways.second.release_others() == 0
 
 
-async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways: Gateways) -> None:
+async def test_a_draining_gateway_does_not_start_the_next_run(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     waiting = await gateways.first.accept(new_run())
     assert await gateways.first.finish(fence, WELL, events(1), take_next=False) is None
@@ -448,7 +448,7 @@ async def test_series_of_usage_is_the_usage_of_each_bucket(gateways: Gateways) -
         "INSERT INTO gateway.projects VALUES ('a', 'b', 'c')",
     ],
 )
-async def test_the_worker_role_reaches_no_more_than_leases_and_hashes(
+async def test_the_worker_role_can_access_only_leases_and_hashes(
     gateways: Gateways, statement: str
 ) -> None:
     connection = await asyncpg.connect(gateways.urls.worker_url)
@@ -480,7 +480,7 @@ async def test_run_that_is_taken_over_is_followed_at_its_new_holder(gateways: Ga
     assert mark.address == "host-4:7600"
 
 
-async def test_holders_that_were_lost_are_counted_until_the_run_comes_further(
+async def test_lost_holders_are_counted_until_the_run_makes_progress(
     gateways: Gateways,
 ) -> None:
     run_id = (await gateways.short.accept(new_run())).run.id
@@ -493,7 +493,7 @@ async def test_holders_that_were_lost_are_counted_until_the_run_comes_further(
     assert (await taken_again(gateways.short)).lost_holders == 1
     held = await taken_again(gateways.first)
     assert held.lost_holders == 2
-    # One that gives its runs back is not lost.
+    # A gateway that releases its runs does not count as a lost holder.
     assert await gateways.first.release() == 1
     held = await taken_again(gateways.short)
     assert held.lost_holders == 2
@@ -518,7 +518,7 @@ async def test_dispatch_has_the_age_of_the_run(gateways: Gateways) -> None:
     assert again.age_s <= (ended.finish_time - ended.create_time).total_seconds()
 
 
-async def test_run_that_waited_has_lost_no_holder(gateways: Gateways) -> None:
+async def test_a_queued_run_has_no_lost_holders(gateways: Gateways) -> None:
     active = await gateways.first.accept(new_run())
     waiting = await gateways.first.accept(new_run())
     assert active.dispatch is not None

@@ -49,8 +49,8 @@ ENDS = st.sampled_from(
 class Machine(RuleBasedStateMachine):
     """Two gateways accept, carry out, lose, cancel and end runs of two conversations.
 
-    Every `Fence` ever given out is kept; whether it may write is known from the model:
-    it is the newest of its run, and the run is not over.
+    Every issued `Fence` is kept. In the model a fence may write if it is the newest of its run and
+    the run has not ended.
     """
 
     fences = Bundle("fences")
@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "database"):
-            # What is still open must not be claimed by the next example.
+            # Runs that are still open must not be claimed by the next example.
             for gateway in self.gateways:
                 self.do(self.end_all(gateway))
             self.do(self.database.close())

@@ -53,7 +53,7 @@ def store_of(gateways: Gateways, runs: PostgresRunStore | None = None) -> Postgr
 
 
 async def set_back(gateways: Gateways, schedule: Schedule, minutes: int) -> datetime:
-    """Makes a schedule as due as if no gateway had looked at it for some minutes."""
+    """Makes a schedule due, as if no gateway had checked it for some minutes."""
     connection = await asyncpg.connect(gateways.urls.admin_url)
     try:
         now = await connection.fetchval("SELECT now()")
@@ -106,7 +106,7 @@ async def test_of_many_gateways_one_starts_the_run_of_a_tick(gateways: Gateways)
     assert (after.last_run_id, after.last_time) == (run_id, tick)
     assert after.next_time is not None
     assert after.next_time > tick
-    # It is an ordinary run: any gateway claims it, with the principal of the schedule.
+    # The tick is an ordinary run: any gateway claims it, with the principal of the schedule.
     assert await gateways.second.claim(10) == [(PROJECT, run_id)]
     dispatch = await gateways.second.load(PROJECT, run_id)
     assert (dispatch.principal, dispatch.payload) == (schedule.plan.principal, b"hello")
@@ -134,7 +134,7 @@ async def test_a_tick_stays_due_after_the_gateway_dies_in_its_transaction(
     assert len(await runs_of(gateways)) == 1
 
 
-async def test_after_a_standstill_the_latest_tick_runs_and_the_others_are_missed(
+async def test_after_an_outage_the_latest_tick_starts_a_run_and_earlier_ones_are_missed(
     gateways: Gateways,
 ) -> None:
     store = store_of(gateways)
@@ -149,7 +149,7 @@ async def test_after_a_standstill_the_latest_tick_runs_and_the_others_are_missed
     assert await runs_of(gateways) == [run_id]
 
 
-async def test_of_a_long_standstill_the_newest_ticks_are_recorded(gateways: Gateways) -> None:
+async def test_after_a_long_outage_only_the_newest_ticks_are_recorded(gateways: Gateways) -> None:
     store = store_of(gateways)
     schedule = await store.create(PROJECT, new_schedule(timing=EVERY_FIVE_MINUTES))
     await set_back(gateways, schedule, 60 * 24 * 20)
@@ -159,7 +159,7 @@ async def test_of_a_long_standstill_the_newest_ticks_are_recorded(gateways: Gate
     assert ticks[0].outcome is TickOutcome.STARTED
 
 
-async def test_a_clock_that_is_set_back_starts_no_tick_twice(gateways: Gateways) -> None:
+async def test_setting_the_clock_back_repeats_no_tick(gateways: Gateways) -> None:
     store = store_of(gateways)
     schedule = await store.create(PROJECT, new_schedule(on_overlap=OnOverlap.ENQUEUE))
     await set_back(gateways, schedule, 5)
@@ -190,7 +190,7 @@ async def test_ticks_are_deleted_after_the_time_of_the_setting(gateways: Gateway
 
 
 @pytest.mark.parametrize("on_overlap", OnOverlap)
-async def test_a_run_that_is_not_over_has_the_tick_skipped_or_the_next_run_queued(
+async def test_while_a_run_is_active_the_next_tick_is_skipped_or_queued(
     gateways: Gateways, on_overlap: OnOverlap
 ) -> None:
     store = store_of(gateways)
@@ -237,7 +237,7 @@ async def test_run_that_fails_because_its_agent_was_deleted_disables_the_schedul
     disabled = await store.get(PROJECT, schedule.id)
     assert (disabled.state, disabled.state_reason) == (ScheduleState.DISABLED, reason.value)
     assert disabled.next_time is None
-    # After a resumption the old failures do not count.
+    # After a resumption the earlier failures do not count.
     resumed = await store.resume(PROJECT, schedule.id, schedule.plan.principal)
     assert (resumed.state, resumed.state_reason) == (ScheduleState.ACTIVE, "")
     connection = await asyncpg.connect(gateways.urls.admin_url)
@@ -265,7 +265,7 @@ async def test_a_deleted_agent_disables_its_schedules_and_no_others(gateways: Ga
 
 
 @pytest.mark.parametrize("on_approval", [OnApproval.REJECT, OnApproval.DENY])
-async def test_a_conversation_that_waits_for_an_approval_skips_the_tick_or_denies(
+async def test_a_pending_approval_skips_the_tick_or_is_denied(
     gateways: Gateways, on_approval: OnApproval
 ) -> None:
     store = store_of(gateways)
@@ -284,7 +284,7 @@ async def test_a_conversation_that_waits_for_an_approval_skips_the_tick_or_denie
     assert decided is (on_approval is OnApproval.DENY)
 
 
-async def test_a_project_with_too_many_open_runs_has_the_tick_when_there_is_space(
+async def test_a_tick_over_the_quota_of_open_runs_starts_when_a_run_ends(
     gateways: Gateways,
 ) -> None:
     store = store_of(gateways)
@@ -314,7 +314,7 @@ async def test_a_schedule_for_one_time_is_finished_after_it(gateways: Gateways) 
     with pytest.raises(FailedPreconditionError) as raised:
         await store.resume(PROJECT, schedule.id, schedule.plan.principal)
     assert raised.value.reason is Reason.SCHEDULE_FINISHED
-    # With another time it is active again.
+    # With a new time the schedule is active again.
     finished = await store.get(PROJECT, schedule.id)
     again = await store.update(
         PROJECT, schedule.id, name="again", plan=finished.plan, timing=Timing("0 9 * * *")
@@ -337,7 +337,7 @@ async def test_a_single_time_that_passes_during_a_pause_runs_at_the_resumption(
     assert await store.fire(PROJECT, schedule.id) is not None
 
 
-async def test_paused_schedule_does_not_catch_up(gateways: Gateways) -> None:
+async def test_a_resumed_schedule_does_not_run_the_missed_ticks(gateways: Gateways) -> None:
     store = store_of(gateways)
     schedule = await store.create(PROJECT, new_schedule())
     await set_back(gateways, schedule, 30)
@@ -350,7 +350,7 @@ async def test_paused_schedule_does_not_catch_up(gateways: Gateways) -> None:
     assert await store.ticks(PROJECT, schedule.id, before=None, limit=10) == []
 
 
-async def test_a_repeated_request_id_gives_the_first_schedule(gateways: Gateways) -> None:
+async def test_a_repeated_request_id_returns_the_first_schedule(gateways: Gateways) -> None:
     store = store_of(gateways)
     first = await store.create(PROJECT, new_schedule(request_id="r1"))
     assert (await store.create(PROJECT, new_schedule(request_id="r1"))).id == first.id
@@ -393,7 +393,7 @@ async def test_another_project_sees_nothing_of_a_schedule(gateways: Gateways) ->
     assert await store.list("project-2", agent_id="", name="", before=None, limit=10) == []
 
 
-async def test_one_schedule_that_fails_holds_up_no_other(
+async def test_a_failing_schedule_does_not_block_others(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_of(gateways)

@@ -57,7 +57,7 @@ async def test_gateway_that_lost_the_lease_queues_no_delivery(gateways: Gateways
     assert await deliveries(store) == [fence.run_id]
 
 
-async def test_a_queued_run_that_is_cancelled_is_announced_once(gateways: Gateways) -> None:
+async def test_cancelling_a_queued_run_queues_one_delivery(gateways: Gateways) -> None:
     store = store_of(gateways)
     await store.create(PROJECT, new_webhook())
     await taken(gateways.first, "gateway-1")
@@ -106,7 +106,7 @@ async def test_a_project_has_a_limit_of_webhooks(gateways: Gateways) -> None:
         await store.create(PROJECT, new_webhook())
 
 
-async def test_receivers_are_looked_up_on_behalf_of_their_project(gateways: Gateways) -> None:
+async def test_receiver_names_are_resolved_on_behalf_of_their_project(gateways: Gateways) -> None:
     store, asked = store_of(gateways), []
 
     async def resolve(host: str, _: int) -> list[str]:

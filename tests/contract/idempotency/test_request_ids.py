@@ -193,7 +193,7 @@ async def test_same_request_has_one_effect_and_one_answer(requests: Requests) ->
     assert await requests.count_effects() == 2
 
 
-async def test_id_of_another_request_is_refused(requests: Requests) -> None:
+async def test_reusing_an_id_for_another_request_is_refused(requests: Requests) -> None:
     first = await requests.send("order-1", "a")
     with pytest.raises(AlreadyExistsError) as caught:
         await requests.send("order-1", "b")
@@ -213,7 +213,8 @@ async def test_concurrent_repetitions_have_one_effect(requests: Requests) -> Non
 @pytest.mark.parametrize("service", sorted(_TABLES))
 async def test_ids_of_projects_are_independent_and_expire(service: str, databases: Any) -> None:
     migrations, table, response_of = _TABLES[service]
-    # The worker deletes requests of every project: not in the database of other tests.
+    # The worker deletes requests of every project, so it must not run in the database of other
+    # tests.
     urls = await databases.of(migrations)
     database, worker = Database(urls.service_url), Database(urls.worker_url)
     try:

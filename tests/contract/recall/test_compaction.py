@@ -69,7 +69,7 @@ class Talk:
         )
 
     async def turn(self, words: str, *, calls: bool = False) -> list[Message]:
-        """A turn; returns what it stored."""
+        """Stores a turn; returns its messages."""
         self.run = new_id("run")
         asked = text(MessageRole.USER, words, run_id=self.run)
         start = await self.windows.begin_turn(self.id, AGENT, self.run, 1, [asked])
@@ -84,7 +84,7 @@ class Talk:
         return await self.windows.get(self.id)
 
     async def plan(self, *kept: Message, words: str = "They talked.") -> Compaction:
-        """The plan of a compaction of the window as it is."""
+        """Returns the plan of a compaction of the current window."""
         window = await self.window()
         part = {
             "type": "summary",
@@ -125,7 +125,7 @@ async def test_summary_and_window_are_one_statement(talk: Talk, database: Databa
         MessageRole.USER,
         MessageRole.ASSISTANT,
     ]
-    # One that writes; the other two read the window that it answers with.
+    # One statement writes; the other two read the window that is returned.
     assert statements == 3
     assert database.statistics.commits - before[1] == 1
     assert window.messages[1].sequence == 5
@@ -133,7 +133,7 @@ async def test_summary_and_window_are_one_statement(talk: Talk, database: Databa
     assert window.metadata_stale
 
 
-async def test_a_summary_that_cannot_be_stored_leaves_the_window(talk: Talk) -> None:
+async def test_a_summary_that_cannot_be_stored_leaves_the_window_unchanged(talk: Talk) -> None:
     await talk.turn("old")
     newest = await talk.turn("new")
     planned = await talk.plan(*newest)
@@ -164,7 +164,7 @@ async def test_resumed_run_gets_its_inputs_without_its_summary(talk: Talk) -> No
     assert raised.value.reason is Reason.STALE_ATTEMPT
 
 
-async def test_kept_messages_must_be_of_the_window_and_include_the_pinned_ones(talk: Talk) -> None:
+async def test_kept_messages_must_be_in_the_window_and_include_the_pinned_ones(talk: Talk) -> None:
     first = await talk.turn("old")
     newest = await talk.turn("new")
     system = (await talk.window()).messages[0]
@@ -180,7 +180,7 @@ async def test_kept_messages_must_be_of_the_window_and_include_the_pinned_ones(t
     assert ids(done.messages)[2:] == ids([first[0], *newest])
 
 
-async def test_a_pin_makes_a_compaction_that_was_planned_before_it_fail(talk: Talk) -> None:
+async def test_a_pin_set_after_planning_makes_the_compaction_fail(talk: Talk) -> None:
     first = await talk.turn("old")
     newest = await talk.turn("new")
     planned = await talk.plan(*newest)
@@ -207,7 +207,7 @@ async def test_a_pin_is_kept_with_the_message_and_repeating_it_changes_nothing(t
     assert not any(m.pinned for m in gone.messages)
 
 
-async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_summary(
+async def test_a_pinned_message_is_kept_with_its_step_after_the_summary(
     talk: Talk,
 ) -> None:
     asked, call, reply = await talk.turn("use the tool", calls=True)
@@ -235,7 +235,9 @@ async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_su
     assert ids((await talk.window()).messages)[2:] == shown
 
 
-async def test_messages_that_cannot_be_pinned(talk: Talk, project: str) -> None:
+async def test_system_messages_summaries_and_unknown_messages_cannot_be_pinned(
+    talk: Talk, project: str
+) -> None:
     await talk.turn("old")
     newest = await talk.turn("new")
     window = await talk.windows.compact(await talk.plan(*newest))
@@ -251,7 +253,7 @@ async def test_messages_that_cannot_be_pinned(talk: Talk, project: str) -> None:
         await talk.pins.set(newest[0].id, pinned=True)
 
 
-async def test_a_summary_is_expanded_to_the_range_that_it_stands_for(talk: Talk) -> None:
+async def test_a_summary_is_expanded_to_the_messages_that_it_replaced(talk: Talk) -> None:
     stored = [message for n in range(4) for message in await talk.turn(f"turn {n}")]
     newest = await talk.turn("new")
     window = await talk.windows.compact(await talk.plan(*newest))
@@ -286,7 +288,7 @@ async def test_evicted_messages_and_the_summary_are_found_by_search(talk: Talk) 
     assert {message.id for message, _ in matches} == {old[0].id, window.messages[1].id}
 
 
-async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
+async def test_concurrent_compactions_and_pins_leave_a_consistent_window(talk: Talk) -> None:
     stored = [message for n in range(3) for message in await talk.turn(f"turn {n}")]
     plans = [await talk.plan(*stored[2:], words=f"plan {n}") for n in range(4)]
     work = [talk.windows.compact(plan) for plan in plans]
@@ -296,7 +298,9 @@ async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
     assert sum(isinstance(outcome, Window) for outcome in done) <= 1
     assert all(isinstance(outcome, Window | Message | AbortedError) for outcome in done), done
     window = await talk.window()
-    assert set(ids(stored[:2])) <= set(ids(window.messages)), "both pins are in view"
+    assert set(ids(stored[:2])) <= set(ids(window.messages)), (
+        "both pinned messages are in the window"
+    )
     body = [m for m in window.messages if m.role not in {MessageRole.SYSTEM, MessageRole.SUMMARY}]
     assert ids(body) == ids(sorted(body, key=lambda m: m.sequence))
 
@@ -311,7 +315,7 @@ MOVES = st.lists(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(moves=MOVES)
-async def test_whatever_is_done_no_window_names_a_missing_message(
+async def test_after_random_operations_no_window_refers_to_a_missing_message(
     database: Database, moves: list[tuple[str, int]]
 ) -> None:
     talk = Talk(database)

@@ -24,7 +24,7 @@ def pending(database: Database, worker: Database) -> PendingMessages:
 
 
 async def stored_ids(database: Database, project: str, days: range) -> list[str]:
-    """Messages of these days after the beginning."""
+    """Stores messages of these days; returns their ids."""
     with context.use(as_project(project)):
         writer = Writer(database, new_id("agent"))
         await writer.open()
@@ -33,7 +33,7 @@ async def stored_ids(database: Database, project: str, days: range) -> list[str]
         ]
 
 
-async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is_in_the_batch(
+async def test_a_message_of_a_small_project_is_in_the_first_batch(
     database: Database, pending: PendingMessages
 ) -> None:
     before = await stored_ids(database, "project-a", range(30))
@@ -45,7 +45,7 @@ async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is
     assert {*batch["project-a"]} & {*before, *after}
 
 
-async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
+async def test_every_project_is_served_in_turn_when_a_batch_cannot_hold_all(
     database: Database, pending: PendingMessages
 ) -> None:
     for number in range(5):

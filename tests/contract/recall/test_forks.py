@@ -29,7 +29,7 @@ async def talk(database: Database) -> Talk:
 
 
 def same(copies: Sequence[Message], originals: Sequence[Message]) -> bool:
-    """Whether messages are copies of others, in all but whose they are."""
+    """Returns whether messages are copies of others, apart from ids and conversations."""
 
     def bare(message: Message) -> Message:
         return replace(message, id="", conversation_id="", copied_from_id="")
@@ -66,13 +66,13 @@ async def test_fork_and_source_continue_independently(talk: Talk) -> None:
     assert ids(await talk.listed())[1:] == ids([asked, reply, *there])
 
 
-async def test_the_newest_message_is_meant_when_none_is_named(talk: Talk) -> None:
+async def test_a_fork_without_a_message_id_ends_at_the_newest_message(talk: Talk) -> None:
     await talk.turn("one")
     assert same(await (await talk.fork()).window(), await talk.window())
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-async def test_a_call_is_not_parted_from_its_returns(talk: Talk, position: int) -> None:
+async def test_a_fork_keeps_calls_with_their_returns(talk: Talk, position: int) -> None:
     asked, call, one, two = await talk.turn("use it", calls=2)
     await talk.turn("later")
     until = [call, one, two][position]
@@ -83,7 +83,7 @@ async def test_a_call_is_not_parted_from_its_returns(talk: Talk, position: int) 
     assert [m.copied_from_id for m in only][1:] == [asked.id]
 
 
-async def test_a_fork_before_a_compaction_has_the_window_of_that_time(talk: Talk) -> None:
+async def test_a_fork_at_a_message_before_a_compaction_has_the_earlier_window(talk: Talk) -> None:
     one = await talk.turn("one")
     two = await talk.turn("two")
     three = await talk.turn("three")
@@ -104,16 +104,17 @@ async def test_a_fork_before_a_compaction_has_the_window_of_that_time(talk: Talk
     assert await seen(six[0]) == ids([*(await talk.window())[1:-1]])
     async with talk.database.transaction() as connection:
         await connection.execute(sql("UPDATE recall.compactions SET kept = NULL"))
-    # Of a compaction that was made before they were noted, what came after its range.
+    # For a compaction that was stored without its kept messages, the window has what came after its
+    # range.
     assert await seen(four[1]) == ids([first, *three, *four])
-    # A pin of today is in view whole, also where its message was not in view then.
+    # A message that is pinned now is shown whole, also where it was not in the window then.
     await talk.pins.set(two[1].id, pinned=True)
     assert await seen(four[0]) == ids([first, two[1], *three, four[0]])
     await talk.pins.set(two[0].id, pinned=True)
     assert await seen(four[0]) == ids([first, *two, *three, four[0]])
 
 
-async def test_pins_and_summary_carry_over_and_are_the_forks_own(talk: Talk) -> None:
+async def test_a_fork_has_copies_of_pins_and_summary_that_change_independently(talk: Talk) -> None:
     one = await talk.turn("one")
     two = await talk.turn("two")
     await talk.pins.set(one[0].id, pinned=True)
@@ -139,7 +140,7 @@ async def test_pins_and_summary_carry_over_and_are_the_forks_own(talk: Talk) -> 
     assert ids(await talk.listed(pinned_only=True)) == [one[0].id]
 
 
-async def test_a_fork_lists_and_expands_earlier_messages(talk: Talk) -> None:
+async def test_a_fork_lists_and_expands_the_messages_before_it(talk: Talk) -> None:
     turns = [await talk.turn(f"turn {n}", calls=n % 2) for n in range(4)]
     await talk.compact(*turns[3])
     fork = await talk.fork()
@@ -155,7 +156,7 @@ async def test_a_fork_lists_and_expands_earlier_messages(talk: Talk) -> None:
     got = await expand(fork.log, SummaryExpansion(100, conversation_id=fork.id))
     assert got.summary == summary
     assert ids(got.messages) == ids(before)
-    # Compacted again: the range begins in the source and ends in the fork.
+    # The conversation is compacted again: the range begins in the source and ends in the fork.
     await fork.compact(*here)
     page, sequence = None, 0
     listed_messages: list[Message] = []
@@ -201,7 +202,7 @@ async def test_the_copies_are_found_in_their_conversation_and_listed_once(talk: 
     assert set(ids(everything.messages)[1:]) == set(ids([*one, *here]))
 
 
-async def test_a_fork_of_a_fork_goes_back_to_the_first(talk: Talk) -> None:
+async def test_a_fork_of_a_fork_lists_messages_back_to_the_first_conversation(talk: Talk) -> None:
     one = await talk.turn("one")
     two = await talk.turn("two")
     await talk.compact(*two)
@@ -213,7 +214,7 @@ async def test_a_fork_of_a_fork_goes_back_to_the_first(talk: Talk) -> None:
     assert ids(listed)[1:3] == ids(one)
     assert ids(listed)[-3:] == [(await second.window())[-3].id, *ids(there)]
     assert [m.sequence for m in listed] == list(range(len(listed)))
-    # At a message that is older than both forks.
+    # The fork is at a message that is older than both forks.
     oldest = await second.fork(one[1].id)
     assert [m.copied_from_id for m in await oldest.window()][1:] == ids(one)
     assert (await oldest.windows.get(oldest.id)).message_count == 3
@@ -222,7 +223,7 @@ async def test_a_fork_of_a_fork_goes_back_to_the_first(talk: Talk) -> None:
     assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
 
 
-async def test_a_run_that_is_resumed_gets_nothing_of_a_fork(talk: Talk) -> None:
+async def test_a_resumed_run_gets_no_messages_of_a_fork(talk: Talk) -> None:
     run = new_id("run")
     asked = text(MessageRole.USER, "one", run_id=run)
     await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [asked])
@@ -251,7 +252,7 @@ async def test_repeating_a_fork_changes_nothing_and_other_projects_see_none(talk
         await talk.fork(one[0].id)
 
 
-async def test_deleting_the_agent_takes_its_forks_and_no_others(talk: Talk) -> None:
+async def test_deleting_an_agent_deletes_its_forks_only(talk: Talk) -> None:
     await talk.turn("one")
     fork = await talk.fork()
     other = await Talk(talk.database).open()
@@ -279,10 +280,10 @@ MOVES = st.lists(
 )
 @given(moves=MOVES)
 @example(moves=[("calls", 1), ("pin", 8), ("turn", 0), ("compact", 0), ("fork", 0)])
-async def test_a_fork_is_the_window_that_was_there(
+async def test_a_fork_equals_the_window_at_that_message_after_random_operations(
     database: Database, moves: list[tuple[str, int]]
 ) -> None:
-    """Each window is written down as it was; a fork at its last message is that window."""
+    """Each window is recorded; a fork at its last message must equal it."""
     talks = [await Talk(database).open()]
     await talks[0].turn("first")
     for move, number in moves:

@@ -1,4 +1,4 @@
-"""A caller that holds messages of a window reads only the others, and has the whole window."""
+"""Callers that hold the earlier messages of a window read only the new ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.shared.messages import MessageRole
 
 
 class Holder:
-    """Begins turns in a conversation, and holds the window of the last one."""
+    """Starts turns in a conversation, and holds the window of the last one."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -25,7 +25,7 @@ class Holder:
         self._held: HeldWindow | None = None
 
     async def begin(self, *, run: str = "", attempt: int = 1, clear: bool = False) -> TurnStart:
-        """Begins a turn; afterwards the messages held are those of the window."""
+        """Starts a turn; asserts that the held messages then equal the window."""
         run = run or new_id("run")
         asked = text(MessageRole.USER, "asked", run_id=run)
         talk = self._talk
@@ -70,7 +70,7 @@ async def test_only_new_messages_and_the_system_message_are_read(talk: Talk) -> 
     ]
 
 
-async def test_a_repeated_attempt_reads_what_its_steps_added(talk: Talk) -> None:
+async def test_a_repeated_attempt_reads_the_messages_that_its_steps_added(talk: Talk) -> None:
     holder, run = Holder(talk), new_id("run")
     await holder.begin(run=run)
     reply = text(MessageRole.ASSISTANT, "reply", run_id=run, step=1)
@@ -91,7 +91,7 @@ async def test_a_repeated_attempt_reads_what_its_steps_added(talk: Talk) -> None
         HeldWindow(revision=2, message_count=2**31 - 1, last_message_id=""),
     ],
 )
-async def test_caller_that_holds_something_else_reads_the_whole_window(
+async def test_a_caller_that_holds_another_window_reads_the_whole_window(
     talk: Talk, held: HeldWindow
 ) -> None:
     await Holder(talk).begin()
@@ -114,7 +114,7 @@ async def rewrite_revision(talk: Talk) -> int:
 
 
 @pytest.mark.parametrize("change", ["clear", "leave", "evict", "compact", "pin", "unpin"])
-async def test_each_change_but_an_addition_is_a_rewrite(talk: Talk, change: str) -> None:
+async def test_every_change_except_an_addition_counts_as_a_rewrite(talk: Talk, change: str) -> None:
     asked, *_ = await talk.turn("first")
     await commit(talk, new_id("run"), system_text="A new text.")
     assert await rewrite_revision(talk) == 0
@@ -137,7 +137,7 @@ async def test_each_change_but_an_addition_is_a_rewrite(talk: Talk, change: str)
     assert await rewrite_revision(talk) == revision
 
 
-async def test_a_summary_in_the_place_of_one_message_is_noticed(talk: Talk) -> None:
+async def test_replacing_one_message_by_a_summary_counts_as_a_rewrite(talk: Talk) -> None:
     await talk.turn("first")
     holder = Holder(talk)
     await holder.begin()
@@ -167,7 +167,7 @@ MOVES = st.lists(
 @example(moves=[("turn", 0), ("hold", 0), ("pin", 0), ("hold", 0), ("unpin", 0), ("hold", 0)])
 @example(moves=[("turn", 0), ("hold", 0), ("leave", 0), ("hold", 0), ("evict", 3), ("hold", 0)])
 @example(moves=[("hold", 0), ("clear", 0), ("hold", 0), ("compact", 0), ("hold", 0)])
-async def test_whatever_is_done_the_window_is_whole(
+async def test_a_held_window_equals_the_stored_one_after_random_operations(
     database: Database, moves: list[tuple[str, int]]
 ) -> None:
     talk = await Talk(database).open()

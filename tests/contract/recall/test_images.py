@@ -57,7 +57,7 @@ async def store(urls: Any, database: Database, worker: Database) -> AsyncIterato
 
 
 def picture(*images: bytes, run: str = "", role: Any = common.ROLE_USER) -> Message:
-    """A message with images, as a request brings it."""
+    """Returns a message with images, as a request contains it."""
     shown = [common.ImagePart(data=data) for data in images]
     parts = [common.Part(image=image) for image in shown]
     if role == common.ROLE_TOOL:
@@ -72,7 +72,7 @@ async def show(talk: Talk, *images: bytes) -> Message:
     return start.inputs[0]
 
 
-async def test_equal_images_are_stored_once_and_come_back_as_they_were(
+async def test_equal_images_are_stored_once_and_returned_unchanged(
     store: Store, project: str
 ) -> None:
     talk = await store.talk()
@@ -126,7 +126,9 @@ async def test_step_that_is_refused_stores_no_image(store: Store, project: str) 
     assert await store.count(project) == 0
 
 
-async def test_image_goes_with_the_last_message_that_shows_it(store: Store, project: str) -> None:
+async def test_an_image_is_deleted_with_the_last_message_that_shows_it(
+    store: Store, project: str
+) -> None:
     one, two = await store.talk(), await store.talk()
     shared, own = png(), png(shade=1)
     await show(one, shared, own)
@@ -189,7 +191,7 @@ async def test_image_that_is_stored_while_another_agent_is_deleted_is_not_lost(
         assert await store.count(project) == 0
 
 
-async def test_turn_without_images_runs_no_statement_for_them(store: Store) -> None:
+async def test_a_turn_without_images_runs_no_image_statements(store: Store) -> None:
     talk = await store.talk()
     with store.service.statistics.record() as statements:
         await talk.turn("Hello.")

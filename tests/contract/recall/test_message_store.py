@@ -30,7 +30,7 @@ async def writer(database: Database) -> Writer:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("by_agent", [False, True])
-async def test_pages_give_every_message_once(
+async def test_pages_contain_every_message_exactly_once(
     log: PostgresMessageStore, writer: Writer, newest_first: bool, by_agent: bool
 ) -> None:
     stored_ids = [(await writer.say(f"message {number}")).id for number in range(7)]
@@ -53,7 +53,7 @@ async def test_pages_give_every_message_once(
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("by_agent", [False, True])
-async def test_no_more_is_read_from_the_database_than_fills_a_page(
+async def test_no_more_rows_are_read_than_fill_a_page(
     log: PostgresMessageStore,
     writer: Writer,
     database: Database,

@@ -22,7 +22,7 @@ def message_on_day(number: int) -> Message:
 
 
 async def grown(database: Database, count: int) -> tuple[str, str, list[Message]]:
-    """An agent and a conversation of so many messages that no statistics know of."""
+    """Stores many messages of an agent after the last statistics."""
     agent, conversation = new_id("agent"), new_id("conversation")
     messages = [message_on_day(number) for number in range(count)]
     await PostgresWindowStore(database).open(conversation, agent, messages, "english")
@@ -30,7 +30,7 @@ async def grown(database: Database, count: int) -> tuple[str, str, list[Message]
 
 
 async def are_read_by_id(database: Database, statement: str) -> None:
-    """By agent and time, all of them would be walked through."""
+    """Asserts that messages are read by id; the index by agent and time would read all of them."""
     for elements in (1, 30, 200):
         plan = await plan_of(database, statement, elements=elements)
         assert "messages_id" in plan, plan
@@ -50,7 +50,7 @@ async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Data
 
 
 async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
-    """With each turn: its time must not grow with what was ever said."""
+    """It is read at each turn, whose time must not grow with the log."""
     await grown(database, 4_000)
     _, conversation, messages = await grown(database, 25)
     with database.statistics.record() as texts:

@@ -39,7 +39,7 @@ from strata.standalone.vectors import EmbeddedVectors
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
-    """An engine of these tests alone: they drop what others ask."""
+    """An engine for these tests alone: they drop its collections."""
     made = EmbeddedVectors(session_folder / "vectors-of-messages")
     await made.start()
     yield made
@@ -64,7 +64,7 @@ async def parts(
     await endpoint.stop()
 
 
-async def test_the_model_of_the_messages_is_changed_while_people_talk(
+async def test_the_message_index_changes_its_model_during_writes_and_searches(
     parts: tuple[Indexes, Database, QdrantIndex],
 ) -> None:
     indexes, database, vectors = parts
@@ -93,7 +93,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         assert begun.total == 10
         for _ in range(3):
             assert await reindexer.index_pending()
-        # Meanwhile a message is stored, and an agent is deleted.
+        # During the rebuild a message is stored, and an agent is deleted.
         await stays.say("A walrus sleeps on the ice.")
         await goes.windows.delete_agent(goes.agent)
         await work(indexer)
@@ -111,7 +111,7 @@ async def test_the_model_of_the_messages_is_changed_while_people_talk(
         assert await vectors.generations(MESSAGES) == [state.generation]
 
 
-async def test_a_copy_does_not_bring_back_a_deleted_agent(
+async def test_a_copy_does_not_restore_a_deleted_agent(
     parts: tuple[Indexes, Database, QdrantIndex],
 ) -> None:
     indexes, database, vectors = parts
@@ -135,7 +135,7 @@ async def test_a_copy_does_not_bring_back_a_deleted_agent(
             await writer.windows.delete_agent(writer.agent)
             while await indexer.index_pending():
                 pass
-            # Only now the batch arrives, as of before.
+            # Only now the batch arrives, with its earlier content.
             await target.put(batch.project_id, batch.entries, replace=True, into=[job.target])
             count = partial(vectors.count, MESSAGES, project, generation=job.target.generation)
             assert await count() == 1
@@ -144,7 +144,7 @@ async def test_a_copy_does_not_bring_back_a_deleted_agent(
         await indexes.admin.roll_back("messages")
 
 
-async def test_where_messages_are_not_indexed_there_is_nothing_to_rebuild() -> None:
+async def test_without_message_indexing_the_index_state_is_a_failed_precondition() -> None:
     settings = RecallSettings(index_messages=False)
     unused: Any = None
     indexes = await open_indexes(settings, unused, AsyncExitStack(), unused, None)

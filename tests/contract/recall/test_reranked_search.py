@@ -29,7 +29,7 @@ QUESTION = "What was the name of the boat?"
 SAID = (
     "The boat is called Nora.",
     "Nora is the name of the boat.",
-    # Little of what is asked for, and most of its words.
+    # It has most words of the question, and little of its meaning.
     "It is the end of the day, the end of the week, the end of the month.",
     "We sail on Sundays.",
     "Taxes are due in May.",
@@ -40,7 +40,7 @@ SAID = (
 async def finder(
     vectors: EmbeddedVectors, embedder: Embedder, database: Database, worker: Database
 ) -> AsyncIterator[Finder]:
-    # The order of texts is compared, also of those that have little to do with the question.
+    # The order of all texts is compared, also of those that have little to do with the question.
     made = await finder_on(vectors, embedder, database, worker, floor=0.0)
     yield made
     await made.vectors.close()
@@ -65,7 +65,7 @@ async def search_texts(finder: Finder, text: str, **fields: Any) -> list[str]:
     return [searchable_text(hit.item) for hit in answer.hits]
 
 
-async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
+async def test_the_best_candidates_are_in_the_order_of_the_reranker(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     fused = await search_texts(finder, QUESTION)
@@ -91,7 +91,7 @@ async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
         assert await reranking.ask(QUESTION, explain=True) == answer
 
 
-async def test_words_alone_are_not_reranked(
+async def test_searches_by_words_only_are_not_reranked(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     plain = await finder.ask(QUESTION, mode=Mode.FULL_TEXT)
@@ -117,7 +117,7 @@ async def test_results_beyond_the_limit_are_among_the_candidates(
         assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
 
 
-async def test_conditions_phrases_and_neighbours_are_as_without(
+async def test_conditions_phrases_and_neighbours_work_as_without_a_reranker(
     finder: Finder, stored_messages: list[Message], tmp_path: Path
 ) -> None:
     reply = await finder.writer.say("The name of the boat is Nora.", MessageRole.ASSISTANT)
@@ -141,7 +141,7 @@ async def test_conditions_phrases_and_neighbours_are_as_without(
 
 async def test_role_preference_counts_with_reranking(finder: Finder, tmp_path: Path) -> None:
     mine = await finder.writer.say("The best pizza is at Da Remo.")
-    # A little more of the question, so that the reranker alone would put it first.
+    # One word more of the question, so that the reranker alone would rank it first.
     yours = await finder.writer.say("The best pizza is at the Da Remo.", MessageRole.ASSISTANT)
     await finder.index_all()
     async with reranked(finder, export(tmp_path, "the best pizza is")) as reranking:

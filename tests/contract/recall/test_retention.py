@@ -56,7 +56,7 @@ class House:
         await self.settings.set(days, self.clock.now())
 
     async def days_later(self, days: float) -> int:
-        """Moves the time and forgets."""
+        """Moves the clock and deletes old messages."""
         self.clock.advance(days * DAY)
         return await self.retention.round()
 
@@ -91,7 +91,9 @@ async def test_messages_are_kept_for_ever_by_default(house: House) -> None:
     assert set(flat(old)) <= set(ids(await log(talk)))
 
 
-async def test_the_setting_is_the_projects_own_and_keeps_its_time(house: House) -> None:
+async def test_retention_is_set_per_project_and_an_equal_value_keeps_its_update_time(
+    house: House,
+) -> None:
     first = await house.settings.set(30, NOW)
     again = await house.settings.set(30, NOW + timedelta(days=1))
     assert (first.days, first.update_time) == (30, NOW)
@@ -112,14 +114,15 @@ async def test_old_messages_outside_of_windows_are_deleted(house: House) -> None
     summary = (await talk.window())[1]
     assert await house.days_later(29) == 0
     assert await house.days_later(2) == 8
-    # In the window: the summary and the last turn. Its ends, too: they can be listed from.
+    # The window holds the summary and the last turn. The ends of the summary's range are kept too,
+    # because a listing may begin there.
     ends = [turns[0][0].id, turns[4][1].id]
     assert ids(await log(talk)) == [ends[0], ends[1], *ids(turns[5]), summary.id]
     assert ids(await talk.window())[1:] == [summary.id, *ids(turns[5])]
     assert await house.retention.round() == 0
 
 
-async def test_an_anchor_goes_with_its_summary(house: House) -> None:
+async def test_a_summary_is_deleted_with_its_boundary_messages(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     one, two, three = [await talk.turn(name) for name in ("one", "two", "three")]
@@ -127,7 +130,7 @@ async def test_an_anchor_goes_with_its_summary(house: House) -> None:
     await talk.compact(*three)
     second = (await talk.window())[1]
     assert await house.days_later(31) == 3
-    # The second summary begins where the first did, so only its own ends are left.
+    # The second summary begins where the first one did, so only the ends of its range are left.
     assert ids(await log(talk)) == [one[0].id, two[1].id, *ids(three), second.id]
     assert first.messages[1].id not in ids(await log(talk))
     async with house.service.transaction() as connection:
@@ -135,7 +138,7 @@ async def test_an_anchor_goes_with_its_summary(house: House) -> None:
         assert [row.sequence for row in left] == [second.sequence]
 
 
-async def test_pinned_messages_stay_and_go_when_they_are_free(house: House) -> None:
+async def test_pinned_messages_are_kept_until_they_are_unpinned(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     one, two, three = [await talk.turn(name) for name in ("one", "two", "three")]
@@ -147,17 +150,17 @@ async def test_pinned_messages_stay_and_go_when_they_are_free(house: House) -> N
     assert one[1].id not in left
     assert {one[0].id, *ids(two)} <= set(left)
     await talk.pins.set(two[0].id, pinned=False)
-    assert await house.retention.round() == 0, "it is still in the window"
+    assert await house.retention.round() == 0, "the message is still in the window"
 
 
-async def test_a_pinned_message_stays_even_out_of_view(house: House) -> None:
+async def test_a_pinned_message_outside_of_the_window_is_kept(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     [asked, answer] = await talk.turn("remember this")
     await talk.pins.set(asked.id, pinned=True)
     run = new_id("run")
     await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
-    # A step may take the oldest messages out of the window, whatever they are.
+    # A step may remove the oldest messages from the window, also pinned ones.
     reply = replace(answer, id=new_id("message"), run_id=run, sequence=-1)
     await talk.windows.commit_step(Step(talk.id, talk.agent, run, 1, 1, (reply,), evict_count=2))
     assert asked.id not in ids(await talk.window())
@@ -204,7 +207,7 @@ async def test_retention_keeps_messages_of_forks(house: House) -> None:
     assert [m.copied_from_id for m in before][1:] == flat(turns[0], turns[1])
 
 
-async def test_other_projects_and_agents_are_left_alone(house: House) -> None:
+async def test_messages_of_other_projects_and_agents_are_kept(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     await talk.turn("old")
@@ -222,7 +225,7 @@ async def test_other_projects_and_agents_are_left_alone(house: House) -> None:
         assert await log(theirs) == before
 
 
-async def test_a_pin_after_deletion_finds_no_message(house: House) -> None:
+async def test_pinning_a_deleted_message_is_not_found(house: House) -> None:
     talk = await house.talk()
     one = await talk.turn("one")
     await talk.turn("two")
@@ -241,7 +244,7 @@ async def test_a_pin_after_deletion_finds_no_message(house: House) -> None:
     assert one[1].id not in ids(await talk.window())
 
 
-async def test_a_pin_and_the_worker_at_once_leave_a_whole_window(house: House) -> None:
+async def test_concurrent_pins_and_retention_leave_a_consistent_window(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
     turns = [await talk.turn(f"turn {n}") for n in range(8)]
@@ -270,7 +273,7 @@ async def turns_of(house: House, talk: Talk) -> set[str]:
 
 
 async def begun(house: House, *, days_ago: float = 0.0) -> None:
-    """Has all turns begun at a time of the test's clock; the database writes its own."""
+    """Sets the start of all turns to the clock of the test; the database writes its own time."""
     at = {"at": house.clock.now() - timedelta(days=days_ago), "project": context.current_project()}
     async with house.service.transaction() as connection:
         await connection.execute(
@@ -281,7 +284,7 @@ async def begun(house: House, *, days_ago: float = 0.0) -> None:
 async def test_turn_is_deleted_with_its_last_message(house: House) -> None:
     await house.keep(30)
     talk = await house.talk()
-    # More turns than a batch has, and an end of a summary among the first.
+    # More turns than a batch has, and the end of a summary's range among the first.
     turns = [await talk.turn(f"turn {n}") for n in range(9)]
     await talk.compact(*turns[7], *turns[8])
     await begun(house)
@@ -290,7 +293,7 @@ async def test_turn_is_deleted_with_its_last_message(house: House) -> None:
     await house.days_later(29)
     assert await turns_of(house, talk) == set(runs)
     assert await house.days_later(2) == 12
-    # Of the first and of the seventh a message is left; the others are in the window.
+    # Of the first and of the seventh turn one message is left; the other turns are in the window.
     assert await turns_of(house, talk) == {runs[0], runs[6], runs[7], runs[8]}
 
 
@@ -324,13 +327,13 @@ async def test_turn_of_the_active_run_is_kept(house: House) -> None:
     await house.keep(1)
     talk = await house.talk()
     stranded, running = new_id("run"), new_id("run")
-    # Neither has a message: one was cut short, the other one waits for years.
+    # Neither run has a message: one was interrupted, the other one waits for years.
     await talk.windows.begin_turn(talk.id, talk.agent, stranded, 1, [])
     await talk.windows.begin_turn(talk.id, talk.agent, running, 1, [])
     await begun(house)
     await house.days_later(1_000)
     assert await turns_of(house, talk) == {running}
-    # Its next attempt continues, and fences the one before.
+    # The next attempt continues, and fences the previous one.
     resumed = await talk.windows.begin_turn(talk.id, talk.agent, running, 2, [])
     assert resumed.committed_steps == 0
     late = Step(talk.id, talk.agent, running, 1, 1, ())
@@ -339,7 +342,7 @@ async def test_turn_of_the_active_run_is_kept(house: House) -> None:
     await talk.windows.commit_step(replace(late, attempt=2))
 
 
-async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -> None:
+async def test_turns_of_other_projects_and_agents_are_kept(house: House) -> None:
     stranger = as_project()
     with context.use(stranger):
         theirs = await house.talk()
@@ -354,7 +357,7 @@ async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -
             await talk.windows.begin_turn(talk.id, talk.agent, new_id("run"), 1, [])
     await begun(house)
     house.clock.advance(31 * DAY)
-    # Concurrent replicas: the second finds nothing, and there is no deadlock.
+    # Two replicas run concurrently: the second finds nothing, and there is no deadlock.
     await asyncio.gather(*(house.retention.round() for _ in range(4)))
     assert [len(await turns_of(house, talk)) for talk in talks] == [1, 1]
     with context.use(stranger):
@@ -365,7 +368,7 @@ async def test_deleted_messages_are_removed_from_the_index(
     house: House, vectors: EmbeddedVectors, embedder: Embedder
 ) -> None:
     await house.keep(30)
-    # Every message counts, whether or not it is about parrots.
+    # The search returns every message, whether or not it is about parrots.
     config = QdrantConfig(fusion=FusionConfig(floor=0.0))
     engine = QdrantIndex(connect(vectors.url, vectors.api_key), config)
     index = MessageIndex(engine, embedder, SparseEncoder())
@@ -390,7 +393,7 @@ async def test_deleted_messages_are_removed_from_the_index(
     await settle()
     assert set(flat(*turns)) <= set(await search_ids("parrot"))
     assert await house.days_later(31) == 4
-    # What is deleted while it is not indexed yet must not come back either.
+    # Messages that are deleted before they are indexed must not reappear either.
     await settle()
     gone = {turns[0][1].id, turns[1][0].id, turns[1][1].id, turns[2][0].id}
     assert not gone & set(await search_ids("parrot"))

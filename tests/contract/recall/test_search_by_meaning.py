@@ -60,7 +60,7 @@ async def test_a_message_is_found_by_meaning(finder: Finder) -> None:
     assert best.mode in {"vector", "hybrid"}
 
 
-async def test_a_message_does_not_wait_for_earlier_messages_of_others(finder: Finder) -> None:
+async def test_a_message_does_not_wait_for_a_backlog_of_earlier_messages(finder: Finder) -> None:
     for number in range(100):
         await finder.writer.say(f"Line {number} of a long story.")
     message = await finder.writer.say("The wifi password is tulip-42.")
@@ -70,7 +70,7 @@ async def test_a_message_does_not_wait_for_earlier_messages_of_others(finder: Fi
 
 
 class Overtaken:
-    """An index that takes in all that waits, right after it has answered."""
+    """An index that indexes all pending texts right after each answer."""
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
@@ -91,7 +91,7 @@ async def test_items_indexed_during_the_search_are_found(finder: Finder) -> None
     assert [hit.item.id for hit in answer.hits] == [message.id]
 
 
-async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
+async def test_the_index_is_searched_after_the_snapshot_is_taken(finder: Finder) -> None:
     message = await finder.writer.say("The wifi password is tulip-42.")
     query = SearchQuery(finder.agent, "wifi password", 5)
     project = context.current_project()
@@ -113,7 +113,7 @@ async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
     assert (hit.mode, hit.vector_rank) == ("fts", None)
 
 
-async def test_only_spoken_text_is_indexed(finder: Finder) -> None:
+async def test_only_text_of_users_and_assistants_is_indexed(finder: Finder) -> None:
     await finder.writer.say("I moved to Porto.")
     await finder.writer.say("Noted: Porto.", MessageRole.ASSISTANT)
     await finder.writer.say("The user moved to Porto.", MessageRole.SUMMARY)
@@ -170,7 +170,7 @@ async def test_times_bound_the_results_to_the_moment(finder: Finder) -> None:
     assert await finder.ids("journey to Portugal", end_time=second.create_time) == [first.id]
 
 
-async def test_messages_of_the_mentioned_time_come_first(finder: Finder) -> None:
+async def test_messages_of_the_time_in_the_query_come_first(finder: Finder) -> None:
     by_month = {}
     for month in (2, 3, 4):
         moment = datetime(2026, month, 12, tzinfo=UTC)
@@ -186,7 +186,7 @@ async def test_messages_of_the_mentioned_time_come_first(finder: Finder) -> None
     assert [spoken_time.words for spoken_time in answer.spoken_times] == ["last March"]
 
 
-async def test_the_day_is_that_of_the_timezone(finder: Finder) -> None:
+async def test_days_in_queries_are_those_of_the_timezone(finder: Finder) -> None:
     evening = await finder.writer.say("the red kite", at=datetime(2026, 5, 3, 23, tzinfo=UTC))
     noon = await finder.writer.say("the red kite", at=datetime(2026, 5, 3, 12, tzinfo=UTC))
     await finder.index_all()
@@ -209,10 +209,10 @@ async def test_wording_of_the_question_decides_the_preferred_role(finder: Finder
     assert await finder.ids("Which pizza did you recommend?") == [yours.id, mine.id]
 
 
-async def test_an_answer_that_repeats_no_word_comes_before_other_talk_of_the_topic(
+async def test_an_answer_without_words_of_the_query_is_ranked_before_other_messages_on_the_topic(
     finder: Finder,
 ) -> None:
-    """Messages are in the learned order, which counts what was said before them."""
+    """Messages are in the learned order, which considers the preceding messages."""
     day = datetime(2026, 5, 3, 12, tzinfo=UTC)
     for number, words in enumerate(("Hotels are expensive in summer.", "A hotel in Porto?")):
         await finder.writer.say(words, at=day - timedelta(days=number + 1))
@@ -235,7 +235,7 @@ async def test_a_quoted_phrase_is_a_condition(finder: Finder) -> None:
     assert phrase.id not in await finder.ids("house -station")
 
 
-async def test_the_name_of_the_speaker_counts(finder: Finder) -> None:
+async def test_the_name_of_the_speaker_is_searched(finder: Finder) -> None:
     hers = await finder.writer.say("I bought a kayak.", name="Caroline")
     await finder.writer.say("I bought a kayak.", name="Melanie")
     await finder.index_all()
@@ -285,7 +285,7 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
         assert (await finder.search.search(spy)).hits == ()
 
 
-async def test_exclusions_count_the_results_excluded_by_conditions(finder: Finder) -> None:
+async def test_excluded_results_are_counted_by_condition(finder: Finder) -> None:
     kept = await finder.writer.say("I keep bees on the roof.")
     early = await finder.writer.say("My bees sleep in winter.", at=START - timedelta(days=9))
     reply = await finder.writer.say("Bees need little in winter.", MessageRole.ASSISTANT)
@@ -299,7 +299,7 @@ async def test_exclusions_count_the_results_excluded_by_conditions(finder: Finde
     assert (await finder.ask("bees", roles=(MessageRole.USER,))).exclusions == ()
 
 
-async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
+async def test_every_hit_has_its_neighbours(finder: Finder) -> None:
     messages = [await finder.writer.say(f"number {n}") for n in range(3)]
     harp = await finder.writer.say("a harp")
     after = await finder.writer.say("the end")
@@ -323,14 +323,16 @@ async def test_lag_of_the_index_is_known(finder: Finder) -> None:
     assert finder.telemetry.total(INDEX_WAITING, collection="messages") == 0
 
 
-async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) -> None:
+async def test_messages_of_a_deleted_agent_are_removed_from_the_index(
+    finder: Finder, project: str
+) -> None:
     await finder.writer.say("forget me")
     await finder.index_all()
     assert await finder.indexed() == 1
     await finder.writer.windows.delete_agent(finder.agent)
     await finder.index_all()
     assert await finder.indexed() == 0
-    # For a while it stays noted, for a replica that was just writing.
+    # The deletion is kept for a while, for a replica that is still writing.
     agents = await PendingMessages(
         finder.pending._database, finder.pending._worker, timedelta()
     ).deleted_agents()
@@ -338,7 +340,7 @@ async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) ->
     assert agents[0].settled
 
 
-async def test_items_deleted_while_they_are_embedded_do_not_come_back(
+async def test_messages_deleted_while_they_are_embedded_are_not_indexed(
     finder: Finder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finder.writer.say("forget me")
@@ -381,7 +383,7 @@ FACTS = {
 }
 
 
-async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder) -> None:
+async def test_short_facts_are_found_by_paraphrased_questions(finder: Finder) -> None:
     by_question = {question: await finder.writer.say(fact) for fact, question in FACTS.items()}
     await finder.index_all()
     first = third = 0
@@ -389,7 +391,7 @@ async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder)
         ids = await finder.ids(question, 3)
         first += ids[0] == message.id
         third += message.id in ids
-    # The model and the engine give the same on every machine; full text alone finds five.
+    # The model and the engine give the same results on every machine; full text alone finds five.
     assert first >= 18
     assert third >= 22
 
@@ -423,7 +425,7 @@ async def test_every_request_to_the_engine_names_its_project(
 
 
 class NotingEmbedder(WrappedEmbedder):
-    """An embedder that notes for which project it works."""
+    """An embedder that records the project of each call."""
 
     def __init__(self, inner: Embedder) -> None:
         super().__init__(inner)
@@ -434,7 +436,7 @@ class NotingEmbedder(WrappedEmbedder):
         return await self._inner.embed(texts, kind)
 
 
-async def test_messages_take_turns_to_be_embedded_as_those_of_their_project(
+async def test_messages_are_embedded_on_behalf_of_their_project(
     vectors: EmbeddedVectors, embedder: Embedder, finder: Finder, project: str
 ) -> None:
     message = await finder.writer.say("my boat in March")
@@ -443,7 +445,7 @@ async def test_messages_take_turns_to_be_embedded_as_those_of_their_project(
     index = MessageIndex(QdrantIndex(client), noting, SparseEncoder())
     await index.ensure()
     messages = await finder.pending.load(project, [message.id])
-    # As an indexer does, which serves no call.
+    # Like an indexer, which does not serve a call.
     with context.use(context.RequestContext()):
         await index.write(project, messages)
     await client.close()
@@ -457,7 +459,7 @@ async def test_worker_role_cannot_read_messages(worker: Database) -> None:
                 await connection.execute(text(f"SELECT {column} FROM recall.messages"))
 
 
-async def test_without_the_engine_words_still_find_and_nothing_is_lost(
+async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(
     embedder: Embedder, database: Database, worker: Database, open_folder: Any
 ) -> None:
     engine = EmbeddedVectors(open_folder / "vectors")
@@ -468,7 +470,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         await finder.index_all()
         dog = await finder.writer.say("The dog is called Bello.")
         assert engine.pid is not None
-        # It does not come back before it has been asked, however slow the question is.
+        # The engine restarts only after the query has reached it, however slow the query is.
         asked = asyncio.Event()
         launch = engine._supervisor._launch
 
@@ -486,7 +488,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         try:
             await eventually(lambda: _has_caught_up(finder, 2))
             assert set(await finder.ids("name of the pet")) == {cat.id, dog.id}
-            # Everything on its disk is lost: the index is rebuilt during searches.
+            # The engine has lost its data: the index is rebuilt during searches.
             client = connect(engine.url, engine.api_key)
             for generation in await finder.vectors.generations(MESSAGES):
                 await client.delete_collection(generation)
@@ -517,7 +519,7 @@ async def test_unrelated_query_finds_nothing(finder: Finder) -> None:
     assert len(await finder.ids("what must she not eat")) >= 1
 
 
-async def test_a_topic_finds_passages_that_a_question_of_equal_similarity_does_not(
+async def test_a_topic_query_has_a_lower_relevance_floor_than_a_question(
     finder: Finder,
 ) -> None:
     """The similarity of the topic and the trip is 0.16, below the floor of a question."""
@@ -538,7 +540,7 @@ async def test_a_topic_finds_passages_that_a_question_of_equal_similarity_does_n
         "\U0001f419",
     ],
 )
-async def test_words_without_a_meaning_to_the_model_find_only_texts_that_hold_them(
+async def test_words_unknown_to_the_model_match_only_texts_that_contain_them(
     finder: Finder, query: str
 ) -> None:
     trip = await finder.writer.say(
@@ -551,7 +553,7 @@ async def test_words_without_a_meaning_to_the_model_find_only_texts_that_hold_th
     assert await finder.ids("\u65c5\u884c") == [trip.id]
 
 
-async def test_results_below_the_floor_are_counted_on_request(finder: Finder) -> None:
+async def test_results_below_the_relevance_floor_are_counted_on_request(finder: Finder) -> None:
     for words in ("I moved to Porto.", "She is allergic to peanuts.", "The car is blue."):
         await finder.writer.say(words)
     await finder.index_all()
@@ -571,7 +573,7 @@ async def test_words_unknown_to_the_model_are_found_by_full_text(finder: Finder,
     assert (await finder.ids(f"{mark} exam"))[0] == marked.id
 
 
-async def test_known_words_count_beside_unknown_ones(finder: Finder) -> None:
+async def test_known_words_count_beside_unknown_words(finder: Finder) -> None:
     party = await finder.writer.say("A birthday party for Tom \U0001f389")
     await finder.writer.say("The new job is great \U0001f389")
     await finder.writer.say("The car is blue.")
@@ -600,7 +602,7 @@ async def test_an_answer_is_found_by_the_question_before_it(finder: Finder) -> N
 async def test_messages_of_an_index_without_neighbours_are_found(
     finder: Finder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Points that were stored before messages had a place.
+    # Points that were stored before points had the position of their message.
     def without_place(messages: Sequence[Message]) -> list[IndexEntry]:
         return [
             replace(
@@ -616,7 +618,7 @@ async def test_messages_of_an_index_without_neighbours_are_found(
     assert await finder.ids("harp") == [harp.id]
 
 
-async def test_a_question_about_the_present_prefers_what_was_said_last(finder: Finder) -> None:
+async def test_a_question_about_the_present_prefers_the_newest_statement(finder: Finder) -> None:
     old = await finder.writer.say("I work as a baker at the mill in Rosental.")
     await finder.writer.say("The bakery at the mill is old.")
     new = await finder.writer.say("I started to work as a baker in Hofen.")

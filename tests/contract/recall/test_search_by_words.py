@@ -41,7 +41,7 @@ async def search_texts(search: MessageSearch, query: str, **fields: Any) -> list
     return [hit.item.id for hit in answer.hits]
 
 
-async def test_words_need_not_stand_together_nor_all_match(
+async def test_a_query_matches_messages_with_some_of_its_words(
     search: MessageSearch, writer: Writer
 ) -> None:
     both = await writer.say("My dog is a spaniel called Rex, he loves the beach.")
@@ -50,7 +50,9 @@ async def test_words_need_not_stand_together_nor_all_match(
     assert await search_texts(search, "what does my dog do at the beach") == [both.id, one.id]
 
 
-async def test_a_quoted_phrase_must_stand_together(search: MessageSearch, writer: Writer) -> None:
+async def test_a_quoted_phrase_matches_adjacent_words_only(
+    search: MessageSearch, writer: Writer
+) -> None:
     phrase = await writer.say("We met in the blue house near the station.")
     await writer.say("The house was painted blue.")
     assert await search_texts(search, '"blue house"') == [phrase.id]
@@ -102,11 +104,11 @@ async def test_searches_are_not_found_by_searches(search: MessageSearch, writer:
     assert await search_texts(search, "violin") == []
 
 
-async def test_the_system_message_is_not_found(search: MessageSearch, writer: Writer) -> None:
+async def test_the_system_message_is_never_found(search: MessageSearch, writer: Writer) -> None:
     assert await search_texts(search, "dogs", roles=tuple(MessageRole)) == []
 
 
-async def test_stop_words_and_odd_queries_find_nothing_and_do_not_fail(
+async def test_stop_words_and_unusual_queries_find_nothing_without_an_error(
     search: MessageSearch, writer: Writer
 ) -> None:
     await writer.say("hello there")
@@ -128,7 +130,7 @@ async def test_other_agents_and_projects_are_not_searched(
         assert await search_texts(search, "xylophone") == []
 
 
-async def test_neighbours_come_with_a_hit(search: MessageSearch, writer: Writer) -> None:
+async def test_a_hit_has_its_neighbours(search: MessageSearch, writer: Writer) -> None:
     before = await writer.say("one")
     hit = await writer.say("saxophone")
     after = await writer.say("three")
@@ -137,7 +139,7 @@ async def test_neighbours_come_with_a_hit(search: MessageSearch, writer: Writer)
     assert [item.id for item in hits[0].neighbours] == [before.id, after.id]
 
 
-async def test_neighbours_are_messages_with_a_text_of_other_runs(
+async def test_neighbours_are_text_messages_of_other_runs(
     search: MessageSearch, writer: Writer
 ) -> None:
     call = {"type": "tool_call", "tool_call_id": "c1", "name": "f", "arguments": "{}"}
@@ -163,7 +165,7 @@ async def test_neighbours_are_messages_with_a_text_of_other_runs(
     assert [item.id for item in best.neighbours] == [question.id]
 
 
-async def test_neighbours_of_an_agent_that_sends_messages_are_its_words(
+async def test_neighbours_of_an_agent_that_uses_send_message_are_its_sent_texts(
     search: MessageSearch, writer: Writer
 ) -> None:
     def call(name: str, arguments: str) -> dict[str, str]:
@@ -196,7 +198,7 @@ async def test_neighbours_are_of_the_same_conversation_and_not_deleted(
         (best,) = (await search.search(SearchQuery(AGENT, "saxophone", 5, neighbours=5))).hits
         return best.item.id, [item.id for item in best.neighbours]
 
-    # All have the same sequence numbers.
+    # The messages of all agents have the same sequence numbers.
     for agent in (AGENT, new_id("agent")):
         other = Writer(database, agent)
         await other.open()
@@ -220,7 +222,7 @@ async def test_neighbours_are_of_the_same_conversation_and_not_deleted(
     assert await hit_and_neighbours() == (hit.id, [after.id])
 
 
-async def test_the_time_that_is_spoken_of_comes_first(
+async def test_messages_of_the_time_named_in_the_query_come_first(
     search: MessageSearch, writer: Writer
 ) -> None:
     moments = [datetime(2026, month, 12, tzinfo=UTC) for month in (2, 3, 4)]
@@ -230,7 +232,9 @@ async def test_the_time_that_is_spoken_of_comes_first(
     assert in_march == [march.id, april.id, february.id]
 
 
-async def test_without_an_index_every_hit_is_marked(search: MessageSearch, writer: Writer) -> None:
+async def test_without_an_index_every_hit_is_marked_as_found_by_words_only(
+    search: MessageSearch, writer: Writer
+) -> None:
     message = await writer.say("My harp is blue.")
     answer = await search.search(SearchQuery(AGENT, "blue harp", 5, explain=True))
     [hit] = answer.hits

@@ -41,7 +41,7 @@ async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
 async def started(
     database: Database, worker: Database, engine: EmbeddedVectors
 ) -> AsyncIterator[Callable[[Provider], Awaitable[Indexes]]]:
-    """Wires the indexes as a start with these settings does."""
+    """Opens the indexes as at a start with these settings."""
     vectors = QdrantIndex(connect(engine.url, engine.api_key))
     async with AsyncExitStack() as stack:
 
@@ -94,7 +94,7 @@ async def test_an_index_with_the_earlier_default_is_rebuilt_once(
     assert state.reindex.phase == pb.REINDEX_PHASE_SWITCHED, state.reindex.note
     assert state.embedding_model == MULTILINGUAL_MODEL
 
-    # A rollback holds: the rebuild does not start again.
+    # A rollback is permanent: the rebuild does not start again.
     await after.admin.roll_back("messages")
     await work(after)
     again = await started("multilingual")

@@ -56,7 +56,7 @@ def message(role: MessageRole, text: str, **fields: Any) -> Message:
 
 
 class Conversation:
-    """A window with its ids, and shorthand for turns in it."""
+    """A window with its ids, and short forms for turns in it."""
 
     def __init__(self, store: PostgresWindowStore) -> None:
         self.store = store
@@ -87,7 +87,7 @@ def texts(messages: Any) -> list[str]:
     return [item.parts[0]["text"] for item in messages]
 
 
-async def test_a_run_that_clears_the_window_keeps_the_system_message_and_pinned_steps(
+async def test_clearing_the_window_keeps_the_system_message_and_pinned_steps(
     conversation: Conversation, pins: PostgresPinStore
 ) -> None:
     await conversation.begin("run-1", "first")
@@ -111,7 +111,7 @@ async def test_a_run_that_clears_the_window_keeps_the_system_message_and_pinned_
     assert texts(again.window.messages) == expected
 
 
-async def test_the_first_run_of_a_window_that_is_cleared_is_shown_its_opening(
+async def test_clearing_at_the_first_run_keeps_the_initial_messages(
     store: PostgresWindowStore, pins: PostgresPinStore
 ) -> None:
     opened = Conversation(store)
@@ -132,7 +132,7 @@ async def test_the_first_run_of_a_window_that_is_cleared_is_shown_its_opening(
     assert [message.id for message in start.window.messages] == kept
 
 
-async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it_has_returns(
+async def test_clearing_the_window_keeps_an_approval_request_until_it_has_returns(
     conversation: Conversation, pins: PostgresPinStore
 ) -> None:
     store = conversation.store
@@ -141,7 +141,7 @@ async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it
     asking = conversation.step(first, 1, "may I")
     requested = replace(asking.messages[0], role=MessageRole.APPROVAL)
     await store.commit_step(replace(asking, messages=(requested,)))
-    # Neither a run that failed nor another one takes it out of view.
+    # Neither a failed run nor another one removes it from the window.
     await conversation.begin(new_id("run"), "failed", clear=True)
     start = await conversation.begin(second, "go on", clear=True)
     expected = ["You remember.", "ask", "may I", "failed", "go on"]
@@ -155,7 +155,7 @@ async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it
     assert texts(start.window.messages) == ["You remember.", "next"]
 
 
-async def test_a_first_run_that_clears_the_window_does_not_make_counts_old(
+async def test_clearing_at_the_first_run_does_not_mark_the_metadata_as_stale(
     conversation: Conversation,
 ) -> None:
     start = await conversation.begin("run-1", "first", clear=True)
@@ -163,7 +163,7 @@ async def test_a_first_run_that_clears_the_window_does_not_make_counts_old(
     assert not start.window.metadata_stale
 
 
-async def test_open_twice_keeps_the_first_window(conversation: Conversation) -> None:
+async def test_opening_a_window_twice_keeps_the_first_one(conversation: Conversation) -> None:
     again = await conversation.store.open(
         conversation.id, conversation.agent, [message(MessageRole.SYSTEM, "Other")], "english"
     )
@@ -171,7 +171,7 @@ async def test_open_twice_keeps_the_first_window(conversation: Conversation) -> 
     assert again.revision == 1
 
 
-async def test_a_turn_is_in_the_window_and_in_the_log(
+async def test_messages_of_a_turn_are_in_the_window_and_in_the_log(
     conversation: Conversation, log: PostgresMessageStore
 ) -> None:
     run = new_id("run")
@@ -187,7 +187,7 @@ async def test_a_turn_is_in_the_window_and_in_the_log(
     assert (await log.get(done.messages[0].id)).parts == done.messages[0].parts
 
 
-async def test_inputs_are_stored_once_whatever_the_attempt(conversation: Conversation) -> None:
+async def test_inputs_are_stored_once_for_all_attempts(conversation: Conversation) -> None:
     run = new_id("run")
     await conversation.begin(run, "Hello")
     await conversation.begin(run, "Hello")
@@ -222,7 +222,7 @@ async def test_an_older_attempt_is_refused(conversation: Conversation) -> None:
     assert texts(window.messages) == ["You remember.", "Hello"]
 
 
-async def test_a_run_that_was_replaced_cannot_come_back(conversation: Conversation) -> None:
+async def test_a_replaced_run_cannot_write_again(conversation: Conversation) -> None:
     first, second = new_id("run"), new_id("run")
     await conversation.begin(first, "Hello")
     await conversation.begin(second, "Other")
@@ -247,7 +247,7 @@ async def test_a_repeated_step_gets_the_first_answer(conversation: Conversation)
         await conversation.store.commit_step(conversation.step(run, 3, "skips"))
 
 
-async def test_of_many_committers_of_one_step_one_wins(conversation: Conversation) -> None:
+async def test_concurrent_commits_of_one_step_store_one_of_them(conversation: Conversation) -> None:
     run = new_id("run")
     await conversation.begin(run, "Hello")
     done = await asyncio.gather(
@@ -348,7 +348,7 @@ async def test_many_messages_of_an_agent_are_deleted_in_several_transactions(
         await store.get(conversation.id)
 
 
-async def test_deleting_an_agent_leaves_the_others(
+async def test_deleting_an_agent_keeps_the_others(
     conversation: Conversation, store: PostgresWindowStore
 ) -> None:
     other = Conversation(store)
@@ -376,7 +376,7 @@ class RacingDatabase:
         return await self._database.query(*arguments, **values)
 
 
-async def test_messages_that_are_deleted_as_a_turn_begins_are_not_in_its_window(
+async def test_messages_deleted_at_the_start_of_a_turn_are_not_in_its_window(
     conversation: Conversation, database: Database
 ) -> None:
     run, store = new_id("run"), conversation.store
@@ -410,7 +410,7 @@ async def test_agent_that_is_deleted_as_its_turn_begins_has_no_window(
         await conversation.begin(new_id("run"), "Hello")
 
 
-async def test_statements_of_a_turn_are_few_and_do_not_grow(
+async def test_a_turn_costs_a_constant_number_of_statements(
     conversation: Conversation, database: Database
 ) -> None:
     async def cost() -> int:
@@ -435,10 +435,10 @@ async def test_statements_of_a_turn_are_few_and_do_not_grow(
         max_size=25,
     )
 )
-async def test_whatever_the_order_of_writers_the_log_has_no_gap(
+async def test_the_log_has_no_gaps_for_any_order_of_writers(
     store: PostgresWindowStore, log: PostgresMessageStore, moves: list[tuple[int, str, int]]
 ) -> None:
-    """Runs 1 to 3 begin and commit in any order and attempt; the window stays the log."""
+    """Runs 1 to 3 start and commit in any order and attempt; the window must equal the log."""
     conversation = Conversation(store)
     await conversation.open()
     runs = {number: new_id("run") for number in (1, 2, 3)}
@@ -484,7 +484,7 @@ async def test_evicted_messages_leave_the_window_once_and_stay_in_the_log(
     assert (await log.get(before.messages[1].id)).parts[0]["text"] == "first"
 
 
-async def test_only_a_window_of_the_agent_and_the_project_is_evicted_from(
+async def test_eviction_requires_the_agent_and_the_project_of_the_window(
     conversation: Conversation,
 ) -> None:
     await conversation.begin("run-1", "first")
@@ -501,7 +501,7 @@ async def test_only_a_window_of_the_agent_and_the_project_is_evicted_from(
     assert texts(window.messages) == ["You remember.", "first"]
 
 
-async def test_evictions_and_steps_at_one_time_lose_nothing(conversation: Conversation) -> None:
+async def test_concurrent_evictions_and_steps_lose_no_message(conversation: Conversation) -> None:
     await conversation.begin("run-1", "first")
     for number in range(1, 9):
         step = conversation.step("run-1", number, f"step {number}")

@@ -67,7 +67,7 @@ async def test_a_pending_sign_in_is_used_once_and_in_time(
         await store.begin(new_id("mcp_server"), "two", b"", LATER)
 
 
-async def test_only_so_many_can_be_under_way(store: PostgresSignInStore, server: McpServer) -> None:
+async def test_pending_sign_ins_are_limited(store: PostgresSignInStore, server: McpServer) -> None:
     await store.begin(server.id, "old", b"", NOW)
     for number in range(MAX_PENDING):
         await store.begin(server.id, str(number), b"", LATER)
@@ -77,7 +77,7 @@ async def test_only_so_many_can_be_under_way(store: PostgresSignInStore, server:
     await store.begin(server.id, "one more", b"", LATER)
 
 
-async def test_tokens_are_one_row_with_its_outcome(
+async def test_tokens_and_the_sign_in_state_are_stored_together(
     store: PostgresSignInStore, database: Database, server: McpServer
 ) -> None:
     servers = PostgresMcpStore(database)
@@ -116,7 +116,7 @@ async def test_tokens_are_one_row_with_its_outcome(
 
 @asynccontextmanager
 async def replica(urls: Any, envelope: Envelope) -> AsyncIterator[SignIns]:
-    """The sign-ins of a process of its own."""
+    """The sign-ins as another process opens them."""
     database, resolver = Database(urls.service_url), SystemResolver()
     guard = Guard(resolver, private_networks=["127.0.0.0/8"], ports=range(1, 65536))
     trusting = ssl.create_default_context()
@@ -132,7 +132,7 @@ async def replica(urls: Any, envelope: Envelope) -> AsyncIterator[SignIns]:
     await database.close()
 
 
-async def test_two_replicas_that_renew_at_once_renew_once(
+async def test_two_replicas_that_renew_concurrently_send_one_request(
     urls: Any, store: PostgresSignInStore, server: McpServer
 ) -> None:
     envelope = Envelope({"key": os.urandom(32)})
@@ -156,7 +156,7 @@ async def test_two_replicas_that_renew_at_once_renew_once(
         tokens = await asyncio.gather(*(sign_ins.token(server) for sign_ins in (one, two) * 4))
         assert {token.access for token in tokens} == set(authority.issued)
         assert [form["refresh_token"] for form in authority.asked] == ["first"]
-        # The newer refresh token is kept, too.
+        # The newer refresh token is stored, too.
         newer = await two.token(server, refused=tokens[0].access)
         assert newer.access == authority.issued[-1] != tokens[0].access
     async with replica(urls, Envelope({"other": os.urandom(32)})) as stranger:

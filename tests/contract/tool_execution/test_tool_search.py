@@ -1,4 +1,4 @@
-"""The search of tools makes vectors of tools within a time limit."""
+"""The search of tools embeds tools within a time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata.tool_execution.store import PostgresToolStore
 from tool_records import NOTHING, custom
 
 
-async def test_a_search_without_time_for_all_vectors_keeps_some_and_the_next_one_continues(
+async def test_a_search_without_time_for_all_vectors_stores_some_and_the_next_continues(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_search, "_LONGEST_S", 0.0)
@@ -28,7 +28,7 @@ async def test_a_search_without_time_for_all_vectors_keeps_some_and_the_next_one
     for _ in range(4):
         matches.append(len(await search.search("compass", 100)))
         documents.append(len(model.texts_of("document")))
-    # No tool has the word of the query: those with vectors match, which are all alike.
+    # No tool contains the word of the query: the tools with vectors match, and all are alike.
     assert matches == documents == [16, 32, 40, 40]
     assert [match.tool.name for match in await search.search("tool 7", 1)] == ["tool_7"]
     # A replica finds the vectors that another one has stored.

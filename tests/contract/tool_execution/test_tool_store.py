@@ -40,7 +40,7 @@ def content(tool: Tool) -> Tool:
     return replace(tool, own=own)
 
 
-async def test_a_tool_comes_back_as_it_was_stored(store: PostgresToolStore) -> None:
+async def test_a_stored_tool_is_returned_unchanged(store: PostgresToolStore) -> None:
     tool = custom(
         requires_approval=True,
         pip_requirements=("a>=1",),
@@ -86,7 +86,7 @@ async def test_other_content_is_another_version_of_the_same_tool(store: Postgres
         {"tags": ("sky",)},
     ],
 )
-def test_every_part_makes_another_version(change: dict[str, Any]) -> None:
+def test_changing_any_field_makes_another_version(change: dict[str, Any]) -> None:
     assert replace(custom(), **change).version != custom().version
 
 
@@ -99,7 +99,7 @@ def test_every_part_makes_another_version(change: dict[str, Any]) -> None:
         {"allowed_hosts": ("a.b",)},
     ],
 )
-def test_every_own_part_makes_another_version(own: dict[str, Any]) -> None:
+def test_changing_any_field_of_a_custom_tool_makes_another_version(own: dict[str, Any]) -> None:
     assert custom(**own).version != custom().version
 
 
@@ -108,7 +108,7 @@ async def test_a_name_keeps_its_type(store: PostgresToolStore) -> None:
     with pytest.raises(AlreadyExistsError) as caught:
         await store.upsert(replace(custom(), type=ToolType.CLIENT), RequestKey("r", "d"))
     assert caught.value.reason is Reason.NAME_TAKEN
-    # What failed is not remembered as done.
+    # A failed request is not recorded as done.
     assert (await store.upsert(custom("other"), RequestKey("r", "d"))).name == "other"
 
 
@@ -123,7 +123,7 @@ async def test_a_repeated_request_gets_its_first_answer(store: PostgresToolStore
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_requests_at_once_are_one(store: PostgresToolStore) -> None:
+async def test_concurrent_requests_with_one_id_create_one_tool(store: PostgresToolStore) -> None:
     request = RequestKey("request-1", "digest")
     stored = await asyncio.gather(*(store.upsert(custom(), request) for _ in range(8)))
     assert len({tool.id for tool in stored}) == 1
@@ -139,7 +139,7 @@ async def test_tools_are_paged_by_name_and_type(store: PostgresToolStore) -> Non
     assert [tool.name for tool in await store.page({ToolType.CLIENT}, "", 9)] == ["d"]
 
 
-async def test_a_deleted_tool_is_gone(store: PostgresToolStore) -> None:
+async def test_a_deleted_tool_cannot_be_read(store: PostgresToolStore) -> None:
     tool = await store.upsert(custom(), NOTHING)
     assert await store.delete(tool.id) is True
     assert await store.delete(tool.id) is False
@@ -162,7 +162,7 @@ async def test_a_tool_is_run_with_the_secrets_that_it_names(
     assert (await store.runnable(["weather"])).sealed == {}
 
 
-async def test_a_tool_with_secrets_is_left_as_it_is_without_their_scope(
+async def test_without_the_secrets_scope_a_tool_with_secrets_cannot_be_changed(
     store: PostgresToolStore, project: str
 ) -> None:
     tool = await store.upsert(custom(secret_names=("KEY",)), NOTHING)
@@ -177,7 +177,7 @@ async def test_a_tool_with_secrets_is_left_as_it_is_without_their_scope(
     assert await store.get(tool_id=tool.id) == tool
 
 
-async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore) -> None:
+async def test_vectors_are_stored_without_a_new_version(store: PostgresToolStore) -> None:
     tool = await store.upsert(custom(), NOTHING)
     vector = StoredVector(tool.id, "hash", b"\x00\x01")
     [(stored, none)] = await store.searchable(10)
@@ -190,7 +190,7 @@ async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore
     assert await store.get(tool_id=tool.id) == tool
 
 
-async def test_nothing_of_another_project_is_seen_or_changed(
+async def test_tools_and_secrets_of_another_project_can_be_neither_read_nor_changed(
     store: PostgresToolStore, secrets: PostgresSecretStore
 ) -> None:
     mine = await store.upsert(custom(secret_names=("KEY",)), RequestKey("r", "d"))
@@ -216,7 +216,7 @@ async def test_old_requests_are_deleted_and_the_worker_reads_no_secret(
     assert await store.keep_choice("run-1", ["files__read"]) == ["files__read"]
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__read"]
     assert await REQUESTS.delete_expired(worker, timedelta(days=1)) == 0
-    # The choice of tools of a run as well.
+    # The stored choice of tools of a run is deleted as well.
     assert await REQUESTS.delete_expired(worker, timedelta(0)) == 2
     for table in ("secrets", "tools"):
         with pytest.raises(Exception, match="permission denied"):

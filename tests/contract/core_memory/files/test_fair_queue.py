@@ -11,7 +11,7 @@ from strata.shared.db import Database
 
 
 async def uploaded(stores: Stores, count: int) -> str:
-    """Files with contents of their own in a new project."""
+    """Uploads files with different contents to a new project."""
     with context.use(as_project()):
         folder = await stores.folder()
         for number in range(count):
@@ -26,7 +26,7 @@ async def test_many_files_of_one_project_do_not_delay_the_file_of_another(
     many, single = await uploaded(stores, 6), await uploaded(stores, 1)
     claims = [await queue.claim_content(60) for _ in range(2)]
     assert {claim.project_id for claim in claims if claim is not None} == {many, single}
-    # The turn continues with projects that have more, and nothing is claimed twice.
+    # The round continues with projects that have more files, and nothing is claimed twice.
     rest = [await queue.claim_content(60) for _ in range(6)]
     assert [claim.project_id for claim in rest if claim is not None] == [many] * 5
     assert rest[5] is None

@@ -23,7 +23,7 @@ from strata.shared.context import current_project
 from strata.shared.ids import new_id
 
 
-async def test_a_folder_comes_back_as_it_was_made(stores: Stores) -> None:
+async def test_a_stored_folder_is_returned_unchanged(stores: Stores) -> None:
     folder = await stores.folder('Plans & "drafts"')
     assert await stores.folders.get(folder.id) == folder
     assert (folder.description, folder.instructions, folder.file_count) == ("what", "how", 0)
@@ -37,7 +37,7 @@ async def test_folders_are_listed_by_name_in_pages(stores: Stores) -> None:
     assert [folder.name for folder in await stores.folders.of_project("b", 3)] == ["ä"]
 
 
-async def test_a_folder_name_is_taken_once_in_a_project(stores: Stores) -> None:
+async def test_a_folder_name_is_unique_in_a_project(stores: Stores) -> None:
     await stores.folder("a")
     with pytest.raises(AlreadyExistsError) as refused:
         await stores.folder("a")
@@ -46,7 +46,7 @@ async def test_a_folder_name_is_taken_once_in_a_project(stores: Stores) -> None:
         await stores.folder("a")
 
 
-async def test_a_folder_is_made_once_for_a_request(stores: Stores) -> None:
+async def test_concurrent_creations_with_one_request_id_create_one_folder(stores: Stores) -> None:
     request = new_id("request")
     results = await asyncio.gather(
         *(stores.folder("a", receipt_of(request)) for _ in range(6)), return_exceptions=True
@@ -60,7 +60,7 @@ async def test_a_folder_is_made_once_for_a_request(stores: Stores) -> None:
     assert refused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_an_uploaded_file_is_there_with_its_bytes(stores: Stores) -> None:
+async def test_an_uploaded_file_is_stored_with_its_bytes(stores: Stores) -> None:
     data = bytes(range(256)) * 10_000
     folder = await stores.folder()
     before = await stores.revision(folder)
@@ -103,7 +103,7 @@ async def test_the_same_file_again_is_the_same_file(stores: Stores) -> None:
     assert (counts["files"], counts["content_parts"]) == (1, 1)
 
 
-async def test_another_file_of_the_name_needs_to_replace(stores: Stores) -> None:
+async def test_another_file_with_the_name_is_refused_unless_it_replaces(stores: Stores) -> None:
     folder = await stores.folder()
     file = await stores.upload(folder)
     await stores.read(file)
@@ -118,7 +118,7 @@ async def test_another_file_of_the_name_needs_to_replace(stores: Stores) -> None
     assert await stores.counts() == REMAINING_FILE
 
 
-async def test_replaced_content_stays_while_another_file_has_it(stores: Stores) -> None:
+async def test_replaced_content_is_kept_while_another_file_uses_it(stores: Stores) -> None:
     folder = await stores.folder()
     file = await stores.upload(folder, "a.txt")
     await stores.upload(folder, "b.txt")
@@ -145,14 +145,14 @@ async def test_an_upload_is_done_once_for_a_request(stores: Stores) -> None:
     assert refused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_the_same_bytes_at_once_in_many_folders_are_stored_once(stores: Stores) -> None:
+async def test_concurrent_uploads_of_the_same_bytes_are_stored_once(stores: Stores) -> None:
     folders = [await stores.folder(f"f{number}") for number in range(8)]
     await asyncio.gather(*(stores.upload(folder, data=b"x" * 3_000_000) for folder in folders))
     counts = await stores.counts()
     assert (counts["files"], counts["contents"], counts["content_parts"]) == (8, 1, 3)
 
 
-async def test_files_that_swap_their_bytes_do_not_lose_them(stores: Stores) -> None:
+async def test_files_that_exchange_their_contents_concurrently_keep_them(stores: Stores) -> None:
     folders = [await stores.folder(f"f{number}") for number in range(2)]
     texts = [b"one", b"two"]
     for folder, data in zip(folders, texts, strict=True):
@@ -169,7 +169,7 @@ async def test_files_that_swap_their_bytes_do_not_lose_them(stores: Stores) -> N
         assert (counts["files"], counts["contents"], counts["content_parts"]) == (2, 2, 2)
 
 
-async def test_an_upload_to_a_folder_that_is_not_there_leaves_nothing(stores: Stores) -> None:
+async def test_an_upload_to_a_deleted_folder_leaves_no_rows(stores: Stores) -> None:
     folder = await stores.folder()
     await stores.folders.delete(folder.id)
     before = await stores.counts()
@@ -179,7 +179,7 @@ async def test_an_upload_to_a_folder_that_is_not_there_leaves_nothing(stores: St
     assert await stores.counts() == before
 
 
-async def test_an_upload_that_lost_parts_makes_no_file(stores: Stores) -> None:
+async def test_an_upload_with_missing_parts_creates_no_file(stores: Stores) -> None:
     folder = await stores.folder()
     with pytest.raises(UnavailableError):
         await stores.upload(folder, lose=1)
@@ -209,7 +209,7 @@ async def test_unreadable_bytes_are_read_again_after_a_new_upload(stores: Stores
         assert (await stores.got(uploaded)).state is FileState.INDEXING
 
 
-async def test_reading_ends_once_and_shows_in_every_folder(stores: Stores) -> None:
+async def test_reading_ends_once_and_changes_every_folder_with_the_file(stores: Stores) -> None:
     one, other = await stores.folder("one"), await stores.folder("other")
     first, second = await stores.upload(one), await stores.upload(other)
     before = [await stores.revision(folder_) for folder_ in (one, other)]

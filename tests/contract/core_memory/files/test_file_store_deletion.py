@@ -27,7 +27,7 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 
-async def test_a_deleted_file_is_gone_with_all_that_only_it_needs(stores: Stores) -> None:
+async def test_deleting_a_file_deletes_the_content_that_no_other_file_uses(stores: Stores) -> None:
     folder = await stores.folder()
     file, other = await stores.upload(folder), await stores.upload(folder, "b.txt", b"b")
     await stores.read(file)
@@ -45,7 +45,7 @@ async def test_a_deleted_file_is_gone_with_all_that_only_it_needs(stores: Stores
     assert refused.value.reason is Reason.FILE_NOT_FOUND
 
 
-async def test_a_deleted_folder_takes_its_files_along(stores: Stores) -> None:
+async def test_deleting_a_folder_deletes_its_files(stores: Stores) -> None:
     folder, other = await stores.folder("a"), await stores.folder("b")
     await stores.upload(folder, "1.txt")
     await stores.upload(folder, "2.txt", b"two")
@@ -111,7 +111,7 @@ async def test_files_are_listed_by_name_in_pages(stores: Stores) -> None:
     assert names == ["b/10", "b/2"]
 
 
-async def test_folders_are_attached_and_detached_again_and_again(stores: Stores) -> None:
+async def test_folders_can_be_attached_and_detached_repeatedly(stores: Stores) -> None:
     folder, other, agent = await stores.folder("a"), await stores.folder("b"), await stores.agent()
     for _ in range(2):
         assert await stores.folders.attach(agent, folder.id) == folder
@@ -128,7 +128,7 @@ async def test_folders_are_attached_and_detached_again_and_again(stores: Stores)
     assert (window.file_name, window.start_line, window.end_line) == ("b/a.txt", 2, 3)
 
 
-async def test_only_folders_and_agents_that_there_are_can_be_attached(stores: Stores) -> None:
+async def test_only_existing_folders_and_agents_can_be_attached(stores: Stores) -> None:
     folder, agent = await stores.folder(), await stores.agent()
     for change in (stores.folders.attach, stores.folders.detach):
         with pytest.raises(NotFoundError) as no_agent:
@@ -139,7 +139,7 @@ async def test_only_folders_and_agents_that_there_are_can_be_attached(stores: St
         assert no_folder.value.reason is Reason.FILE_NOT_FOUND
 
 
-async def test_another_project_sees_and_changes_nothing(stores: Stores) -> None:
+async def test_another_project_cannot_read_or_change_anything(stores: Stores) -> None:
     folder, agent = await stores.folder(), await stores.agent()
     file = await stores.upload(folder)
     await stores.folders.attach(agent, folder.id)
@@ -158,7 +158,7 @@ async def test_another_project_sees_and_changes_nothing(stores: Stores) -> None:
         ):
             with pytest.raises(NotFoundError):
                 await attempt
-        # Row-level security holds where a statement forgets the project.
+        # Row-level security applies where a statement omits the project.
         with pytest.raises(DBAPIError) as refused:
             async with stores.database.transaction() as connection:
                 await connection.execute(
@@ -168,13 +168,13 @@ async def test_another_project_sees_and_changes_nothing(stores: Stores) -> None:
                     {"project": project_id},
                 )
         assert "row-level security" in str(refused.value)
-        # The same bytes are a content of their own.
+        # The same bytes are a separate content in another project.
         await stores.upload(await stores.folder())
         assert (await stores.counts())["contents"] == 1
     assert await stores.got(file) == file
 
 
-async def test_the_worker_reads_neither_names_nor_bytes_nor_text(
+async def test_the_worker_role_cannot_read_names_bytes_or_texts(
     stores: Stores, worker: Database
 ) -> None:
     await stores.upload(await stores.folder())

@@ -1,4 +1,4 @@
-"""An upload that is cancelled while a part is on its way to the database."""
+"""An upload that is cancelled while a part is being sent to the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata.core_memory.files.uploads import Uploads
 
 
 class OnItsWay(PostgresUploadStore):
-    """Does what is broken off all the same, a little later, as PostgreSQL may."""
+    """Completes a cancelled statement a little later, as PostgreSQL may."""
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores.database, stores.uploads._clock)
@@ -42,7 +42,7 @@ def _no_receipt(_: str) -> Any:
     raise AssertionError("the file must not be made")
 
 
-async def test_a_part_that_arrives_late_does_not_stay(stores: Stores) -> None:
+async def test_a_part_that_is_stored_after_the_cancellation_is_removed(stores: Stores) -> None:
     folder = await stores.folder()
     late = OnItsWay(stores)
     uploads = Uploads(late, stores.folders, limit=1 << 30, wake=lambda: None)

@@ -15,7 +15,7 @@ from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
 @dataclass
 class Reply:
-    """What the server answers to one request."""
+    """The answer of the server to one request."""
 
     status: int = 200
     body: dict[str, Any] | bytes = field(default_factory=dict)
@@ -37,7 +37,7 @@ def vectors_reply(request: dict[str, Any], dim: int = 4) -> Reply:
 
 
 class EmbeddingServer:
-    """A small HTTP/1.1 server; `script` makes the reply, `requests` keeps what came."""
+    """A small HTTP/1.1 server; `script` makes the replies, `requests` records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []

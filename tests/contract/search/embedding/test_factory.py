@@ -36,12 +36,12 @@ async def test_the_settings_decide_the_requests_to_a_model(
     assert (tiny.model_id, tiny.dim, tiny.normalized) == ("tiny", 4, True)
     await tiny.embed(["a"], "query")
     await tiny.embed(["a"], "query")
-    [request] = server.requests  # the second came from the cache
+    [request] = server.requests  # the second was answered from the cache
     assert (request["model"], request["input"]) == ("tiny-v2", ["query: a"])
     assert server.authorizations == ["bearer secret"]
 
 
-async def test_todays_settings_still_name_the_default(
+async def test_settings_of_one_endpoint_still_define_the_default_model(
     stack: AsyncExitStack, server: EmbeddingServer
 ) -> None:
     settings = ArchivalSettings(

@@ -22,8 +22,8 @@ def test_the_graphs_are_up_to_date() -> None:
         assert (script.FOLDER / name).read_bytes() == content, f"run {SCRIPT.name}"
 
 
-def test_a_session_does_not_refer_to_the_weights_that_it_was_opened_with() -> None:
-    """They are released after it was opened."""
+def test_a_session_copies_the_weights_that_it_is_opened_with() -> None:
+    """They are released after the session was opened."""
     weights = {
         name.removeprefix("weight."): np.array(value)
         for name, value in sentence_encoder.load_arrays().arrays.items()

@@ -1,4 +1,4 @@
-"""The real local model: same vectors always, meaning near meaning, nothing else let in."""
+"""The real local model: reproducible vectors, similarities, verified weights."""
 
 import asyncio
 import math
@@ -25,13 +25,13 @@ def cosine(left: list[float], right: list[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-async def test_describes_itself(minilm: MiniLmEmbedder) -> None:
+async def test_the_embedder_has_its_dimension_and_token_limit(minilm: MiniLmEmbedder) -> None:
     assert isinstance(minilm, Embedder)
     assert (minilm.dim, minilm.max_tokens, minilm.normalized) == (384, 256, True)
     assert minilm.count_tokens("Hello, world!") == 6
 
 
-async def test_a_batch_gives_the_vectors_of_single_texts(minilm: MiniLmEmbedder) -> None:
+async def test_a_batch_returns_the_same_vectors_as_single_texts(minilm: MiniLmEmbedder) -> None:
     together = await minilm.embed(TEXTS * 2, "document")
     alone = [(await minilm.embed([text], "query"))[0] for text in TEXTS]
     assert together == alone * 2
@@ -66,7 +66,7 @@ async def test_a_paraphrase_is_nearer_than_another_fact(
     assert cosine(asked, right) > cosine(asked, wrong) + 0.15
 
 
-async def test_known_similarity_of_the_reference_model(minilm: MiniLmEmbedder) -> None:
+async def test_similarities_equal_those_of_the_reference_model(minilm: MiniLmEmbedder) -> None:
     """The model card's example; fp32 gives 0.6660, 0.1411 and so on for its three texts."""
     first, second, third = await minilm.embed(
         [
@@ -99,7 +99,7 @@ async def test_embedding_does_not_block_the_event_loop(minilm: MiniLmEmbedder) -
         assert turns() > 8
 
 
-async def test_a_query_does_not_wait_for_a_whole_bulk(minilm: MiniLmEmbedder) -> None:
+async def test_a_query_does_not_wait_for_a_whole_batch_of_documents(minilm: MiniLmEmbedder) -> None:
     bulk = asyncio.create_task(minilm.embed(["bulk text " * 50] * 64, "document"))
     await asyncio.sleep(0)
     await minilm.embed(["query"], "query")
@@ -123,7 +123,7 @@ async def test_the_error_for_missing_weights_names_the_path(tmp_path: Path) -> N
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
 
 
-async def test_weights_are_taken_from_a_given_path(tmp_path: Path, minilm: MiniLmEmbedder) -> None:
+async def test_weights_are_loaded_from_a_given_path(tmp_path: Path, minilm: MiniLmEmbedder) -> None:
     copy = tmp_path / "elsewhere.onnx"
     copy.write_bytes(WEIGHTS.find().read_bytes())
     other = await MiniLmEmbedder.load(copy)

@@ -72,23 +72,23 @@ async def test_memory_is_returned_after_long_texts(
 
 
 class Cores:
-    """Cores whose time passes only while runs of a model use them."""
+    """Simulated cores, whose time passes only during runs of a model."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.spare = SpareCores(lambda: self.now)
 
     def run(self, seconds: float, *, waiting_share: float) -> None:
-        """Runs for so many seconds, in pieces of 20 ms."""
+        """Runs a model for some seconds, in pieces of 20 ms."""
         for _ in range(round(seconds / 0.02)):
             self.now += 0.02
             self.spare.note(0.02, 0.02 * (1 - waiting_share))
 
 
-def test_cores_are_wanted_while_runs_wait_for_a_processor() -> None:
+def test_cores_are_left_to_others_while_threads_wait_for_a_processor() -> None:
     cores = Cores()
     cores.run(10, waiting_share=0.16)
-    assert not cores.spare.wanted, "an import itself needs as much"
+    assert not cores.spare.wanted, "an import alone causes waits of this size"
     cores.run(0.02, waiting_share=0.7)
     assert not cores.spare.wanted, "a single run was interrupted"
     cores.run(1, waiting_share=0.4)
@@ -97,12 +97,12 @@ def test_cores_are_wanted_while_runs_wait_for_a_processor() -> None:
     assert not cores.spare.wanted
 
 
-def test_cores_that_stay_in_use_are_left_for_longer_each_time() -> None:
+def test_cores_that_stay_in_use_are_left_to_others_for_increasing_times() -> None:
     cores, seconds_of_use = Cores(), 0.0
     for _ in range(1000):
         wanted = cores.spare.wanted
         seconds_of_use += 0 if wanted else 0.1
-        # With one document at a time, the other work finds a core.
+        # With one document at a time, the other work gets a core.
         cores.run(0.1, waiting_share=0.05 if wanted else 0.4)
     assert seconds_of_use < 6
 
@@ -110,10 +110,10 @@ def test_cores_that_stay_in_use_are_left_for_longer_each_time() -> None:
     cores.run(1, waiting_share=0.4)
     assert cores.spare.wanted
     cores.now += 5
-    assert not cores.spare.wanted, "the pause is short again after a quiet time"
+    assert not cores.spare.wanted, "the pause is short again after an idle time"
 
 
-async def test_document_that_waits_for_a_processor_is_noticed() -> None:
+async def test_a_document_waiting_for_a_processor_is_detected() -> None:
     threads = ModelThreads()
 
     def wait(text: str) -> list[float]:

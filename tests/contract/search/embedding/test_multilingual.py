@@ -1,4 +1,4 @@
-"""The default model: the same vectors always, meaning across languages, checked weights."""
+"""The default model: reproducible vectors, similarities across languages, verified weights."""
 
 import asyncio
 import json
@@ -41,13 +41,15 @@ def cosine(left: list[float], right: list[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-async def test_describes_itself(multilingual: MultilingualEmbedder) -> None:
+async def test_the_embedder_has_its_dimension_and_token_limit(
+    multilingual: MultilingualEmbedder,
+) -> None:
     assert isinstance(multilingual, Embedder)
     assert (multilingual.dim, multilingual.max_tokens, multilingual.normalized) == (384, 512, True)
     assert multilingual.count_tokens("Hello, world!") == 8
 
 
-async def test_short_queries_are_not_near_to_short_texts_whatever_they_say(
+async def test_short_queries_are_not_similar_to_unrelated_short_texts(
     multilingual: MultilingualEmbedder,
 ) -> None:
     queries = ("tungsten", "plutonium", "a city", "smoking", "Zahnarzt")
@@ -70,7 +72,7 @@ def test_the_limit_counts_other_scripts_by_their_bytes(
     assert multilingual.limit_tokens(text) >= least
 
 
-async def test_a_batch_gives_the_vectors_of_single_texts(
+async def test_a_batch_returns_the_same_vectors_as_single_texts(
     multilingual: MultilingualEmbedder,
 ) -> None:
     together = await multilingual.embed(TEXTS * 2, "document")
@@ -93,7 +95,7 @@ async def test_vectors_have_unit_length(multilingual: MultilingualEmbedder) -> N
         ("Quand part le train ?", "Le TGV quitte la gare à midi.", "J'ai acheté du pain."),
     ],
 )
-async def test_an_answer_in_any_language_is_nearer_than_another_fact(
+async def test_an_answer_in_any_language_is_more_similar_than_another_fact(
     multilingual: MultilingualEmbedder, query: str, answer: str, other: str
 ) -> None:
     [asked] = await multilingual.embed([query], "query")
@@ -101,7 +103,7 @@ async def test_an_answer_in_any_language_is_nearer_than_another_fact(
     assert cosine(asked, right) > cosine(asked, wrong) + 0.1
 
 
-async def test_facts_are_found_by_questions_in_other_words_and_languages(
+async def test_facts_are_found_by_paraphrased_questions_and_in_other_languages(
     multilingual: MultilingualEmbedder,
 ) -> None:
     """The projection was computed from these texts, but not from which belong together."""
@@ -188,7 +190,7 @@ def test_the_transformer_equals_the_engine_of_its_package() -> None:
         assert float(model.embed(ids) @ engine.passage(text)) > 0.99
 
 
-def test_the_sentence_encoder_equals_its_package() -> None:
+def test_the_sentence_encoder_computes_the_same_as_its_package() -> None:
     model = SentenceEncoder.load()
     package = USE(threads=1)
     tokenizer = UseTokenizer(str(sentence_encoder.VOCABULARY.find()))
@@ -213,7 +215,7 @@ def varied_words() -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["transformer", "encoder"])
-def test_words_are_split_as_by_the_reference(model: str) -> None:
+def test_words_are_split_like_the_reference(model: str) -> None:
     vocabulary = (
         e5.read_vocabulary(e5.WEIGHTS.find())
         if model == "transformer"
@@ -236,7 +238,7 @@ def test_words_are_split_as_by_the_reference(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["transformer", "encoder"])
 def test_stored_arrays_are_those_that_this_release_computes(model: str) -> None:
-    """If this fails, the version of the arrays must be changed with what computes them."""
+    """If this fails, the version of the arrays must change with the code that computes them."""
     if model == "transformer":
         stored, computed = e5.load_arrays().arrays, e5.compute_arrays(e5.WEIGHTS.find())
     else:

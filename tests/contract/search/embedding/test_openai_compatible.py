@@ -36,7 +36,7 @@ async def client(server: EmbeddingServer) -> AsyncIterator[AsyncOpenAI]:
 
 
 def failing(times: int, reply: Reply) -> Any:
-    """A script that gives `reply` some times, then vectors."""
+    """Returns a script that answers with `reply` some times, then with vectors."""
     left = times
 
     def script(request: dict[str, Any]) -> Reply:
@@ -47,7 +47,7 @@ def failing(times: int, reply: Reply) -> Any:
     return script
 
 
-async def test_vectors_come_in_the_order_of_the_texts(
+async def test_vectors_are_returned_in_the_order_of_the_texts(
     server: EmbeddingServer, client: AsyncOpenAI
 ) -> None:
     embedder = OpenAiEmbedder(client, MODEL)
@@ -97,7 +97,9 @@ async def test_a_query_does_not_wait_for_all_texts_of_another_project(
     assert len(inputs) == 31
 
 
-async def test_no_texts_no_request(server: EmbeddingServer, client: AsyncOpenAI) -> None:
+async def test_an_empty_list_of_texts_sends_no_request(
+    server: EmbeddingServer, client: AsyncOpenAI
+) -> None:
     assert await OpenAiEmbedder(client, MODEL).embed([], "query") == []
     assert server.requests == []
 
@@ -197,7 +199,7 @@ async def test_a_vector_of_zeros_is_refused(server: EmbeddingServer, client: Asy
         await OpenAiEmbedder(client, MODEL).embed(["a"], "query")
 
 
-async def test_the_count_of_tokens_is_on_the_high_side(client: AsyncOpenAI) -> None:
+async def test_the_estimated_token_count_is_not_below_the_real_one(client: AsyncOpenAI) -> None:
     embedder = OpenAiEmbedder(client, MODEL)
     assert embedder.count_tokens("") >= 0
     # 44 characters, 10 tokens in OpenAI's tokenizers.

@@ -1,4 +1,4 @@
-"""Questions go before documents, on the real model."""
+"""Queries have priority over documents, with the real model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.shared.search.embedding.query_priority import QueriesFirst
 
 
 class Recording(WrappedEmbedder):
-    """An embedder that notes what it was asked, in order."""
+    """An embedder that records its calls, in order."""
 
     def __init__(self, inner: Embedder) -> None:
         super().__init__(inner)
@@ -28,10 +28,10 @@ class Recording(WrappedEmbedder):
         return await self._inner.embed(texts, kind)
 
 
-async def test_a_query_waits_for_one_document_at_most(
+async def test_a_query_waits_for_at_most_one_document(
     minilm: MiniLmEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A slow machine may take longer for a question than a document waits.
+    # On a slow machine a query may take longer than a document waits.
     monkeypatch.setattr(query_priority, "_LONGEST_S", 60.0)
     recording = Recording(minilm)
     polite = QueriesFirst(recording)
@@ -68,7 +68,7 @@ async def test_documents_make_progress_under_constant_queries(minilm: MiniLmEmbe
 
 
 class Counting(WrappedEmbedder):
-    """An embedder that notes how many texts it embeds at once."""
+    """An embedder that records how many texts it embeds concurrently."""
 
     def __init__(self, inner: Embedder) -> None:
         super().__init__(inner)
@@ -95,7 +95,7 @@ async def test_as_many_documents_are_embedded_concurrently_as_the_model_can(
     assert counting.most == documents_at_once
 
 
-async def test_one_document_at_a_time_is_embedded_while_other_work_wants_the_cores(
+async def test_documents_are_embedded_one_at_a_time_while_other_work_needs_the_cores(
     minilm: MiniLmEmbedder,
 ) -> None:
     counting, wanted = Counting(minilm), True
@@ -104,7 +104,7 @@ async def test_one_document_at_a_time_is_embedded_while_other_work_wants_the_cor
     assert len(await polite.embed(texts, "document")) == 10
     assert counting.most == 1
     await polite.embed(texts[:8], "document")
-    assert counting.most == 3, "the messages of a turn are few"
+    assert counting.most == 3, "few messages, like those of a turn"
 
 
 async def test_documents_are_embedded_concurrently_again_once_the_cores_are_free(
@@ -120,7 +120,7 @@ async def test_documents_are_embedded_concurrently_again_once_the_cores_are_free
 
 
 class Ordering(WrappedEmbedder):
-    """An embedder that notes the order of the texts."""
+    """An embedder that records the order of the texts."""
 
     def __init__(self, inner: Embedder) -> None:
         super().__init__(inner)

@@ -57,7 +57,7 @@ async def test_question_and_text_are_read_together(stack: AsyncExitStack, tmp_pa
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SENTENCES, max_size=11), SENTENCES)
-async def test_a_score_depends_on_nothing_but_question_and_text(
+async def test_a_score_depends_only_on_the_query_and_the_text(
     counter: CrossEncoder, texts: list[str], query: str
 ) -> None:
     scores = await counter.score(query, texts)
@@ -83,14 +83,14 @@ async def test_a_pair_is_truncated_to_the_input_of_the_model(
 ) -> None:
     model = await opened(stack, export(tmp_path, WORDS, max_tokens=16))
     assert model.max_tokens == 16
-    # Of 16 tokens three are markers and one is the question's.
+    # Of 16 tokens three are markers and one belongs to the question.
     assert await model.score("boat", ["boat " * 12, "boat " * 50]) == [12.0, 12.0]
     # A long question leaves half of the space to the text, and more if the text needs less.
     assert await model.score("boat " * 50, ["cat " * 50, "boat " * 50]) == [0.0, 42.0]
     assert await model.score("cat " * 9 + "boat", ["boat"]) == [1.0]
 
 
-async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
+async def test_of_a_long_text_the_passage_with_most_words_of_the_query_is_scored(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = export(tmp_path, WORDS, max_tokens=512)
@@ -103,7 +103,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     ranked, _ = await reranking.order("who is called nora", results, str)
     assert ranked[0].item == texts[0]
     assert [result.score for result in ranked] == [3.0, 0.0, 0.0]
-    # A longer part would have both; sixteen tokens have one.
+    # A longer part would have both words; sixteen tokens have one.
     between = "a cat sleeps on the sofa and " * 6
     both = f"red {between} nora"
     ranked, _ = await reranking.order("red nora", [(both, results[0][1])], str)
@@ -127,7 +127,7 @@ async def test_files_are_found_where_exports_put_them(
     assert await model.score("red cat", ["a red cat"]) == [2.0]
 
 
-async def test_a_model_without_segments_is_run_without(
+async def test_a_model_without_segment_ids_is_run_without_them(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     cross_encoders.write_vocabulary(tmp_path, WORDS)
@@ -158,7 +158,7 @@ async def test_one_search_is_scored_after_the_other(counter: CrossEncoder) -> No
         await counter.score("cat", texts)
         done.append(name)
 
-    # Under load some are in time, and not all of them late.
+    # Under load some end in time, and not all of them late.
     await asyncio.gather(score("long", ["a cat"] * 100), score("short", ["a cat"]))
     assert done == ["long", "short"]
 
@@ -195,7 +195,7 @@ async def test_services_of_a_process_share_one_model(stack: AsyncExitStack, tmp_
     assert (report.candidates, report.outcome.value) == (2, "done")
 
 
-async def test_by_default_there_is_none(stack: AsyncExitStack) -> None:
+async def test_by_default_there_is_no_reranker(stack: AsyncExitStack) -> None:
     off = await open_reranking(RecallSettings(), SharedResources(), Telemetry(), stack)
     assert off.depth(5) == 5
 
@@ -320,7 +320,7 @@ async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(
     assert str(folder) in caught.value.message
 
 
-async def test_other_weights_than_the_pinned_are_refused(tmp_path: Path) -> None:
+async def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
     folder = export(tmp_path, WORDS)
     with pytest.raises(FailedPreconditionError, match=f"expected {'0' * 64}"):
         await CrossEncoder.load(folder, sha256="0" * 64)

@@ -1,6 +1,6 @@
 """The targets of the contract: Qdrant's local mode, the embedded engine, a real server.
 
-`QDRANT_URL` (and `QDRANT_API_KEY`) add a real server; the port is that of gRPC, 6334.
+`QDRANT_URL` (and `QDRANT_API_KEY`) add a real server; the port is the gRPC port, 6334.
 """
 
 import os
@@ -98,7 +98,7 @@ class EngineProcess:
 
 
 def free_port() -> int:
-    """A port below those that the kernel gives away itself, to any outgoing connection too."""
+    """Returns a free port below the range that the kernel uses for outgoing connections."""
     for port in secrets.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -123,7 +123,7 @@ TARGETS = ["local", *WIRE_TARGETS]
 
 @pytest.fixture(params=TARGETS)
 def address(request: pytest.FixtureRequest) -> tuple[str, str | None] | None:
-    """Address and key of the target; None is the local mode. Not async: see `vectors`."""
+    """Address and key of the target; None for the local mode. Not async: see `vectors`."""
     if request.param == "local":
         return None
     if request.param == "server":
@@ -142,7 +142,7 @@ async def client(address: tuple[str, str | None] | None) -> AsyncIterator[Qdrant
 
 @pytest.fixture
 async def index(client: QdrantClient) -> QdrantIndex:
-    # The vectors of these tests are made by hand: how far they are apart means nothing.
+    # The vectors of these tests are made by hand: their distances have no meaning.
     return QdrantIndex(client, QdrantConfig(fusion=FusionConfig(floor=0.0)))
 
 

@@ -1,4 +1,4 @@
-"""What every target of the vector index does."""
+"""The contract of the vector index, on every target."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -72,7 +72,7 @@ async def test_hits_of_hybrid_search_have_both_ranks(
     assert [(hit.vector_rank, hit.fts_rank) for hit in hits] == [(2, 1), (1, None), (3, None)]
 
 
-async def test_preferences_raise_documents_and_drop_none(
+async def test_preferences_raise_scores_and_exclude_no_document(
     index: QdrantIndex, collection: Collection
 ) -> None:
     documents = [
@@ -162,7 +162,7 @@ WHERES = [
 
 
 @pytest.mark.parametrize(("where", "expected"), WHERES, ids=range(len(WHERES)))
-async def test_conditions(
+async def test_conditions_filter_searches_and_counts(
     index: QdrantIndex, collection: Collection, where: Where, expected: set[str]
 ) -> None:
     await index.upsert(collection, PROJECT, three_documents())
@@ -223,7 +223,7 @@ async def test_a_document_is_found_once_by_its_best_chunk(
     assert await index.count(collection, PROJECT) == 2
 
 
-async def test_upsert_replaces_and_leaves_no_old_chunk(
+async def test_upsert_replaces_all_chunks_of_a_document(
     index: QdrantIndex, collection: Collection
 ) -> None:
     long = document("a", (0, 1), "old", more=[((1,), "older"), ((1,), "oldest")], tags=["x"])
@@ -284,7 +284,7 @@ async def test_another_dimension_is_refused(index: QdrantIndex, collection: Coll
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
 
 
-async def test_a_new_model_is_built_beside_and_switched_to(
+async def test_a_new_generation_is_filled_while_the_old_one_serves_until_the_switch(
     index: QdrantIndex, collection: Collection
 ) -> None:
     old = await index.serving(collection)
@@ -307,7 +307,7 @@ async def test_a_new_model_is_built_beside_and_switched_to(
     assert await index.generations(collection) == [new]
 
 
-async def test_a_model_has_as_many_generations_as_rebuilds(
+async def test_one_model_can_have_several_generations(
     index: QdrantIndex, collection: Collection
 ) -> None:
     first = await index.serving(collection)
@@ -328,7 +328,9 @@ async def test_the_cosine_of_unrelated_texts_scores_zero(
     assert [(hit.document_id, round(hit.score, 3)) for hit in hits] == [("a", 1.0), ("b", 0.0)]
 
 
-async def test_misuse_raises_internal_error(index: QdrantIndex, collection: Collection) -> None:
+async def test_invalid_arguments_of_the_code_raise_internal_error(
+    index: QdrantIndex, collection: Collection
+) -> None:
     naive = EPOCH.replace(tzinfo=None)
     for where in (
         Where(eq={"unknown": "x"}),

@@ -1,4 +1,4 @@
-"""What callers get while the engine is away, slow, or not theirs; and when it is back."""
+"""Errors while the engine is down, slow or refuses the key, and calls after its return."""
 
 import asyncio
 import signal
@@ -57,7 +57,8 @@ async def test_acknowledged_points_survive_a_kill_and_the_client_finds_the_engin
 async def test_a_dead_engine_opens_the_circuit(
     own_engine: EngineProcess, killable: QdrantIndex
 ) -> None:
-    # Time stands still for it: on a slow machine its pause is over before the last call.
+    # The clock of the circuit breaker is stopped: on a slow machine its pause would be over before
+    # the last call.
     killable._circuit._clock = lambda: 0.0
     own_engine.end(signal.SIGKILL)
     for _ in range(8):
@@ -93,7 +94,7 @@ async def test_a_wrong_key_is_refused(vectors: EmbeddedVectors) -> None:
     await index.close()
 
 
-async def test_a_vector_of_another_length_is_a_defect_of_ours(killable: QdrantIndex) -> None:
+async def test_a_vector_of_another_length_is_an_internal_error(killable: QdrantIndex) -> None:
     with pytest.raises(InternalError):
         await killable.query(THINGS, PROJECT, dense=[1.0, 2.0])
     await killable.check()

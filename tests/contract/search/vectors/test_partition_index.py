@@ -11,7 +11,7 @@ from .conftest import DIM, MODEL, document, vector
 PROJECT = "project-1"
 
 
-async def test_partitions_neither_see_nor_replace_collections_of_each_other(
+async def test_partitions_cannot_see_or_replace_collections_of_each_other(
     index: QdrantIndex, collection: Collection
 ) -> None:
     own = PartitionIndex(index, "p1")

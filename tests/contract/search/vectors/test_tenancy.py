@@ -1,4 +1,4 @@
-"""No request on documents leaves without its project, and no project sees another."""
+"""Every request on documents contains its project, and no project sees another."""
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ PROJECTS = st.text(min_size=1, max_size=12).filter(str.strip)
 
 @settings(max_examples=60, deadline=None)
 @given(project=PROJECTS, where=WHERES, both=st.booleans(), ids=VALUES, replace=st.booleans())
-async def test_every_request_carries_the_tenant(
+async def test_every_request_contains_the_project(
     project: str, where: Where, both: bool, ids: list[str], replace: bool
 ) -> None:
     client = RecordingClient(LocalModeClient())

@@ -15,10 +15,10 @@ from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
 
-async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_words(
+async def test_a_message_indexed_after_the_snapshot_is_still_found_by_its_words(
     urls: Any, database: Database, worker: Database
 ) -> None:
-    """The index, which is asked after the moment, may have been asked before it took this in."""
+    """The index may have been searched before it contained the message."""
     other = Database(urls.service_url)
     project, agent = new_id("project"), new_id("agent")
     message = Message(
