@@ -31,7 +31,7 @@ class PtyProgram:
         self._master = master
         self._news = asyncio.Event()
         self._said_all = asyncio.Event()
-        # A character may come in two parts.
+        # A character may arrive in two parts.
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         asyncio.get_running_loop().add_reader(master, self._read)
 
@@ -44,7 +44,7 @@ class PtyProgram:
         os.write(self._master, os.fsencode(keys))
 
     async def shows(self, text: str, times: int = 1) -> None:
-        """Waits until the text stands on the terminal, so many times."""
+        """Waits until the text is on the terminal the given number of times."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 while self.terminal.text.count(text) < times:
@@ -54,7 +54,7 @@ class PtyProgram:
             raise AssertionError(f"{text!r} is not on:\n{self.terminal.text}") from None
 
     async def interrupt(self, until: str) -> None:
-        """Presses Ctrl-C, again after a while, until the text stands on the terminal.
+        """Presses Ctrl-C repeatedly until the text is on the terminal.
 
         CPython's readline misses a signal that arrives between two reads of the keyboard
         until the next key is pressed.
@@ -70,7 +70,7 @@ class PtyProgram:
         raise AssertionError(f"{until!r} is not on:\n{self.terminal.text}")
 
     async def ends(self) -> int:
-        """Waits for the end and for all that was written, and returns the exit code."""
+        """Waits for the end of the program and of its output, and returns the exit code."""
         async with asyncio.timeout(_PATIENCE_S):
             code = await self.process.wait()
             await self._said_all.wait()
@@ -90,7 +90,7 @@ class PtyProgram:
 
 @asynccontextmanager
 async def on_terminal(*arguments: str, environment: Mapping[str, str]) -> AsyncIterator[PtyProgram]:
-    """Runs ``strata`` with these arguments on a terminal of its own."""
+    """Runs ``strata`` with these arguments on a new pseudo-terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     process = await asyncio.create_subprocess_exec(
@@ -111,7 +111,7 @@ async def on_terminal(*arguments: str, environment: Mapping[str, str]) -> AsyncI
             "PYTHONPATH": SOURCE_PATH,
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
-            # Readline would ask for it with a sequence of its own.
+            # Settings of this machine for readline must not apply.
             "INPUTRC": "/dev/null",
             **environment,
         },

@@ -425,7 +425,7 @@ class ScriptedGateway:
         return f"127.0.0.1:{self.port.number}"
 
     async def start(self) -> None:
-        """Starts to listen; after `stop` on the same port, which stays reserved."""
+        """Starts to listen; after `stop` again on the same port, which stays reserved."""
         self.server = GrpcServer(
             Service("gateway", self._services()),
             GatewaySettings(
@@ -593,7 +593,7 @@ def text_part(text: str) -> message_pb2.Part:
 
 
 def play(*events: run_event_pb2.RunEvent) -> Script:
-    """A script that yields these events."""
+    """Returns a script that yields these events."""
 
     async def script(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         for event in events:
@@ -603,6 +603,6 @@ def play(*events: run_event_pb2.RunEvent) -> Script:
 
 
 def reply(text: str) -> Script:
-    """A script that answers with a text, in two deltas."""
+    """Returns a script that answers with a text, in two deltas."""
     half = len(text) // 2
     return play(started(), step(), delta(text[:half]), delta(text[half:]), stored(text), finished())

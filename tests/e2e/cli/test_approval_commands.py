@@ -76,7 +76,7 @@ async def test_client_calls_are_marked_and_answered_with_their_return_values(
     assert (mail.client_return, mail.approve, mail.arguments_hash) == ("sent=yes", False, "h-1")
 
 
-async def test_all_some_or_none_of_the_calls_are_approved(
+async def test_all_some_or_none_of_the_calls_can_be_approved(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     gateway.runs.approvals = [waiting()]

@@ -150,7 +150,9 @@ async def test_failure_of_a_tool_is_printed(strata: Run, gateway: ScriptedGatewa
     assert "memory_insert failed: the block is read-only" in done.err
 
 
-async def test_a_failed_run_is_one_sentence(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_a_failed_run_is_printed_as_one_sentence(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     error = run_event_pb2.RunError(
         reason="MODEL_RATE_LIMITED", message="The provider asks to wait.", retryable=True
     )
@@ -171,7 +173,7 @@ async def test_a_cancelled_run_is_a_failure(strata: Run, gateway: ScriptedGatewa
     assert (done.code, done.err) == (1, "Cancelled.\n")
 
 
-async def test_events_as_json_lines(strata: Run) -> None:
+async def test_events_are_printed_as_json_lines(strata: Run) -> None:
     done = await strata("chat", "ann", "-m", "Hi", "--json")
     events = [json.loads(line) for line in done.out.splitlines()]
     assert [list(event)[-1] for event in events] == [
@@ -216,7 +218,7 @@ async def test_text_of_a_cancelled_run_that_is_not_stored_is_not_shown(
     assert (done.code, done.out, done.err) == (1, "", "Cancelled.\n")
 
 
-async def test_an_unknown_agent_is_created_if_that_was_asked_for(
+async def test_an_unknown_agent_is_created_with_the_option(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     done = await strata("chat", "nobody", "--create", "-m", "Hi")
@@ -277,7 +279,7 @@ async def test_a_run_is_followed_across_a_restart_of_the_gateway(
     assert await asyncio.to_thread(half_shown.wait, 30)
     await gateway.stop()
     assert await asyncio.to_thread(lost.wait, 30)
-    # Time for an attempt or two in vain.
+    # Leaves time for an attempt or two that fail.
     await asyncio.sleep(0.5)
     await gateway.start()
     done = await command
@@ -306,14 +308,14 @@ async def test_a_message_that_may_be_lost_is_sent_again_under_its_id(
     assert len({request.request_id for request in gateway.runs.sent}) == 1
 
 
-async def test_events_that_come_twice_are_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_repeated_events_are_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
     async def cut(_: Any) -> AsyncIterator[Any]:
         for run_event in (started(), step(), tool_started('{"a": 1}'), tool_finished("fine")):
             yield run_event
         raise UnavailableError("Going down.", reason=Reason.SHUTTING_DOWN)
 
     gateway.runs.on_send = cut
-    # A server that sends too much: from the beginning, whatever was asked for.
+    # A server that sends too much: it starts from the beginning, whatever was requested.
     gateway.runs.on_stream = play(
         started(),
         step(),
@@ -328,16 +330,16 @@ async def test_events_that_come_twice_are_shown_once(strata: Run, gateway: Scrip
     assert gateway.runs.streamed[0].after_sequence == 4
 
 
-async def test_a_stream_that_just_ends_is_taken_up_again(
-    strata: Run, gateway: ScriptedGateway
-) -> None:
+async def test_a_stream_that_ends_early_is_resumed(strata: Run, gateway: ScriptedGateway) -> None:
     gateway.runs.on_send = play(started(), step())
     gateway.runs.on_stream = play(stored("Whole."), finished())
     done = await strata("chat", "ann", "-m", "Hi")
     assert (done.code, done.out) == (0, "Whole.\n")
 
 
-async def test_an_unknown_run_ends_the_attempts(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_an_unknown_run_stops_the_reconnection_attempts(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     async def gone(_: Any) -> AsyncIterator[Any]:
         raise InvalidArgumentError("This is not a run.")
         yield

@@ -165,7 +165,7 @@ async def test_an_agent_is_created_with_the_type_named(
     }
 
 
-async def test_an_unknown_type_is_refused_with_the_types_there_are(strata: Run) -> None:
+async def test_an_unknown_type_is_refused_with_the_list_of_types(strata: Run) -> None:
     done = await strata("agents", "create", "carl", "--type", "split_thread_agent")
     assert done.code != 0
     assert "letta_v1_agent" in done.err
@@ -190,7 +190,7 @@ async def test_a_tool_is_added_to_the_present_ones(strata: Run, ann: Any, option
     assert list(ann.tools) == ["memory_insert", "conversation_search", "pay"]
 
 
-async def test_lists_are_changed_alike(strata: Run, ann: Any) -> None:
+async def test_tools_and_tags_can_be_added_removed_and_replaced(strata: Run, ann: Any) -> None:
     ann.tools.extend(["a", "b"])
     ann.tags.extend(["x", "y"])
     done = await strata(
@@ -211,7 +211,7 @@ async def test_lists_are_changed_alike(strata: Run, ann: Any) -> None:
         (("--add-tag", "x", "--remove-tag", "x"), "Both added and removed: x"),
     ],
 )
-async def test_a_change_of_a_list_that_cannot_be_is_wrong_usage(
+async def test_an_impossible_change_of_a_list_is_wrong_usage(
     strata: Run, ann: Any, options: tuple[str, ...], says: str
 ) -> None:
     ann.tools.extend(["a", "b"])
@@ -289,7 +289,7 @@ async def test_the_next_compaction_is_previewed(
     assert (with_mode.agent_id, with_mode.compaction.mode) == (ann.id, "all")
 
 
-async def test_a_block_is_shown_to_the_byte(
+async def test_a_block_is_printed_exactly_as_stored(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:
     assert (await strata("memory", "show", "ann", "human")).out == "Name: Ann\nCity: Rome\n"
@@ -411,7 +411,9 @@ async def test_a_missing_key_deletes_nothing(strata: Run, gateway: ScriptedGatew
     assert gateway.models.keys == []
 
 
-async def test_key_that_is_a_json_file_is_sent_whole(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_a_key_that_is_a_json_file_is_sent_unchanged(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     file = '{\n  "type": "service_account",\n  "private_key": "sk-of-file"\n}\n'
     done = await strata("models", "key", "set", "vertex", typed=file)
     assert (done.code, [key.api_key for key in gateway.models.keys]) == (0, [file.strip()])

@@ -119,7 +119,7 @@ def visit(url: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-async def test_a_browser_signs_in_and_comes_back(
+async def test_sign_in_with_a_browser_completes_at_the_redirect(
     strata: Run, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await wiki(strata)
@@ -132,7 +132,7 @@ async def test_a_browser_signs_in_and_comes_back(
     seen = []
 
     def browser(url: str) -> bool:
-        # Others on this machine may call as well, before it comes.
+        # Other programs on this machine may call as well, before the answer arrives.
         seen.extend([visit(url.replace("st4te", "forged")), visit(url.replace("callback", "x"))])
         seen.append(visit(url))
         return True
@@ -151,7 +151,7 @@ async def test_a_browser_signs_in_and_comes_back(
     assert not server.HasField("sign_in")
 
 
-async def test_without_a_browser_its_address_is_pasted(
+async def test_without_a_browser_the_redirect_address_is_pasted(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     await wiki(strata)

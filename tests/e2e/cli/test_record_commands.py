@@ -41,7 +41,7 @@ async def test_recording_is_written_and_can_be_replayed(
     assert (await strata("runs", "replay", str(file))).code == 0
 
 
-async def test_file_that_is_there_is_kept_unless_forced(
+async def test_an_existing_file_is_overwritten_only_with_force(
     strata: Run, gateway: ScriptedGateway, tmp_path: Path
 ) -> None:
     await made(gateway)
@@ -54,7 +54,9 @@ async def test_file_that_is_there_is_kept_unless_forced(
     assert (await strata("runs", "record", RUN, "-o", str(tmp_path / "no" / "file"))).code == 2
 
 
-async def test_recording_goes_to_standard_output(strata: Run, gateway: ScriptedGateway) -> None:
+async def test_a_recording_can_be_written_to_standard_output(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
     gateway.runs.recording = b'{"format": "another"}'
     done = await strata("runs", "record", RUN, "-o", "-")
     assert (done.code, json.loads(done.out)) == (0, {"format": "another"})

@@ -13,7 +13,7 @@ from e2e.cli.scripted import ScriptedGateway
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "string"}}}
 
 
-async def test_format_is_set_shown_and_taken_back(
+async def test_the_response_format_is_set_shown_and_removed(
     gateway: ScriptedGateway, strata: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "my weather.json"

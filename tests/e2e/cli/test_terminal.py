@@ -61,7 +61,7 @@ async def test_a_conversation(gateway: ScriptedGateway, place: Mapping[str, str]
     assert texts == ["Hi", "And again"]
 
 
-async def test_a_call_that_needs_approval_is_asked_about(
+async def test_a_call_that_needs_approval_opens_a_prompt(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     asked, waits = asks_approval('{"amount": 3}'), run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
@@ -88,7 +88,7 @@ async def test_a_call_that_needs_approval_is_asked_about(
     assert (second.approve, second.reason) == (False, "Too dear")
 
 
-async def test_an_approval_that_was_left_open_is_asked_about_before_the_next_message(
+async def test_a_pending_approval_opens_a_prompt_before_the_next_message(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     request = asks_approval("{}").approval_requested.approval
@@ -212,7 +212,7 @@ async def test_ctrl_c_cancels_the_run_and_not_the_program(
     assert len(gateway.runs.sent) == 2
 
 
-async def test_a_second_ctrl_c_leaves_a_run_that_does_not_end(
+async def test_a_second_ctrl_c_stops_waiting_for_a_run_that_does_not_end(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     async def endless(_: Any) -> AsyncIterator[Any]:
@@ -230,7 +230,7 @@ async def test_a_second_ctrl_c_leaves_a_run_that_does_not_end(
         assert await program.ends() == 1
 
 
-async def test_a_break_in_mid_reply_leaves_no_trace(
+async def test_a_connection_lost_during_a_reply_leaves_no_trace_on_the_screen(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
     go_on = asyncio.Event()
@@ -259,7 +259,7 @@ async def test_a_break_in_mid_reply_leaves_no_trace(
         assert program.terminal.text == "It goes on and ends."
 
 
-async def test_a_block_is_edited_in_the_persons_editor(
+async def test_a_block_is_edited_in_the_configured_editor(
     gateway: ScriptedGateway, place: Mapping[str, str], tmp_path: Path
 ) -> None:
     script = tmp_path / "editor.py"
@@ -275,7 +275,7 @@ async def test_a_block_is_edited_in_the_persons_editor(
     assert gateway.blocks.block.value == "Name: Ann\nCity: Oslo"
 
 
-async def test_a_late_edit_is_not_lost(
+async def test_the_text_of_a_conflicting_edit_is_kept_in_a_file(
     gateway: ScriptedGateway, place: Mapping[str, str], tmp_path: Path
 ) -> None:
     def agent_edits() -> None:

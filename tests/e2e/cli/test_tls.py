@@ -74,7 +74,7 @@ async def test_the_python_client_uses_tls(pair: tuple[Path, Path]) -> None:
         assert await agent_names(f"https://localhost:{scripted.port.number}", pair[0]) == ["ann"]
 
 
-async def test_an_authority_that_is_not_known_is_not_trusted(pair: tuple[Path, Path]) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_refused(pair: tuple[Path, Path]) -> None:
     async with gateway(pair) as scripted:
         done = await strata(
             "agents", "list", "--address", f"https://localhost:{scripted.port.number}"
@@ -97,7 +97,7 @@ async def test_the_other_services_have_an_address_without_tls(pair: tuple[Path, 
         assert await agent_names(inner) == ["ann"]
 
 
-async def test_only_clients_with_a_certificate_are_served_if_one_is_asked_for(
+async def test_clients_without_a_certificate_are_refused_if_one_is_required(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "client"
@@ -113,7 +113,7 @@ async def test_only_clients_with_a_certificate_are_served_if_one_is_asked_for(
         assert await agent_names(address, pair[0]) == ["ann"]
 
 
-async def test_a_certificate_that_was_replaced_is_used_for_new_connections(
+async def test_a_replaced_certificate_is_used_for_new_connections(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     renewed = tmp_path / "renewed"
@@ -133,7 +133,7 @@ async def test_a_certificate_that_was_replaced_is_used_for_new_connections(
             await agent_names(address, before)
 
 
-def test_files_that_do_not_belong_together_are_refused(
+def test_a_certificate_with_another_private_key_is_refused(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -157,7 +157,7 @@ def test_files_that_do_not_belong_together_are_refused(
         ("https://[::1]", "[::1]:443"),
     ],
 )
-async def test_an_https_address_needs_no_port(address: str, target: str) -> None:
+async def test_an_https_address_has_a_default_port(address: str, target: str) -> None:
     done = await strata("agents", "list", "--address", address, "--ca-file", "/missing.pem")
     assert "There is no file /missing.pem" in done.err
 

@@ -40,7 +40,7 @@ async def test_arguments_follow_the_name_and_images_are_stored(
     assert (folder / "image-1.png").read_bytes() == png()
 
 
-async def test_a_failed_tool_exits_with_1_and_arguments_are_given_once(
+async def test_a_failed_tool_exits_with_1_and_repeated_arguments_are_refused(
     strata: Run, gateway: ScriptedGateway
 ) -> None:
     gateway.tools.ran = answer(message_pb2.TOOL_STATUS_FAILED)

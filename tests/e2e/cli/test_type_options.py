@@ -41,7 +41,7 @@ async def test_options_that_contradict_the_type_are_wrong_usage(
     assert gateway.agents.created == []
 
 
-async def test_autoclear_is_set_shown_and_taken_back(gateway: ScriptedGateway, strata: Run) -> None:
+async def test_autoclear_is_set_shown_and_turned_off(gateway: ScriptedGateway, strata: Run) -> None:
     assert (await strata("agents", "create", "al", "--autoclear")).code == 0
     assert gateway.agents.created[0].message_buffer_autoclear
     agent = gateway.agents.add("bo")

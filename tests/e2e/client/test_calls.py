@@ -114,7 +114,7 @@ async def test_passages_are_stored_searched_and_uploaded(client: Client) -> None
     await client.agents.delete(agent)
 
 
-async def test_an_upload_raises_what_its_passages_raise(client: Client) -> None:
+async def test_an_upload_raises_the_error_of_its_iterator(client: Client) -> None:
     def passages() -> Iterator[str]:
         yield "The first one."
         raise ZeroDivisionError
@@ -125,7 +125,9 @@ async def test_an_upload_raises_what_its_passages_raise(client: Client) -> None:
     await client.agents.delete(agent)
 
 
-async def test_messages_and_runs_of_an_agent_by_its_name(system: System, client: Client) -> None:
+async def test_messages_and_runs_are_listed_by_the_name_of_the_agent(
+    system: System, client: Client
+) -> None:
     agent = await client.agents.create(name="calls-talk")
     system.model.script(say("Porto is lovely in May."), say("Yes."), say("At night."))
     assert await client.ask("calls-talk", "Tell me of Porto.") == "Porto is lovely in May."
@@ -170,7 +172,7 @@ async def test_files_are_uploaded_and_watched(client: Client, tmp_path: Path) ->
     await client.files.delete_folder(folder)
 
 
-async def test_a_schedule_takes_a_text_and_a_time(client: Client) -> None:
+async def test_a_schedule_accepts_a_text_and_a_time(client: Client) -> None:
     agent = await client.agents.create(name="calls-clock")
     tomorrow = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(days=1)
     schedule = await client.schedules.create(
@@ -184,7 +186,7 @@ async def test_a_schedule_takes_a_text_and_a_time(client: Client) -> None:
     await client.agents.delete(agent)
 
 
-async def test_every_method_sends_a_request_that_the_server_reads(client: Client) -> None:
+async def test_every_method_sends_a_request_that_the_server_can_parse(client: Client) -> None:
     methods = {
         f"{service}.{name}": method
         for service in vars(ServiceCalls)
@@ -224,7 +226,7 @@ async def test_every_method_sends_a_request_that_the_server_reads(client: Client
     assert statuses["agents.get"] == "NOT_FOUND"
 
 
-async def test_methods_without_await(system: System) -> None:
+async def test_the_synchronous_client_has_the_same_methods(system: System) -> None:
     def work(client: SyncClient) -> None:
         agent = client.agents.create(name="calls-sync", blocks={"human": "Ann"})
         assert [listed.name for listed in client.agents.list(name_contains="calls-sync")] == [
@@ -262,7 +264,7 @@ async def test_both_clients_have_the_same_methods_with_the_same_arguments() -> N
             assert getattr(sync, name).__doc__, name
 
 
-async def test_arguments_that_cannot_be_meant_are_refused_before_they_are_sent(
+async def test_invalid_arguments_are_refused_before_they_are_sent(
     client: Client,
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="tools must be a list, not a text"):

@@ -79,11 +79,13 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
     assert "stone" in returned(failed)
 
 
-async def test_a_function_with_values_of_its_maker_is_a_tool(client: Client) -> None:
+async def test_a_function_that_uses_values_of_its_enclosing_function_can_be_a_tool(
+    client: Client,
+) -> None:
     assert returned(await client.run_tool(with_discount(20), {"price": 50})) == "40.0"
 
 
-async def test_a_function_that_cannot_stand_alone_is_not_sent(client: Client) -> None:
+async def test_a_function_that_is_not_self_contained_is_not_sent(client: Client) -> None:
     with pytest.raises(ToolSourceError, match="uses nowhere, which toolbox"):
         await client.upsert_tool(unfit)
     with pytest.raises(NotFoundError):
@@ -129,7 +131,7 @@ async def test_a_key_of_another_project_is_refused_if_the_project_is_named(
             pass
 
 
-async def test_two_connections_have_two_keys(system: System, client: Client) -> None:
+async def test_two_connections_can_use_different_keys(system: System, client: Client) -> None:
     async with connect(system.address, api_key="not-a-key") as stranger:
         with pytest.raises(UnauthenticatedError):
             await stranger.admin.WhoAmI(admin_pb.WhoAmIRequest())
@@ -164,7 +166,7 @@ async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
     assert [run.id for run in listed.runs] == [ran.run_id]
 
 
-async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(
+async def test_a_message_sent_again_after_a_broken_connection_starts_one_run(
     system: System,
 ) -> None:
     agent = await system.make_agent()

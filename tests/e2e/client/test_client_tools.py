@@ -29,10 +29,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @dataclass
 class Place:
-    """Somewhere.
+    """A place on the map.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
     """
 
     name: str
@@ -60,7 +60,7 @@ def read_page(url: str) -> Untrusted:
 
 
 def forever(depth: int = 0) -> int:
-    """Goes on."""
+    """Runs without an end."""
     raise RecursionError(f"too deep: {depth}")
 
 
@@ -96,7 +96,7 @@ async def test_functions_of_the_program_are_called_until_the_agent_is_done(
     ]
 
 
-async def test_only_the_head_of_a_function_is_sent(client: Client) -> None:
+async def test_only_the_signature_of_a_client_function_is_sent(client: Client) -> None:
     handle = object()
 
     def close(reason: str) -> str:
@@ -141,7 +141,7 @@ async def test_pending_client_calls_are_answered_later(system: System, client: C
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 
-async def test_calls_that_need_approval_are_left_to_the_caller(
+async def test_calls_that_need_approval_are_not_answered_by_the_client(
     system: System, client: Client
 ) -> None:
     rule = tool_pb2.ToolRule(
@@ -157,13 +157,13 @@ async def test_calls_that_need_approval_are_left_to_the_caller(
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
     assert not RunEvents(events).tool_returns
     [asked] = [e.approval_requested.approval for e in events if e.HasField("approval_requested")]
-    # It decides about its own alone.
+    # It decides only about its own tools.
     [made] = await ClientTools([read_clipboard]).decide(asked)
     assert [call.name for call in asked.tool_calls] == tools
     assert made.tool_call_id == asked.tool_calls[0].tool_call_id
 
 
-async def test_returns_are_made_fit_to_be_sent() -> None:
+async def test_returns_are_truncated_and_cleaned_before_they_are_sent() -> None:
     def huge() -> str:
         return "x" * 300_000
 
@@ -190,7 +190,7 @@ async def test_returns_are_made_fit_to_be_sent() -> None:
 
 async def test_functions_that_cannot_be_called_are_refused_before_anything_is_sent() -> None:
     def lost(place: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
-        """Goes."""
+        """Has a parameter of an unknown type."""
 
     with pytest.raises(InvalidArgumentError, match="two functions of the name fly_to"):
         ClientTools([fly_to, fly_to])

@@ -73,7 +73,7 @@ async def test_the_program_of_the_agent_that_writes_tools_runs(
             await client.tools.DeleteTool(DeleteToolRequest(tool_id=tool.id))
 
 
-async def test_the_calls_that_the_guide_shows_are_made(client: Client) -> None:
+async def test_the_example_calls_of_the_guide_run(client: Client) -> None:
     section = (GUIDES / "python.md").read_text("utf-8").partition("\n## Calls\n")[2]
     code = section.partition("```python\n")[2].partition("```")[0].replace("gpt-5", "test-model")
     names: dict[str, Any] = {}

@@ -39,7 +39,7 @@ async def new_agent(system: System, name: str, *tools: str) -> str:
     return await in_program(system, create)
 
 
-async def test_calls_return_and_raise(system: System) -> None:
+async def test_calls_return_responses_and_raise_errors(system: System) -> None:
     def work(client: SyncClient) -> None:
         with pytest.raises(NotFoundError):
             client.call(client.agents.GetAgent, agent_pb.GetAgentRequest(name="nobody"))
@@ -59,7 +59,7 @@ async def test_events_of_a_run_are_iterated(system: System) -> None:
     assert kinds[-1] == "run_finished"
 
 
-async def test_leaving_the_iteration_early_leaves_the_run_running(system: System) -> None:
+async def test_ending_the_iteration_early_does_not_cancel_the_run(system: System) -> None:
     agent_id = await new_agent(system, "sync-leaver")
     system.model.script(say("Good morning."))
 

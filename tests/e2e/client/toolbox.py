@@ -20,7 +20,7 @@ class Line:
 
 
 def price_of(line: Line) -> int:
-    """What a line costs; public, but not the tool."""
+    """Returns the price of a line; a public function that is not the tool."""
     return PRICES[line.fruit] * line.count
 
 
@@ -28,15 +28,15 @@ async def bill(lines: list[Line], tip: int = 0) -> dict[str, int]:
     """Adds up a bill.
 
     Args:
-        lines: What was bought.
-        tip: On top.
+        lines: The lines of the bill.
+        tip: Added to the sum.
     """
     await asyncio.sleep(0)
     return {"total": sum(price_of(line) for line in lines) + tip}
 
 
 def with_discount(percent: int) -> Any:
-    """Makes a tool."""
+    """Returns a function that can be a tool."""
 
     def discounted(price: int) -> float:
         """Takes the discount off a price."""
@@ -46,5 +46,5 @@ def with_discount(percent: int) -> Any:
 
 
 def unfit(x: int) -> str:
-    """Uses what no other process has."""
+    """Uses a value that exists only in this process."""
     return f"{x} {HANDLE} {nowhere}"  # type: ignore[name-defined]  # noqa: F821

@@ -28,7 +28,7 @@ pytestmark = [
 
 
 async def shown(port: int, **values: str) -> Any:
-    """What a page at a port shows, which has these values in its address."""
+    """Returns the text of a page whose address contains these values."""
     assert _NODE is not None
     assert _CHROMIUM is not None
     script = REPOSITORY / "tests" / "node" / "browser_client.mjs"
@@ -46,7 +46,7 @@ async def test_a_page_streams_the_reply_of_an_agent(system: System, page_port: i
     assert page == {"text": text, "problems": [], "done": True}
 
 
-async def test_a_page_reads_why_a_call_was_refused(system: System, page_port: int) -> None:
+async def test_a_page_shows_the_error_of_a_refused_call(system: System, page_port: int) -> None:
     agent = await system.make_agent()
     page = await shown(
         page_port, baseUrl=system.http_url, apiKey="sk-wrong", agentId=agent.id, text="Hello!"

@@ -1,4 +1,4 @@
-"""The example programs of the clients, which their guides show."""
+"""The example programs of the clients, which are shown in their guides."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Language:
     """A language with a client.
 
     Attributes:
-        name: Of its folder and its guide.
+        name: The name of its folder and its guide.
         tool: The program that builds it.
         fence: Name of the language in code blocks of the guide.
         sources: The examples, in the order of the guide.
-        built: What `make clients` makes of the first one.
-        command: Runs it.
-        whole: The guide has no other code in this language.
+        built: The result of `make clients` for the first one.
+        command: The command that runs it.
+        whole: Whether the guide has no other code in this language.
     """
 
     name: str
@@ -94,7 +94,9 @@ def test_the_guide_shows_the_examples(language: Language) -> None:
 @pytest.mark.child_process
 @pytest.mark.asyncio(loop_scope="session")
 @languages
-async def test_the_five_tasks(system: System, language: Language) -> None:
+async def test_the_five_example_tasks_produce_the_expected_output(
+    system: System, language: Language
+) -> None:
     if reason := language.why_not():
         pytest.skip(reason)
     program, *arguments = language.command

@@ -26,14 +26,14 @@ async def running_system(databases: Any, vectors: Any) -> AsyncIterator[System]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def nobody(system: System) -> AsyncIterator[ConsoleClient]:
-    """A browser in which nobody is signed in."""
+    """A console client that is not signed in."""
     async with ConsoleClient(system.http_url) as client:
         yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def ann(system: System) -> AsyncIterator[ConsoleClient]:
-    """A browser that is signed in with the key of the system, which has all scopes."""
+    """A console client signed in with the key of the system, which has all scopes."""
     async with ConsoleClient(system.http_url) as client:
         response = await client.sign_in(system.key)
         assert response.status_code == 303, response.text
@@ -42,7 +42,7 @@ async def ann(system: System) -> AsyncIterator[ConsoleClient]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def reader(system: System) -> AsyncIterator[ConsoleClient]:
-    """A browser that is signed in with a key that may only read."""
+    """A console client signed in with a key that has only the read scope."""
     made = await system.admin.CreateApiKey(
         admin_pb.CreateApiKeyRequest(
             project_id=system.project_id, name="reader", scopes=[Scope.READ]
@@ -70,7 +70,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def window(system: System, browser: Browser) -> AsyncIterator[Window]:
-    """A window in which a person with all scopes is signed in; it must show no fault."""
+    """A browser window signed in with all scopes; it must show no fault."""
     async with open_window(browser, system.http_url) as opened:
         link = sign_in_link(system.http_url, system.gateway_settings.pepper(), system.key)
         await opened.page.goto(link)

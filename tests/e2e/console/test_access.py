@@ -1,4 +1,4 @@
-"""Who reaches the pages of the console, and what the pages may do."""
+"""Access to the pages of the console, and the permissions of the pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPEN_ROUTES = {
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
     ("GET", "/sign-in/link"),
-    # Browsers come back here from the site of an authorization server, without the cookie.
+    # Browsers return here from the site of an authorization server, without the cookie.
     ("GET", "/mcp/{mcp_server_id}/sign-in/return"),
 }
 """The only pages that need no session; files of the folder static are open, too."""
@@ -51,7 +51,7 @@ def named(view: ViewRoute) -> str:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def known_ids(running_system: System) -> dict[str, str]:
-    """Ids of what the project of the system has, by the name of the parameter of a path."""
+    """Creates objects in the project of the system; returns ids by the parameter name of a path."""
     system = running_system
     agent = await system.make_agent(
         name="keeper of secrets",
@@ -102,7 +102,7 @@ async def known_ids(running_system: System) -> dict[str, str]:
 
 
 def path_of(view: ViewRoute, known_ids: dict[str, str]) -> str:
-    """The path of a view, with ids of this project."""
+    """Returns the path of a view, with ids of this project."""
     return _PARAMETER.sub(lambda match: known_ids[match.group(1)], view.path)
 
 
@@ -163,7 +163,7 @@ async def test_view_changes_nothing_of_another_project(
     await nobody.sign_in(foreign_key)
     send: Any = nobody.put if view.method == "PUT" else nobody.post
     response = await send(path_of(view, known_ids))
-    # A project key reaches nothing of an organization.
+    # A project key has no access to the organization.
     assert response.status_code in (400, 403, 404), response.text
     assert "marigold" not in response.text
     assert "keeper of secrets" not in response.text
@@ -219,7 +219,7 @@ async def test_cookie_hides_the_key_from_scripts_and_other_sites(
     assert system.key.partition(".")[2] not in cookie
 
 
-async def test_changed_cookie_is_no_session(ann: ConsoleClient) -> None:
+async def test_a_changed_cookie_is_not_accepted(ann: ConsoleClient) -> None:
     [(name, value)] = ann.http.cookies.items()
     ann.http.cookies.clear()
     middle = len(value) // 2
@@ -252,7 +252,9 @@ async def test_key_without_write_scope_changes_nothing(
     assert "SCOPE_MISSING" in response.text
 
 
-async def test_organization_key_reaches_no_agents(system: System, nobody: ConsoleClient) -> None:
+async def test_an_organization_key_cannot_read_agents(
+    system: System, nobody: ConsoleClient
+) -> None:
     await nobody.http.post(
         SIGN_IN_PATH,
         data={"api_key": system.organization_key},
@@ -270,7 +272,7 @@ async def test_sign_out_ends_the_session(ann: ConsoleClient) -> None:
     assert (await ann.get("/agents")).status_code == 303
 
 
-async def test_sign_in_leads_back_inside_the_console_only(
+async def test_sign_in_redirects_only_within_the_console(
     system: System, nobody: ConsoleClient
 ) -> None:
     for wanted, target in (
@@ -322,7 +324,7 @@ async def test_link_is_refused_after_its_time_and_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/agents", "/agents/new", "/nothing", "/static/no"])
-async def test_pages_forbid_what_they_do_not_need(ann: ConsoleClient, path: str) -> None:
+async def test_pages_have_a_strict_content_security_policy(ann: ConsoleClient, path: str) -> None:
     response = await ann.get(path)
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -331,6 +333,7 @@ async def test_pages_forbid_what_they_do_not_need(ann: ConsoleClient, path: str)
     assert response.headers["x-content-type-options"] == "nosniff"
     expected = "no-cache" if path.startswith("/static") else "no-store"
     assert response.headers["cache-control"] == expected
-    # The policy would block them; a page that has one is broken. Texts have no "<".
+    # The content security policy would block inline scripts, so a page that has one is broken.
+    # Texts have no "<".
     inline = r"<script(?![^>]* src=)|<style|<[^>]*\s(?:style|on\w+)=|=[\"']?javascript:"
     assert not re.search(inline, response.text)

@@ -120,7 +120,7 @@ async def test_agent_is_deleted(system: System, ann: ConsoleClient) -> None:
         await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
 
 
-async def test_hostile_texts_of_an_agent_stay_texts(system: System, ann: ConsoleClient) -> None:
+async def test_hostile_texts_of_an_agent_are_escaped(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent(
         name="<b onclick=alert(1)>agent", description=HOSTILE, system=HOSTILE, tags=["<i>"]
     )

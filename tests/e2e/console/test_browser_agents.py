@@ -14,18 +14,18 @@ from whole_system import System
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process]
 
 
-async def test_person_signs_in_with_a_key_and_out(system: System, browser: Browser) -> None:
+async def test_a_person_signs_in_with_a_key_and_signs_out(system: System, browser: Browser) -> None:
     async with open_window(browser, system.http_url, dark=True) as window:
         page = window.page
         await page.goto("/console/agents?name=nobody")
         assert await window.accessibility_faults() == []
-        # Only by keyboard; the field has the focus.
+        # Only the keyboard is used; the field has the focus.
         await page.keyboard.type(system.key)
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(re.compile(r"/console/agents\?name=nobody$"))
         await expect(page.get_by_text("No agent matches.")).to_be_visible()
         cookie = await page.evaluate("document.cookie")
-        assert cookie == "", "scripts see no cookie"
+        assert cookie == "", "scripts cannot read the cookie"
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_label("API key")).to_be_visible()
         assert window.faults == []
@@ -52,7 +52,7 @@ async def test_agent_is_created_found_cloned_and_deleted(system: System, window:
     page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Delete the agent").click()
     await expect(page.get_by_role("heading", name="Agents")).to_be_visible()
-    # The list follows what is written once the scripts have run.
+    # The list is filtered during typing once the scripts have run.
     await page.wait_for_load_state()
 
     await page.get_by_label("Name contains").fill("gardener")
@@ -70,7 +70,7 @@ async def test_refusal_is_shown_in_place(system: System, window: Window) -> None
     await page.get_by_role("button", name="Create").click()
     await expect(page.get_by_role("alert").filter(has_text="NAME_TAKEN")).to_be_visible()
     await expect(page.get_by_label("persona")).to_have_value("kept while the name is wrong")
-    # Chromium itself notes the status 409, and htmx the response.
+    # Chromium itself logs the status 409, and htmx the response.
     assert all("409" in fault for fault in window.faults), window.faults
     window.faults.clear()
 

@@ -50,7 +50,7 @@ async def test_reply_streams_with_reasoning_calls_and_edits(system: System, wind
     await expect(log.locator(".run")).to_have_attribute("aria-busy", "true")
     await expect(log.get_by_role("button", name="Cancel")).to_be_visible()
     assert await window.accessibility_faults() == []
-    # Another page follows the same run, from its beginning.
+    # Another page follows the same run from its beginning.
     await page.reload()
     await expect(log.locator(".diff .add")).to_have_text("+Likes coffee.")
     await expect(log.get_by_text("I like coffee.", exact=True)).to_have_count(1)
@@ -187,7 +187,7 @@ async def test_conversation_is_forked_and_another_started(system: System, window
     await expect(page.locator(".conversations > summary")).to_contain_text("Elsewhere")
 
 
-async def test_hostile_texts_run_no_script(system: System, window: Window) -> None:
+async def test_hostile_texts_execute_no_script(system: System, window: Window) -> None:
     agent = await system.make_agent(
         description=HOSTILE, blocks=[NewBlock(label="human", value=HOSTILE)]
     )

@@ -51,7 +51,7 @@ async def test_block_is_edited_explained_and_undone(system: System, window: Wind
     assert await window.accessibility_faults() == []
 
 
-async def test_an_edit_that_is_unfolded_before_the_scripts_ran_is_shown(
+async def test_a_revision_unfolded_before_the_scripts_load_shows_its_change(
     system: System, window: Window
 ) -> None:
     agent = await system.make_agent(blocks=[block_pb.NewBlock(label="human", value="Likes tea.")])
@@ -116,7 +116,7 @@ async def test_file_is_uploaded_with_progress(system: System, window: Window) ->
     row = page.locator("li.file")
     await expect(row).to_contain_text("plants.md")
     await expect(page.get_by_role("status").filter(has_text="is stored")).to_be_visible()
-    # The row asks for news until the file is ready; the link is there once it was read.
+    # The row polls until the file is ready; the link appears after that.
     await row.get_by_role("link", name="plants.md").click()
     await expect(page.get_by_text("Water them.").first).to_be_visible()
     assert await window.accessibility_faults() == []

@@ -72,7 +72,7 @@ async def test_runs_are_filtered_opened_and_replayed(window: Window, agent: agen
     await expect(page.locator("#events > li.later")).to_have_count(0)
 
 
-async def test_run_under_way_is_shown_to_its_end(system: System, window: Window) -> None:
+async def test_an_active_run_is_followed_to_its_end(system: System, window: Window) -> None:
     worker = await system.make_agent()
     release = asyncio.Event()
     system.model.script(Reply(text="A long answer." * 20, held=release))

@@ -47,7 +47,7 @@ async def test_run_streams_reasoning_text_and_calls(system: System, ann: Console
     begun = asyncio.Event()
     calls = [Call("memory_replace", edit)]
     system.model.script(
-        # Pieces that arrive together are sent as one; those of before are sent as they stand.
+        # Pieces that arrive together are sent as one event; the earlier pieces are sent unchanged.
         Reply(reasoning="They like coffee.", calls=calls, pause=0.02, held=begun, held_after=0),
         say("Noted: you like coffee.", pause=0.02),
     )
@@ -86,7 +86,7 @@ async def test_history_shows_calls_returns_and_edits(system: System, ann: Consol
     assert page.index("I have a cat.") < page.index("Kept.")
 
 
-async def test_hostile_texts_of_a_turn_stay_texts(system: System, ann: ConsoleClient) -> None:
+async def test_hostile_texts_of_a_turn_are_escaped(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent()
     system.model.script(
         Reply(text=HOSTILE, reasoning=HOSTILE, calls=[Call("archival_memory_search", HOSTILE)]),
@@ -103,14 +103,14 @@ async def test_hostile_texts_of_a_turn_stay_texts(system: System, ann: ConsoleCl
         assert "\u202e" not in rendered
 
 
-async def test_failed_run_says_why(system: System, ann: ConsoleClient) -> None:
+async def test_a_failed_run_is_shown_with_its_status(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent(model="openai/test-model")
     system.model.respond(lambda _: Reply(text="", refusal="I will not."))
     operations = await ann.operations(await sent(ann, agent))
     assert "status failed" in html_of(operations[-2:])
 
 
-async def test_message_without_htmx_leads_back_to_the_chat(
+async def test_a_message_without_htmx_redirects_to_the_chat(
     system: System, ann: ConsoleClient
 ) -> None:
     agent = await system.make_agent()
@@ -174,7 +174,7 @@ async def test_approval_is_shown_and_answered(system: System, ann: ConsoleClient
     assert (again.status_code, "APPROVAL_DECIDED" in again.text) == (400, True)
 
 
-async def test_denial_gives_the_reason_to_the_agent(system: System, ann: ConsoleClient) -> None:
+async def test_a_denial_passes_its_reason_to_the_agent(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent(tool_rules=APPROVED)
     system.model.script(call("conversation_search", {"query": "tea"}), say("Then not."))
     await system.send(agent, "Do I like tea?")
@@ -287,7 +287,7 @@ async def test_images_of_a_form_are_sent_and_shown(system: System, ann: ConsoleC
     assert all(path in page for path in paths)
 
 
-async def test_refused_images_are_named(system: System, ann: ConsoleClient) -> None:
+async def test_refused_images_are_listed_by_name(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent()
     path = f"/agents/{agent.id}/messages"
     too_large = padded(png(), MAX_IMAGE_BYTES + 1)

@@ -45,7 +45,7 @@ async def opened(ann: ConsoleClient, path: str) -> Fields:
 
 
 def beside(page: str, name: str) -> str:
-    """Returns what is wrong with a field of a page."""
+    """Returns the problem that a page shows beside a field."""
     marked = re.search(rf'id="{name}-problem">(.*?)</div>', page, re.DOTALL)
     assert marked is not None, page
     assert f"{name}-problem" in page.replace(marked.group(), "")
@@ -193,18 +193,18 @@ async def test_tool_is_created_changed_and_deleted(system: System, ann: ConsoleC
     tool = await tool_of(system, path.rpartition("/")[2])
     assert (tool.name, list(tool.tags)) == (name, ["a, b", "c"])
 
-    # What is left as it is, stays.
+    # Saving an unchanged form does not make a new version.
     form = await opened(ann, f"{path}/edit")
     assert form["source_code"] == [source]
     assert (await ann.post(f"{path}/edit", form)).status_code == 303
     assert (await tool_of(system, tool.id)).version == tool.version
-    # A description of its own, and another effect.
+    # The tool gets a written description, and another effect.
     changes = {"description": ["Digs."], "effect": ["read_only"], "return_char_limit": ["900"]}
     await ann.post(f"{path}/edit", form | changes)
     changed = await tool_of(system, tool.id)
     assert (changed.description, changed.return_char_limit) == ("Digs.", 900)
     assert changed.effect == tool_pb2.TOOL_EFFECT_READ_ONLY
-    # A changed source brings its description and arguments, under the same name.
+    # A changed source replaces the description and the arguments, under the same name.
     source = SOURCE.format(name="sow", description="Sows.").replace("beds", "rows")
     stale = await ann.post(f"{path}/edit", form | {"source_code": [source]})
     assert (stale.status_code, "was changed after" in stale.text) == (409, True)
@@ -239,7 +239,7 @@ async def test_tool_of_the_server_is_not_changed(system: System, ann: ConsoleCli
     assert (refused.status_code, "cannot be changed here" in refused.text) == (400, True)
 
 
-async def test_key_without_write_scope_is_offered_no_change(
+async def test_a_key_without_write_scope_is_not_offered_changes(
     system: System, ann: ConsoleClient, reader: ConsoleClient
 ) -> None:
     tool = await make_tool(system, SOURCE.format(name=f"x_{new_id('x')[-8:]}", description="X."))
@@ -304,7 +304,7 @@ async def test_mcp_server_is_changed_without_its_credentials_being_shown(
         assert refused.status_code == 400, written
         assert beside(refused.text, name), written
         assert "t0ken-of-the-shop" not in refused.text
-    # Another value replaces a credential, and stands beside one that stays.
+    # A new value replaces one credential, while another credential is kept.
     written = {"headers": ["X-Shop-Token: another-token"], "url": [form["url"][0] + "&page=2"]}
     assert (await ann.post(path, form | written)).status_code == 303
     changed = (await servers.GetMcpServer(request)).server

@@ -25,7 +25,7 @@ _SECRET = re.compile(r'value="(sk-strata-[^"]+)"')
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def operator(system: System) -> AsyncIterator[ConsoleClient]:
-    """A browser that is signed in with the organization key."""
+    """A console client signed in with the organization key."""
     async with ConsoleClient(system.http_url) as client:
         assert (await client.sign_in(system.organization_key)).status_code == 303
         yield client
@@ -82,7 +82,7 @@ async def test_revoking_pauses_schedules_of_the_key(system: System, ann: Console
     assert "1 schedule paused" in " ".join(revoked.text.split())
 
 
-async def test_key_grants_nothing_that_it_has_not(system: System, ann: ConsoleClient) -> None:
+async def test_a_key_cannot_grant_scopes_that_it_lacks(system: System, ann: ConsoleClient) -> None:
     made = await system.admin.CreateApiKey(
         admin_pb.CreateApiKeyRequest(name="keeper", scopes=[Scope.ADMIN, Scope.READ])
     )
@@ -127,7 +127,7 @@ async def test_organization_keys_are_made_and_revoked(
         await auditor.sign_in(match.group(1))
         page = (await auditor.get("/keys")).text
         assert "auditor" in page
-        assert "New key" not in page, "it may only read"
+        assert "New key" not in page, "the key has only the read scope"
         key_id = page.partition('<span class="tag accent">yours')[2]
         key_id = key_id.partition("<code>")[2].partition("</code>")[0]
         assert "Usage of all projects" in (await auditor.get("/usage")).text
@@ -155,7 +155,7 @@ async def test_usage_is_drawn_and_listed(system: System, ann: ConsoleClient) -> 
     assert unknown.status_code == 404
 
 
-async def test_views_of_a_project_explain_themselves_to_other_keys(
+async def test_pages_of_a_project_explain_which_key_they_need(
     operator: ConsoleClient, ann: ConsoleClient
 ) -> None:
     for path in ("/runs", "/schedules", "/groups", "/memory-agents", "/tools", "/mcp"):

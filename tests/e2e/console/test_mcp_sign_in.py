@@ -30,7 +30,7 @@ SITE = "https://login.example"
 
 @dataclass
 class Place:
-    """An MCP server to which nobody has signed in, and its authorization server."""
+    """An MCP server without a sign-in, and its authorization server."""
 
     system: System
     authority: SignInServer
@@ -42,7 +42,7 @@ class Place:
         return f"/mcp/{self.server.id}"
 
     async def now(self) -> pb.McpServer:
-        """Returns the server as it is now."""
+        """Returns the current server."""
         request = pb.GetMcpServerRequest(mcp_server_id=self.server.id)
         servers = pb_grpc.McpServiceStub(self.system.channel)
         server: pb.McpServer = (await servers.GetMcpServer(request)).server
@@ -72,13 +72,13 @@ async def place(system: System) -> AsyncIterator[Place]:
 
 
 def link_in(page: str) -> str:
-    """Returns the address of the authorization server in a page."""
+    """Returns the link to the authorization server in a page."""
     before, _, after = page.partition("/authorize?")
     address = before.rpartition('href="')[2] + "/authorize?" + after.partition('"')[0]
     return address.replace("&amp;", "&")
 
 
-async def test_sign_in_is_begun_finished_and_forgotten(place: Place, ann: ConsoleClient) -> None:
+async def test_sign_in_is_started_completed_and_deleted(place: Place, ann: ConsoleClient) -> None:
     assert "Sign in</button>" in (await ann.get(place.path)).text
     begun = await ann.post(f"{place.path}/sign-in")
     assert begun.status_code == 200, begun.text
@@ -104,7 +104,7 @@ async def test_sign_in_is_begun_finished_and_forgotten(place: Place, ann: Consol
     assert "Sign in again" in page
     assert not any(secret in page for secret in place.authority.secrets)
 
-    # The answer counts once; what the session began with is gone with it.
+    # The answer can be used once, and the state of the session is deleted with it.
     again = await ann.post(f"{place.path}/sign-in/finish", form)
     assert (again.status_code, "MCP_SIGN_IN_FAILED" in again.text) == (400, True)
     await ann.post(f"{place.path}/sign-out")
@@ -117,7 +117,7 @@ async def test_sign_in_of_another_session_is_not_finished(place: Place, ann: Con
     finish = f"{place.path}/sign-in/finish"
     async with ConsoleClient(ann.origin) as other:
         await other.sign_in(place.system.key)
-        # The cookie of the first session is of no use to the second one.
+        # The cookie of the first session is not valid for the second one.
         for name, value in ann.http.cookies.items():
             if name.endswith("_mcp_sign_in"):
                 other.http.cookies.set(name, value)
@@ -142,7 +142,7 @@ async def test_refusal_of_the_authorization_server_is_shown(
     assert "<form method" not in page.partition("<main")[2]
 
 
-async def test_address_that_no_browser_may_open_is_no_link(
+async def test_an_authorization_address_that_is_not_http_is_refused(
     place: Place, ann: ConsoleClient
 ) -> None:
     place.authority.metadata["authorization_endpoint"] = "javascript:alert(1)//"
@@ -151,7 +151,7 @@ async def test_address_that_no_browser_may_open_is_no_link(
     assert "javascript:" not in begun.text
 
 
-async def test_console_without_address_to_come_back_to_says_so(
+async def test_sign_in_without_a_usable_redirect_address_is_refused(
     place: Place, ann: ConsoleClient
 ) -> None:
     host = {"host": "console.example", "origin": "http://console.example"}
@@ -161,7 +161,9 @@ async def test_console_without_address_to_come_back_to_says_so(
 
 
 @pytest.mark.child_process
-async def test_browser_comes_back_from_another_site(place: Place, window: Window) -> None:
+async def test_sign_in_completes_when_the_browser_returns_from_another_site(
+    place: Place, window: Window
+) -> None:
     place.authority.metadata["authorization_endpoint"] = f"{SITE}/authorize"
 
     async def agree(route: Route) -> None:

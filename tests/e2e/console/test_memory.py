@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 async def agent_with(system: System, value: str) -> tuple[agent_pb.Agent, str]:
-    """An agent with one block, and the id of the block."""
+    """Creates an agent with one block; returns it and the id of the block."""
     block = block_pb.NewBlock(label="notes", value=value)
     agent = await system.make_agent(blocks=[block])
     return agent, (await system.block(agent, "notes")).id
@@ -77,7 +77,7 @@ async def test_edit_is_undone_and_revision_restored(system: System, ann: Console
         assert (response.status_code, "not a whole number" in response.text) == (400, True)
 
 
-async def test_memory_is_shown_as_it_was(system: System, ann: ConsoleClient) -> None:
+async def test_memory_is_shown_as_of_an_earlier_time(system: System, ann: ConsoleClient) -> None:
     agent, block_id = await agent_with(system, "The old text.")
     before = datetime.now(UTC).isoformat()
     await system.blocks.UpdateBlock(
@@ -121,7 +121,7 @@ async def test_large_hostile_block_is_shown_as_text(system: System, ann: Console
     page = (await ann.get(f"/agents/{agent.id}/memory")).text
     assert shown(HOSTILE) in page
     assert "<script>alert" not in page
-    assert len(page) < MIB / 4, "the list shows the beginning"
+    assert len(page) < MIB / 4, "the list shows the beginning of the text"
     form = (await ann.get(f"/blocks/{block_id}")).text
     assert "<script>alert" not in form
     # A form that replaced characters would change the block when it is saved.
@@ -132,7 +132,7 @@ async def test_large_hostile_block_is_shown_as_text(system: System, ann: Console
     assert (await system.block(agent, "notes")).value == text
 
 
-async def test_untrusted_content_is_marked_until_a_person_vouches(
+async def test_untrusted_content_is_marked_until_a_person_removes_the_label(
     system: System, ann: ConsoleClient
 ) -> None:
     agent, block_id = await agent_with(system, "")

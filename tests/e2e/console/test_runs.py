@@ -19,13 +19,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def ran_with_tool(system: System, text: str = "Found.") -> tuple[agent_pb.Agent, str]:
-    """A new agent, and its run with a call of a tool."""
+    """Creates an agent and runs a turn with a tool call."""
     agent = await system.make_agent()
     system.model.script(call("archival_memory_search", {"query": text}), say(text))
     return agent, (await system.send(agent, text)).run_id
 
 
-async def test_timeline_shows_what_a_run_did(system: System, ann: ConsoleClient) -> None:
+async def test_the_timeline_shows_the_parts_of_a_run(system: System, ann: ConsoleClient) -> None:
     agent, run_id = await ran_with_tool(system)
     page = (await ann.get(f"/runs/{run_id}")).text
     explained = await system.runs.ExplainRun(run_pb.ExplainRunRequest(run_id=run_id))
@@ -36,7 +36,7 @@ async def test_timeline_shows_what_a_run_did(system: System, ann: ConsoleClient)
     assert "archival_memory_search" in page
     assert f"{explained.run.usage.prompt_tokens:,} in" in page
     assert agent.name in page
-    assert "hx-trigger" not in page, "a run that is over is not asked for again"
+    assert "hx-trigger" not in page, "a finished run is not polled"
 
 
 async def test_lists_are_filtered_by_agent_and_state(system: System, ann: ConsoleClient) -> None:
@@ -54,7 +54,7 @@ async def test_lists_are_filtered_by_agent_and_state(system: System, ann: Consol
     assert "<script>alert" not in everywhere + of_agent + of_state
 
 
-async def test_list_names_the_agents_that_are_there(system: System, ann: ConsoleClient) -> None:
+async def test_the_list_names_existing_agents_only(system: System, ann: ConsoleClient) -> None:
     agent, deleted = await system.make_agent(), await system.make_agent()
     for runner in (agent, deleted):
         system.model.script(say("Hello."))
@@ -65,7 +65,7 @@ async def test_list_names_the_agents_that_are_there(system: System, ann: Console
     assert shown(deleted.name) not in page
 
 
-async def test_errors_and_events_of_a_failed_run_stay_texts(
+async def test_errors_and_events_of_a_failed_run_are_escaped(
     system: System, ann: ConsoleClient
 ) -> None:
     agent = await system.make_agent(name="<b onclick=alert(1)>failing")
@@ -97,7 +97,7 @@ async def test_stored_events_are_listed_in_order_and_by_page(
     stored = (await system.follow(run_id)).stored_events
     page = (await ann.get(f"/runs/{run_id}/events")).text
     numbers = [int(number) for number in re.findall(r'muted mono">(\d+)<', page)]
-    # Without the shortening of calls that are shown as text, no sequence is missing.
+    # Calls that are shown as text are not shortened here, so no sequence is missing.
     assert numbers == list(range(1, stored[-1].sequence + 1))
     assert "Run ended" in page
     assert "Tool archival_memory_search ended" in page
@@ -108,7 +108,7 @@ async def test_stored_events_are_listed_in_order_and_by_page(
         assert (refused.status_code, "after" in refused.text) == (400, True)
 
 
-async def test_run_under_way_is_followed_and_cancelled(system: System, ann: ConsoleClient) -> None:
+async def test_an_active_run_is_followed_and_cancelled(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent()
     release = asyncio.Event()
     system.model.script(Reply(text="A long answer." * 20, held=release))
@@ -137,7 +137,7 @@ async def test_unknown_run_is_explained(ann: ConsoleClient) -> None:
     assert (response.status_code, "RUN_NOT_FOUND" in response.text) == (404, True)
 
 
-async def test_bars_stand_on_one_scale() -> None:
+async def test_bars_of_a_timeline_share_one_scale() -> None:
     run = Run()
     run.create_time.FromMilliseconds(1_000_000)
     spans = [RunSpan(kind="wait", duration_ms=500), RunSpan(kind="model", duration_ms=1500)]

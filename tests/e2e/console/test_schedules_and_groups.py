@@ -149,7 +149,7 @@ async def test_memory_agents_at_work_are_shown_and_started(
     assert (await ann.get(target)).status_code == 200
 
 
-async def test_hostile_texts_of_a_schedule_stay_texts(system: System, ann: ConsoleClient) -> None:
+async def test_hostile_texts_of_a_schedule_are_escaped(system: System, ann: ConsoleClient) -> None:
     agent = await system.make_agent(name="<b onclick=alert(1)>scheduled")
     name = "<script>alert(1)</script> yearly"
     schedule = await make_schedule(system, agent, text=HOSTILE, name=name)

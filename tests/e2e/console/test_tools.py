@@ -82,7 +82,9 @@ async def test_refused_arguments_are_explained(system: System, ann: ConsoleClien
     assert (response.status_code, "built in" in response.text) == (400, True)
 
 
-async def test_tool_is_given_the_memory_of_an_agent(system: System, ann: ConsoleClient) -> None:
+async def test_a_tool_can_be_tried_with_the_memory_of_an_agent(
+    system: System, ann: ConsoleClient
+) -> None:
     agent = await system.make_agent(blocks=[NewBlock(label="human", value="Likes tea.")])
     source = '''
 def rewrite(agent_state) -> str:
@@ -164,7 +166,7 @@ def _list(file: Path, description: str) -> None:
         ({"url": "ftp://x"}, "url"),
     ],
 )
-async def test_refused_server_is_explained(
+async def test_a_refused_server_is_explained_beside_the_field(
     ann: ConsoleClient, fields: dict[str, str], named: str
 ) -> None:
     form = {"name": "refused", "transport": "sse", "url": "https://mcp.example/mcp", **fields}
@@ -206,6 +208,6 @@ async def test_form_of_a_schema_makes_arguments_of_its_types() -> None:
 @pytest.mark.parametrize(
     "schema", ["", "[]", "{", '{"properties": []}', '{"properties": {"a": 1}}']
 )
-async def test_odd_schema_makes_a_form(schema: str) -> None:
+async def test_a_schema_without_simple_types_makes_json_fields(schema: str) -> None:
     fields = fields_of(schema)
     assert [field.kind for field in fields] == ["json"] * len(fields)

@@ -1,4 +1,4 @@
-"""One call of a method by name, with bytes for a request, and what came back."""
+"""Calls a method by name with a serialised request, and checks the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTERNALS = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """A status with its details, or the responses of a call that went well.
+    """A status with its details, or the responses of a successful call.
 
     Attributes:
         status: Name of the status.
@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def whole_text(self) -> str:
-        """Everything a person could read in it."""
+        """All its readable text."""
         return " | ".join(
             (
                 self.message,
@@ -71,9 +71,9 @@ async def ask(
         call = client.channel.stream_stream(path)(metadata=metadata, timeout=30)
         await call.done_writing()
     else:
-        # On the wire the shapes differ in the number of messages only. This one sends the
-        # message and the end of the stream together, so a server that answers before it has
-        # read everything does not break a write.
+        # On the wire the shapes differ only in the number of messages. This client sends the
+        # message and the end of the stream together, so a server that answers before it has read
+        # everything does not break a write.
         call = unary_stream(path)(request, metadata=metadata, timeout=30)
     try:
         return Answer("OK", responses=[response async for response in call])
@@ -103,7 +103,7 @@ def _failed(error: grpc.aio.AioRpcError) -> Answer:
 
 
 def judge(method: Method, answer: Answer) -> None:
-    """Asserts that an answer is one that the contract names, and tells no internals."""
+    """Asserts that the contract names the answer and that it contains no internals."""
     if answer.status == "OK":
         return
     assert answer.pair in method.promised, (answer.pair, answer.message)

@@ -1,4 +1,4 @@
-"""One running Strata for the folder, two tenants in it, and a look into its database."""
+"""One running Strata with two tenants, and access to its database."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ _UNFINISHED = """
          + (SELECT count(*) FROM recall.messages WHERE index_state = 'pending')
          + (SELECT count(*) FROM recall.forgotten_agents WHERE NOT swept)
 """
-# What changes behind answers: what the index has to forget, for some minutes (also an agent whose
-# creation was refused), and attempts of deliveries to a receiver that does not exist.
+# Rows that change after an answer was sent: deletions that the index has yet to apply, for some
+# minutes (also of an agent whose creation was refused), and attempts of deliveries to a receiver
+# that does not exist.
 _CHANGED_BEHIND_ANSWERS = frozenset(
     {("recall", "forgotten_agents"), ("gateway", "webhook_deliveries")}
 )
@@ -55,7 +56,7 @@ _CHANGED_BEHIND_ANSWERS = frozenset(
 
 @pytest.fixture(scope="package")
 def model() -> Iterator[ModelThread]:
-    """The chat model; it must never have been asked wrongly."""
+    """The chat model; it fails the tests at invalid requests."""
     with ModelThread() as thread:
         yield thread
         assert thread.server.violations == []
@@ -71,7 +72,7 @@ async def live(
     await strata.start()
     yield strata
     await strata.stop()
-    # Whatever it was given, nothing in it may have been taken by surprise.
+    # No request of these tests may cause an unhandled exception.
     assert "Traceback" not in strata.log, strata.log
 
 
@@ -84,12 +85,12 @@ async def client(live: Live) -> AsyncIterator[Client]:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A project with something of every kind in it.
+    """A project with an object of every kind.
 
     Attributes:
         key: An API key of it, with every scope.
         ids: An id of each kind.
-        mark: Stands in every text of it.
+        mark: A text that occurs in every text of it.
     """
 
     key: str = field(repr=False)
@@ -99,11 +100,11 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Attacker:
-    """A key with every scope of its kind, of another project or of another organization.
+    """A key with all scopes of its kind, of another project or organization.
 
     Attributes:
         metadata: Of its calls.
-        ids: What it has itself, by kind.
+        ids: Ids of its own objects, by kind.
     """
 
     metadata: Sequence[tuple[str, str]] = field(repr=False)
@@ -124,7 +125,7 @@ async def stranger(live: Live, client: Client) -> Tenant:
 async def attackers(
     client: Client, ids: Mapping[str, str], stranger: Tenant
 ) -> Mapping[str, Attacker]:
-    """Keys that must not reach the stranger's project, with all scopes that there are."""
+    """Keys with all scopes that must not reach the project of `stranger`."""
     made = await client.admin.CreateOrganization(
         pb.CreateOrganizationRequest(name="elsewhere"), **client.as_organization
     )
@@ -132,7 +133,7 @@ async def attackers(
         pb.CreateOrganizationKeyRequest(
             organization_id=made.organization.id,
             name="elsewhere",
-            # Who administers the installation reaches every organization, but no data.
+            # An administrator of the installation has access to every organization, but to no data.
             scopes=set(OrganizationScope) - {OrganizationScope.INSTALLATION},
         ),
         **client.as_organization,
@@ -149,7 +150,7 @@ async def attackers(
 async def new_project(
     client: Client, name: str, as_organization: Mapping[str, Any]
 ) -> tuple[str, str, str]:
-    """Makes a project and a key with all scopes; returns both ids and the secret."""
+    """Creates a project and a key with all scopes; returns both ids and the secret."""
     made = await client.admin.CreateProject(pb.CreateProjectRequest(name=name), **as_organization)
     key = await client.admin.CreateApiKey(
         pb.CreateApiKeyRequest(project_id=made.project.id, name=name, scopes=list(Scope)),
@@ -160,7 +161,7 @@ async def new_project(
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def ids(client: Client) -> Mapping[str, str]:
-    """An id of each kind in the client's own project, and of what that stands in."""
+    """An id of each kind in the client's own project, its organization included."""
     who = await client.admin.WhoAmI(pb.WhoAmIRequest(), **client.call)
     key = await client.admin.CreateApiKey(pb.CreateApiKeyRequest(name="own"), **client.call)
     return {
@@ -172,7 +173,7 @@ async def ids(client: Client) -> Mapping[str, str]:
 
 
 async def furnish(client: Client, mark: str, name: str = "") -> dict[str, str]:
-    """Makes something of every kind; `name` tells names apart that are unique in a project."""
+    """Creates an object of every kind; `name` makes names unique in a project."""
     rule = tool_pb2.ToolRule(
         type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="archival_memory_search"
     )
@@ -239,7 +240,7 @@ async def furnish(client: Client, mark: str, name: str = "") -> dict[str, str]:
         schedule_service_pb2.CreateScheduleRequest(
             name=mark[:100],
             agent_id=agent.id,
-            # Before any test is over it is not due.
+            # It is not due before all tests have ended.
             cron="0 0 1 1 *",
             messages=[
                 message_pb2.MessageInput(
@@ -250,7 +251,7 @@ async def furnish(client: Client, mark: str, name: str = "") -> dict[str, str]:
         **client.call,
     )
     webhooks = webhook_service_pb2_grpc.WebhookServiceStub(client.channel)
-    # Of one finished run, whose end is delivered to no receiver.
+    # For one finished run, whose end is delivered to a receiver that does not exist.
     webhook = await webhooks.CreateWebhook(
         webhook_service_pb2.CreateWebhookRequest(
             url=f"https://hook.example/{name or 'own'}", run_id=turn.run_id
@@ -311,7 +312,7 @@ class Store:
         self._seen: tuple[int, dict[str, tuple[int, int]]] = (0, {})
 
     async def state(self) -> dict[str, tuple[int, int]]:
-        """Table to its number of rows and a sum over what is in them.
+        """Returns the number of rows and a checksum for each table.
 
         Read again only if a transaction has written, or tried to, since the last time.
         """
@@ -331,7 +332,7 @@ class Store:
         assert {name: after[name] for name in after if after[name] != before.get(name)} == {}
 
     async def rows_of(self, project_id: str) -> dict[str, tuple[int, int]]:
-        """Table to the number and the sum of the rows that belong to a project."""
+        """Returns the number and a checksum of the rows of a project for each table."""
         query = " UNION ALL ".join(
             f"{_sum_of(table)} WHERE project_id = $1" for table in self._tables if table.has_project
         )
@@ -339,14 +340,14 @@ class Store:
         return {row["name"]: (row["rows"], int(row["sum"])) for row in rows}
 
     async def rest(self) -> None:
-        """Waits for what is done behind an answer: what is to be indexed is so later."""
+        """Waits for background work after an answer, such as indexing."""
         while await self._connection.fetchval(_UNFINISHED):
             await asyncio.sleep(0.02)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Store]:
-    """The database, with what both tenants have in it."""
+    """The database with the data of both tenants."""
     connection = await asyncpg.connect(live.admin_url)
     try:
         rows = await connection.fetch(

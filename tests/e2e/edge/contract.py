@@ -1,4 +1,4 @@
-"""What the contracts promise, read from the comments of the protos themselves."""
+"""The errors that the contracts declare, read from the comments of the protos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATUS = (
 )
 _PROMISE = re.compile(rf"\b({_STATUS})\b(?: \(([^)]*)\))?")
 _REASON = re.compile(r"\b[A-Z][A-Z_]+[A-Z]\b")
-# The transport's own, the same for every method and therefore not repeated in each comment.
+# Errors of the transport, the same for every method and therefore not repeated in each comment.
 _ALWAYS = frozenset(
     {
         ("INVALID_ARGUMENT", "MALFORMED_MESSAGE"),
@@ -77,7 +77,7 @@ def statuses_of_reasons() -> Mapping[str, Collection[str]]:
     source = (_PROTOS / "strata/api/errors/v1/error_reason.proto").read_text()
     for comment, reason in re.findall(r"// (.*)\n(?:  //.*\n)*  ERROR_REASON_(\w+) =", source):
         named = re.match(rf"((?:{_STATUS})(?: or (?:{_STATUS}))*)[:,]", comment)
-        # A comment without a status has that of the value before it.
+        # A comment without a status has the status of the previous value.
         statuses = named.group(1).split(" or ") if named else statuses
         by_reason[reason] = statuses
     return by_reason
@@ -97,13 +97,13 @@ def _promises() -> Iterator[tuple[str, frozenset[Promise]]]:
             own: frozenset[Promise] = frozenset()
             for index, method in enumerate(service.method):
                 comment = comments.get((6, number, 2, index), "").strip()
-                # "The same without waiting": what the method before it promises, too.
+                # "The same without waiting": the promises of the previous method apply, too.
                 own = _promised(comment) | (own if comment.startswith("The same") else frozenset())
                 yield f"{file.package}.{service.name}.{method.name}", general | own
 
 
 def _promised(comment: str) -> frozenset[Promise]:
-    """The (status, reason) pairs of a comment; a status without reasons promises any of its own."""
+    """Returns the (status, reason) pairs of a comment; a status alone allows all its reasons."""
     promises: set[Promise] = set()
     for status, inside in _PROMISE.findall(" ".join(comment.split())):
         reasons = _REASON.findall(inside)

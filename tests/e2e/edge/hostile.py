@@ -1,4 +1,4 @@
-"""Requests made from the descriptors alone, with the ids that a test wants in them."""
+"""Builds requests from the descriptors, with ids that a test chooses."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ KINDS: Mapping[str, str] = {
 }
 """Name of a field to the prefix of the ids in it."""
 
-# The fields of a request that cannot stand beside the others: one of several ways to name
-# a thing, or what only some callers may say.
+# The fields of a request that exclude others: one of several ways to name an object, or a field
+# that only some callers may set.
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "SendMessageRequest": frozenset({"group_id"}),
     "StartRunRequest": frozenset({"group_id"}),
     "ListRunsRequest": frozenset({"group_id"}),
-    # Each kind of group has some of the rest.
+    # Each kind of group has some of the remaining fields.
     "ManagerConfig": frozenset(
         {
             *("manager_agent_id", "termination_token", "sleeptime_agent_frequency"),
@@ -64,17 +64,18 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "LintMemoryRequest": frozenset({"agent_id"}),
     "RevertBlockRequest": frozenset({"agent_id"}),
     "GetToolRequest": frozenset({"name"}),
-    # The agent is looked for when a tool that wants its memory was found, which here is none.
+    # The service looks up the agent only for a tool that uses its memory, and this request names
+    # none.
     "RunToolRequest": frozenset({"source_code", "agent_id"}),
     "CreateAgentRequest": frozenset(
         {
             *("without_blocks", "model", "compaction", "tool_rules", "tools"),
             *("include_base_tool_rules", "enable_sleeptime", "message_buffer_autoclear"),
-            # It contradicts system.
+            # It excludes `system`.
             "system_prompt_key",
-            # They need enable_sleeptime, or contradict initial_messages.
+            # They need enable_sleeptime, or exclude initial_messages.
             *("sleeptime_agent_frequency", "without_initial_messages"),
-            # They belong to voice agents.
+            # They are fields of voice agents.
             *("max_message_buffer_length", "min_message_buffer_length"),
         }
     ),
@@ -107,13 +108,13 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "ListTagsRequest": frozenset({"archive_id"}),
     "ListFilesRequest": frozenset({"agent_id"}),
     "CreateApiKeyRequest": frozenset({"scopes"}),
-    # A secret has a form of its own.
+    # A secret has a separate form.
     "CreateWebhookRequest": frozenset({"secret"}),
     # A schedule has a cron expression or a start_time.
     "CreateScheduleRequest": frozenset({"start_time"}),
     "UpdateScheduleRequest": frozenset({"start_time"}),
     "CreateOrganizationKeyRequest": frozenset({"scopes"}),
-    # What only the server fills in; and one way to reach it.
+    # Fields that only the server sets; and one of the ways to connect to the server.
     "McpServer": frozenset(
         {
             *("tools", "quarantined_tools", "url", "headers", "header_secrets", "bearer_secret"),
@@ -146,7 +147,7 @@ _NUMBERS: Mapping[str, int] = {
     "top_k": 3,
     "bucket_seconds": 31_536_000,
 }
-# Only untrusted text has labels.
+# Only untrusted labels are accepted here.
 _ENUMS: Mapping[str, int] = dict.fromkeys(("taint", "client_taint"), message_pb2.PROVENANCE_WEB)
 _DEPTH = 4
 
@@ -155,19 +156,19 @@ Ids = Callable[[str], str]
 
 
 def unknown(prefix: str) -> str:
-    """A well-formed id of no object."""
+    """Returns a well-formed id of no object."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
 def build(descriptor: Descriptor, ids: Ids) -> Any:
-    """Returns a request with all its fields set to something sensible."""
+    """Returns a request with valid values in all fields."""
     message = message_factory.GetMessageClass(descriptor)()
     _fill(message, ids, _DEPTH)
     return message
 
 
 def id_fields(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
-    """The set fields of a request that hold ids, by their path."""
+    """Returns the set fields of a request that hold ids, by their path."""
     fields: dict[str, tuple[Any, FieldDescriptor]] = {}
     for field, value in message.ListFields():
         if field.name in KINDS:
@@ -179,7 +180,7 @@ def id_fields(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescrip
 
 
 def put(message: Any, field: FieldDescriptor, value: Any) -> None:
-    """Sets a field, a list to this one element."""
+    """Sets a field; a list field gets this one element."""
     if field.is_repeated:
         message.ClearField(field.name)
         getattr(message, field.name).append(value)
@@ -246,7 +247,7 @@ def _value(field: FieldDescriptor, ids: Ids) -> Any:
 
 
 def absurdities(field: FieldDescriptor) -> list[Any]:
-    """Values that the type of a field allows and no client should send."""
+    """Returns values that the type of a field allows and no client should send."""
     match field.type:
         case FieldDescriptor.TYPE_STRING:
             return ["\0", "a\0b", "\u202e\U0001f9e8", "x" * 300_000, "%s {0} ' -- \\", " "]
@@ -265,7 +266,7 @@ def absurdities(field: FieldDescriptor) -> list[Any]:
 
 
 def places(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
-    """Every leaf field of a request and of the messages that are set in it, by its path."""
+    """Returns every leaf field of a request and of its set messages, by path."""
     fields: dict[str, tuple[Any, FieldDescriptor]] = {}
     for field in message.DESCRIPTOR.fields:
         if field.message_type is None:
@@ -281,7 +282,7 @@ def places(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor
 
 
 def holder_of(message: Any, path: str) -> Any:
-    """Returns the message that has the last field of a path; those on the way are set."""
+    """Returns the message that has the last field of a path; creates missing ones."""
     *inner, _ = path.split(".")
     for name in inner:
         field = message.DESCRIPTOR.fields_by_name[name]

@@ -45,7 +45,7 @@ async def _talk_for(seconds: float, live: Live, model: ModelThread) -> None:
 
 
 async def _talk(live: Live, number: int, until: float) -> int:
-    """One client with a connection of its own; returns how many turns it had."""
+    """Sends messages over a separate connection; returns the number of turns."""
     texts: list[str] = []
     async with live.client() as client:
         agent = await client.new_agent()
@@ -127,8 +127,8 @@ async def test_clients_that_queue_on_one_conversation_are_answered_one_by_one(li
 
     _check_log(log, [text for role, text in dialogue(log) if role == "user"])
     assert len(dialogue(log)) == 2 * 24
-    # The log tells in which order they were carried out: never two at once, and none before
-    # another that was accepted when it had not been sent yet.
+    # The log shows in which order they were executed: never two at once, and none before another
+    # one that was accepted before it was sent.
     by_id = {run.id: run for run in runs}
     done = [by_id[m.run_id] for m in log if m.role == message_pb2.ROLE_USER]
     for run, following in itertools.pairwise(done):
@@ -137,7 +137,7 @@ async def test_clients_that_queue_on_one_conversation_are_answered_one_by_one(li
         assert sent[run.id] < accepted[later.id]
 
 
-async def test_a_busy_conversation_refuses_or_interrupts_as_asked(
+async def test_on_busy_decides_whether_a_busy_conversation_refuses_or_interrupts(
     client: Client, store: Store
 ) -> None:
     agent = await client.new_agent()
@@ -166,7 +166,7 @@ async def test_a_busy_conversation_refuses_or_interrupts_as_asked(
 
 
 async def _active_run(client: Client, agent_id: str) -> str:
-    """Waits until the agent has a run that has begun; returns its id."""
+    """Waits until a run of the agent has started; returns its id."""
     request = run_service_pb2.ListRunsRequest(
         agent_id=agent_id, states=[run_service_pb2.RUN_STATE_RUNNING]
     )
@@ -198,7 +198,7 @@ async def test_the_same_request_from_many_clients_runs_once(live: Live, model: M
     assert model.asked("only once") == 1
 
 
-async def test_agents_that_share_a_block_keep_each_others_edits(live: Live) -> None:
+async def test_concurrent_edits_of_a_shared_block_are_all_kept(live: Live) -> None:
     async with live.client() as first:
         made = await first.blocks.CreateBlock(
             block_service_pb2.CreateBlockRequest(
@@ -227,7 +227,7 @@ async def test_agents_that_share_a_block_keep_each_others_edits(live: Live) -> N
     assert block.block.revision == made.block.revision + 24
 
 
-async def test_clients_that_leave_in_the_middle_do_not_affect_others(
+async def test_clients_that_disconnect_during_a_reply_do_not_affect_others(
     live: Live, client: Client
 ) -> None:
     agents = [await client.new_agent() for _ in range(CLIENTS)]
@@ -248,7 +248,7 @@ async def test_clients_that_leave_in_the_middle_do_not_affect_others(
         for number, agent in enumerate(agents):
             group.create_task(send_and_leave(agent.id, number % 5))
     for agent in agents:
-        # The run went on without its client; the next message waits for its end.
+        # The run continued without its client; the next message waits for its end.
         _check(await client.send(agent.id, "still there"), "still there")
         log = await client.log(agent.default_conversation_id)
         _check_log(log, [texts[agent.id], "still there"])

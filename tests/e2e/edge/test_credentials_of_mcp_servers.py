@@ -1,4 +1,4 @@
-"""What keys of different scopes see of an MCP server, and may do with it."""
+"""The access of keys with different scopes to the credentials of an MCP server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_credential_of_a_server_is_shown_to_keys_for_secrets_only(client
         assert TOKEN.encode() in await answer_of(method, request, client.metadata)
     refresh = pb.RefreshMcpServerRequest(mcp_server_id=server_id)
     assert TOKEN.encode() not in await answer_of("RefreshMcpServer", refresh, others)
-    # What administrators added, they alone remove.
+    # What administrators added, only administrators can remove.
     path = public_methods()["McpService.RemoveMcpServer"].path
     remove = pb.RemoveMcpServerRequest(mcp_server_id=server_id).SerializeToString()
     assert (await ask(client, path, remove, others)).pair == ("PERMISSION_DENIED", "SCOPE_MISSING")

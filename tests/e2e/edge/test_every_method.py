@@ -1,4 +1,4 @@
-"""Every public method, called by those who should not, and with what it should not be given.
+"""Every public method, called with wrong keys and with invalid requests.
 
 The methods are those of the descriptors, the allowed answers those of the protos' comments.
 """
@@ -37,7 +37,7 @@ every_built_method = pytest.mark.parametrize("name", BUILT)
 
 
 def metadata_of(method: Method, client: Client) -> Sequence[tuple[str, str]]:
-    """The key that a method is for: what no project key may do is done by an organization."""
+    """Returns metadata with the key that a method needs: of a project or an organization."""
     if scopes_of(method.descriptor).isdisjoint(Scope):
         organization: Sequence[tuple[str, str]] = client.as_organization["metadata"]
         return organization
@@ -45,7 +45,7 @@ def metadata_of(method: Method, client: Client) -> Sequence[tuple[str, str]]:
 
 
 def request_of(method: Method, ids: Mapping[str, str]) -> Any:
-    """A request that names what there is, as far as there is something of the kind."""
+    """Returns a request with ids of existing objects, where there are some of the kind."""
     return build(method.descriptor.input_type, lambda kind: ids.get(kind) or unknown(kind))
 
 
@@ -85,7 +85,7 @@ async def test_wrong_keys_are_refused(
 
 
 @pytest.mark.parametrize("name", NAMING)
-async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
+async def test_an_unknown_id_is_not_found_and_changes_nothing(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -98,12 +98,13 @@ async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
             answers[path] = await _asked(client, method, request)
     for answer in answers.values():
         judge(method, answer)
-        # A listing of a missing object is empty; removing a missing one succeeds.
+        # Listing the children of a missing object returns nothing; removing a missing object
+        # succeeds.
         may_be_well = _has_no_side_effects(method) or ".Detach" in name
         assert answer.status == "NOT_FOUND" or (may_be_well and answer.status == "OK"), answer
 
 
-async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
+async def test_an_agent_that_cannot_be_created_leaves_nothing(
     client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     human = block_service_pb2.NewBlock(label="human", value="A second one.")
@@ -124,7 +125,7 @@ async def test_an_agent_that_cannot_be_made_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("name", NAMING)
-async def test_an_id_of_another_kind_is_refused_by_name(
+async def test_an_id_of_another_kind_is_refused_with_its_field(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -146,7 +147,7 @@ async def test_an_id_of_another_kind_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", NAMING)
-async def test_data_of_another_project_looks_like_missing_data(
+async def test_data_of_another_project_is_reported_as_missing(
     name: str, client: Client, ids: Mapping[str, str], stranger: Tenant, store: Store
 ) -> None:
     method = public_methods()[name]
@@ -164,7 +165,7 @@ async def test_data_of_another_project_looks_like_missing_data(
 
 
 @every_method
-async def test_an_empty_request_is_judged(
+async def test_an_empty_request_gets_a_valid_status(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -172,7 +173,7 @@ async def test_an_empty_request_is_judged(
     answer = await ask(client, method.path, b"", metadata_of(method, client))
     judge(method, answer)
     if answer.status == "OK":
-        # An agent needs nothing but defaults; every other change needs fields.
+        # An agent needs only defaults; every other change needs fields.
         assert _has_no_side_effects(method) or name == "AgentService.CreateAgent"
     if name != "AgentService.CreateAgent":
         assert await store.state() == before
@@ -181,7 +182,9 @@ async def test_an_empty_request_is_judged(
 @pytest.mark.parametrize(
     "name", [name for name in BUILT if public_methods()[name].descriptor.client_streaming]
 )
-async def test_a_stream_of_no_requests_is_judged(name: str, client: Client, store: Store) -> None:
+async def test_a_stream_without_requests_gets_a_valid_status(
+    name: str, client: Client, store: Store
+) -> None:
     method = public_methods()[name]
     async with store.untouched():
         answer = await ask(client, method.path, None, metadata_of(method, client))
@@ -190,7 +193,7 @@ async def test_a_stream_of_no_requests_is_judged(name: str, client: Client, stor
 
 @pytest.mark.parametrize(
     "name",
-    # A stream is read by its method alone, and not at all by one that is not built.
+    # A stream is read by its method alone, and not at all by a method that is not implemented.
     [
         name
         for name in METHODS
@@ -200,7 +203,7 @@ async def test_a_stream_of_no_requests_is_judged(name: str, client: Client, stor
 async def test_a_request_over_the_limit_is_refused(name: str, client: Client, store: Store) -> None:
     method = public_methods()[name]
     async with store.untouched():
-        # A field that no message has: it would be a valid request if it were smaller.
+        # No message has this field number: the request would be valid if it were smaller.
         size = 4 * MIB
         request = b"\xfa\xff\xff\xff\x0f" + _varint(size) + bytes(size)
         answer = await ask(client, method.path, request, metadata_of(method, client))
@@ -227,11 +230,11 @@ async def test_garbage_is_refused(name: str, client: Client, store: Store) -> No
 
 
 @every_built_method
-async def test_an_absurd_value_is_judged_and_breaks_nothing(
+async def test_an_absurd_value_gets_a_valid_status_and_never_internal(
     name: str, client: Client, ids: Mapping[str, str]
 ) -> None:
     method = public_methods()[name]
-    # What would be destroyed or started by a request that passes is not there.
+    # Methods that would delete or start something get no ids of stored objects.
     spared = {} if method.descriptor.name.startswith(("Delete", "Purge", "Send", "Start")) else ids
     for path, (_, field) in places(request_of(method, spared)).items():
         for value in absurdities(field):
@@ -243,7 +246,7 @@ async def test_an_absurd_value_is_judged_and_breaks_nothing(
 
 
 @pytest.mark.parametrize("name", sorted(UNBUILT))
-async def test_unbuilt_methods_are_reported(
+async def test_unbuilt_methods_return_unimplemented(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
     method = public_methods()[name]
@@ -254,7 +257,7 @@ async def test_unbuilt_methods_are_reported(
     judge(method, answer)
 
 
-async def test_nothing_else_is_unbuilt(client: Client) -> None:
+async def test_every_built_method_is_implemented(client: Client) -> None:
     answers = {
         name: await ask(client, method.path, b"", metadata_of(method, client))
         for name, method in public_methods().items()
@@ -319,7 +322,7 @@ def _has_no_side_effects(method: Method) -> bool:
 
 
 def _without(answer: Answer, value: str) -> tuple[object, ...]:
-    """An answer as it would be whatever id was asked for."""
+    """Returns an answer without the id of the request."""
     return (
         answer.pair,
         answer.whole_text.replace(value, "ID"),

@@ -1,7 +1,7 @@
 """Keys of another project and of another organization, at every public method.
 
-The methods and the fields that hold ids are read from the descriptors: a new method is attacked
-as soon as it exists, and a new field that names something has to be listed in `hostile.KINDS`.
+The methods and the fields that hold ids are read from the descriptors: new methods are included
+automatically, and a new field that names something has to be listed in `hostile.KINDS`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from faults.live import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Fields that look like ids and name nothing that is stored under them.
+# Fields that look like ids but name nothing that is stored under them.
 _NO_IDS = frozenset(
     {
-        "request_id",  # of the client's own making
-        "external_id",  # of the client's own making
-        "tool_call_id",  # of the model's
-        "client_id",  # of an OAuth server
-        "image_id",  # the digest of the bytes: who knows it has them
-        "client_message_id",  # of the client's own making
-        *("first_message_id", "last_message_id", "step_id"),  # what only the server fills in
+        "request_id",  # made by the client
+        "external_id",  # made by the client
+        "tool_call_id",  # made by the model
+        "client_id",  # issued by an OAuth server
+        "image_id",  # the digest of the bytes: whoever knows it has the bytes
+        "client_message_id",  # made by the client
+        *("first_message_id", "last_message_id", "step_id"),  # only the server sets them
     }
 )
-# Kinds that no method of this release makes.
+# Kinds of ids that no method of this release makes.
 _NOT_MADE = frozenset({"organization"})
 
 
@@ -60,7 +60,7 @@ async def test_the_other_project_has_something_of_every_kind(stranger: Tenant) -
     ],
 )
 @pytest.mark.parametrize("name", sorted(public_methods()))
-async def test_a_key_reaches_nothing_of_another_project(
+async def test_a_key_has_no_access_to_another_project(
     name: str,
     who: str,
     client: Client,
@@ -81,16 +81,16 @@ async def test_a_key_reaches_nothing_of_another_project(
         leaked = {kind for kind, id_ in stranger.ids.items() if id_.encode() in shown}
         assert {kind for kind in leaked if stranger.ids[kind].encode() not in sent} == set()
         if answer.status not in {"NOT_FOUND", "PERMISSION_DENIED"}:
-            # Then it must be the answer for ids of no object.
+            # Any other status must be the answer for ids of no object.
             assert answer.pair == (await _ask(client, method, twin, attacker)).pair, request
     after = await store.rows_of(stranger.ids["project"])
     assert {table: after[table] for table in after if after[table] != before[table]} == {}
 
 
 def _attacks(method: Method, attacker: Attacker, victim: Tenant) -> Iterator[tuple[Any, Any]]:
-    """Requests that name everything of the victim, or one thing of it.
+    """Returns requests that name all objects of the victim, or one of them.
 
-    Each comes with a twin, which names what nobody has in its place.
+    Each has a counterpart with ids of no object in place of these.
     """
     kind = method.descriptor.input_type
     yield (
@@ -108,7 +108,7 @@ def _attacks(method: Method, attacker: Attacker, victim: Tenant) -> Iterator[tup
             put(*id_fields(request)[path], victim.ids[prefix])
             put(*id_fields(twin)[path], unknown(prefix))
             yield request, twin
-    # Also fields that cannot stand beside others; alone they may be too little.
+    # Also fields that exclude each other; alone they may be too little.
     for path, field in text_fields(kind):
         prefix = KINDS.get(field.name, "")
         if prefix in victim.ids:

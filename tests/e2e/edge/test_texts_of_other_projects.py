@@ -1,7 +1,7 @@
 """Page tokens, request ids, names and other texts of another project, at every public method.
 
 The methods and their fields are read from the descriptors. A new list has to be long enough in
-`furnished_twice` for a page token, and a new text field is attacked as soon as it exists.
+`furnished_twice` for a page token, and new text fields are included automatically.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ PAGED = [
     name
     for name in _OF_PROJECTS
     if "page_token" in public_methods()[name].descriptor.input_type.fields_by_name
-    # Tools of an MCP server are listed when it was reached; here none is. Nor is there a model,
-    # without which a run makes no second step. A schedule has ticks when its time has come.
+    # Tools of an MCP server are listed after a connection; here there is none. There is no model
+    # either, without which a run makes no second step. A schedule has ticks when it is due.
     and name
     not in {"McpService.ListMcpTools", "RunService.ListSteps", "ScheduleService.ListScheduleTicks"}
 ]
@@ -46,13 +46,13 @@ REPEATABLE = [
     for name in _OF_PROJECTS
     if "request_id" in public_methods()[name].descriptor.input_type.fields_by_name
 ]
-# Texts deeper in a request are the parts of messages, which are content.
+# Deeper texts of a request are the parts of messages, which are content.
 _DEPTH = 2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def furnished_twice(client: Client, live: Live) -> Tenant:
-    """A project that has two of everything that can be listed."""
+    """A project with two objects of every kind that can be listed."""
     mark = f"mark-{uuid.uuid4().hex}"
     project_id, key_id, secret = await new_project(client, mark, client.as_organization)
     async with Client(live.runtime.address, secret) as other:
@@ -93,7 +93,7 @@ def metadata_of(tenant: Tenant) -> Sequence[tuple[str, str]]:
 
 
 def leaked(tenant: Tenant, request: Any, answer: Answer) -> set[str]:
-    """The kinds of the ids that an answer shows and the request did not name; and the mark."""
+    """Returns the kinds of ids, and the mark, that an answer contains and the request does not."""
     shown = answer.whole_text.encode() + b"".join(answer.responses)
     sent = request.SerializeToString()
     hidden = {kind: id_.encode() for kind, id_ in tenant.ids.items()} | {
@@ -113,12 +113,12 @@ def request_for(method: Method, ids: Mapping[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("name", PAGED)
-async def test_a_page_token_of_another_project_leads_to_none_of_its_rows(
+async def test_a_page_token_of_another_project_returns_none_of_its_rows(
     name: str, client: Client, attackers: Mapping[str, Attacker], furnished_twice: Tenant
 ) -> None:
     method, victim = public_methods()[name], furnished_twice
     request, token = await _first_page(client, method, victim)
-    assert token, "furnish twice what is listed"
+    assert token, "a list needs two objects: add them to `furnished_twice`"
     for attacker in attackers.values():
         for ids in (victim.ids, attacker.ids):
             stolen = type(request)()
@@ -139,7 +139,7 @@ async def _first_page(client: Client, method: Method, tenant: Tenant) -> tuple[A
         whole.ClearField(narrowing)
     whole.page_size = 1
     named = [field.name for field, _ in whole.ListFields() if field.name in KINDS]
-    # Each id narrows a list down.
+    # Each id narrows the list.
     for kept in product((True, False), repeat=len(named)):
         request = type(whole)()
         request.CopyFrom(whole)
@@ -156,7 +156,7 @@ async def _first_page(client: Client, method: Method, tenant: Tenant) -> tuple[A
 
 
 @pytest.mark.parametrize("name", REPEATABLE)
-async def test_a_request_id_of_another_project_is_a_new_one(
+async def test_a_request_id_used_by_another_project_counts_as_new(
     name: str,
     client: Client,
     live: Live,
@@ -166,13 +166,13 @@ async def test_a_request_id_of_another_project_is_a_new_one(
     method, victim = public_methods()[name], furnished_twice
     attacker = attackers[SAME_ORGANIZATION]
     if method.descriptor.name.startswith(("Delete", "Purge", "Detach")):
-        # What it takes away is not there for the next test.
+        # The call may delete objects, so the next test cannot use them.
         mark = f"mark-{uuid.uuid4().hex}"
         project_id, key_id, secret = await new_project(client, mark, client.as_organization)
         async with Client(live.runtime.address, secret) as other:
             ids = await furnish(other, mark)
         victim = Tenant(secret, {**ids, "project": project_id, "key": key_id}, mark)
-    # The very same request, and one about what the caller has itself.
+    # The same request that names the other project's objects, and one without them.
     nothing: Mapping[str, str] = {}
     for number, named in enumerate((victim.ids, nothing)):
         request = request_for(method, victim.ids)
@@ -186,7 +186,7 @@ async def test_a_request_id_of_another_project_is_a_new_one(
 
 
 @pytest.mark.parametrize("name", _OF_PROJECTS)
-async def test_no_text_reaches_data_of_another_project(
+async def test_no_text_of_a_request_reads_or_changes_data_of_another_project(
     name: str,
     client: Client,
     attackers: Mapping[str, Attacker],

@@ -47,7 +47,7 @@ GATED = "send_parcel"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def idle_agent(running_system: System) -> agent_pb.Agent:
-    """An agent that is sent nothing."""
+    """An agent that receives no messages."""
     return await running_system.make_agent()
 
 
@@ -60,8 +60,8 @@ async def client_of(
     key: str = "",
     streaming: bool = True,
 ) -> AsyncIterator[Client]:
-    """A client that knows nothing but the address of the agent and the key."""
-    # Takes a second, which not every process that collects the tests has to spend.
+    """Opens a client with only the address of the agent and the key."""
+    # The import takes a second, which not every process that collects the tests has to spend.
     from a2a.client import ClientConfig, ClientFactory  # noqa: PLC0415
     from a2a.client.card_resolver import A2ACardResolver  # noqa: PLC0415
 
@@ -77,7 +77,7 @@ async def client_of(
 
 
 def message(text: str = "", *parts: a2a.Part, **fields: Any) -> a2a.SendMessageRequest:
-    """A request that sends a message."""
+    """Returns a request that sends a message."""
     texts = [a2a.Part(text=text)] if text else []
     return a2a.SendMessageRequest(
         message=a2a.Message(
@@ -104,7 +104,7 @@ def text_of_artifacts(task: a2a.Task) -> str:
 
 
 def streamed_text(events: Sequence[a2a.StreamResponse]) -> str:
-    """Returns the text of artifacts, as a client puts it together."""
+    """Returns the text of artifacts, as a client assembles it."""
     text = ""
     for event in events:
         if event.HasField("artifact_update"):
@@ -152,7 +152,9 @@ async def test_message_is_a_run_and_its_task_can_be_read_again(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stream_gives_the_task_its_text_and_its_end(system: System, version: str) -> None:
+async def test_the_stream_contains_the_text_and_the_end_of_the_task(
+    system: System, version: str
+) -> None:
     system.model.script(
         Reply(text="Let me look.", calls=(Call("conversation_search", {"query": "x"}),)),
         # Pieces that arrive together are sent as one.
@@ -170,7 +172,7 @@ async def test_stream_gives_the_task_its_text_and_its_end(system: System, versio
     assert text_of_artifacts(task) == streamed_text(events)
 
 
-async def test_text_of_a_reply_that_begins_again_replaces_the_first(system: System) -> None:
+async def test_a_restarted_reply_replaces_the_text_of_the_first(system: System) -> None:
     system.model.script(
         Reply(text="A reply that breaks off here.", piece=4, cut_after=5), say("Another one.")
     )
@@ -182,7 +184,7 @@ async def test_text_of_a_reply_that_begins_again_replaces_the_first(system: Syst
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_context_is_the_conversation(system: System, version: str) -> None:
+async def test_the_context_id_identifies_the_conversation(system: System, version: str) -> None:
     system.model.respond(lambda request: say(f"{len(request.messages)}"))
     agent = await system.make_agent()
     async with client_of(system, agent, version=version, streaming=False) as client:
@@ -195,7 +197,7 @@ async def test_context_is_the_conversation(system: System, version: str) -> None
     assert [text_of_artifacts(task) for task in (first, second, other)] == ["2", "4", "2"]
 
 
-async def test_context_may_be_named_by_the_client(system: System) -> None:
+async def test_a_client_may_choose_the_context_id(system: System) -> None:
     system.model.respond(lambda request: say(f"{len(request.messages)}"))
     agent, other = await system.make_agent(), await system.make_agent()
     async with client_of(system, agent, streaming=False) as client:
@@ -208,7 +210,7 @@ async def test_context_may_be_named_by_the_client(system: System) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_broken_stream_continues_with_a_subscription(system: System, version: str) -> None:
+async def test_a_broken_stream_is_continued_by_a_subscription(system: System, version: str) -> None:
     release = asyncio.Event()
     system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=release))
     agent = await system.make_agent()
@@ -230,7 +232,7 @@ async def test_broken_stream_continues_with_a_subscription(system: System, versi
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_task_under_way_is_cancelled(system: System, version: str) -> None:
+async def test_an_active_task_is_cancelled(system: System, version: str) -> None:
     system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=asyncio.Event()))
     agent = await system.make_agent()
     async with client_of(system, agent, version=version) as client:
@@ -258,7 +260,7 @@ async def test_decision_about_a_call_continues_the_task(system: System, version:
             await task_of(client, message("Yes.", task_id=task.id))
         with pytest.raises(TaskNotCancelableError):
             await client.cancel_task(a2a.CancelTaskRequest(id=task.id))
-        # Another task of the context would have to wait for ever.
+        # Another task of the context would wait for ever.
         with pytest.raises(UnsupportedOperationError):
             await task_of(client, message("And?", context_id=task.context_id))
         ended = await task_of(client, answer(task, approve=True))
@@ -270,7 +272,7 @@ async def test_decision_about_a_call_continues_the_task(system: System, version:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stream_ends_where_the_task_waits_and_the_answer_begins_another(
+async def test_the_stream_ends_when_the_task_waits_and_the_answer_opens_another(
     system: System, version: str
 ) -> None:
     agent = await gated_agent(system)
@@ -288,7 +290,7 @@ async def test_stream_ends_where_the_task_waits_and_the_answer_begins_another(
     assert rest[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
 
 
-async def test_tasks_are_listed_the_last_one_that_changed_first(system: System) -> None:
+async def test_tasks_are_listed_in_order_of_their_last_change(system: System) -> None:
     system.model.respond(lambda request: say(f"{request.last_text.strip()} too"))
     agent = await system.make_agent()
     async with client_of(system, agent, streaming=False) as client:
@@ -327,7 +329,7 @@ async def test_tasks_are_listed_the_last_one_that_changed_first(system: System) 
         newest_first[2:],
     ]
     assert {page.total_size for page in pages} == {3}
-    # A list starts no conversation.
+    # Listing tasks does not start a conversation.
     conversations = await system.agents.ListConversations(
         agent_pb.ListConversationsRequest(agent_id=agent.id)
     )
@@ -397,7 +399,7 @@ async def test_list_of_tasks_in_an_unknown_state_is_refused(
     assert "TASK_STATE_COMPLETED" in error["message"]
 
 
-async def test_client_returns_what_its_tool_gave(system: System) -> None:
+async def test_a_client_returns_the_result_of_its_tool(system: System) -> None:
     await system.tools.UpsertTool(
         tool_api.UpsertToolRequest(
             type=tool_pb2.TOOL_TYPE_CLIENT,
@@ -414,7 +416,7 @@ async def test_client_returns_what_its_tool_gave(system: System) -> None:
     assert text_of_artifacts(ended) == "It rains."
 
 
-async def test_message_that_is_sent_again_begins_no_second_task(system: System) -> None:
+async def test_a_repeated_message_starts_no_second_task(system: System) -> None:
     system.model.script(say("Once."), say("Twice."))
     agent = await system.make_agent()
     request = message("Hello.")
@@ -425,7 +427,7 @@ async def test_message_that_is_sent_again_begins_no_second_task(system: System) 
     assert first == second
 
 
-async def test_task_is_returned_at_once_if_the_client_asks_for_it(system: System) -> None:
+async def test_a_task_is_returned_immediately_on_request(system: System) -> None:
     release = asyncio.Event()
     system.model.script(Reply(text="A long reply of many pieces.", piece=2, held=release))
     agent = await system.make_agent()
@@ -481,7 +483,7 @@ async def test_failed_run_is_a_failed_task(system: System, version: str) -> None
         (message("x", a2a.Part(url="https://x.example/a.mp3")), ContentTypeNotSupportedError),
     ],
 )
-async def test_what_cannot_be_mapped_is_refused(
+async def test_parts_without_an_equivalent_are_refused(
     system: System,
     idle_agent: agent_pb.Agent,
     version: str,
@@ -577,7 +579,7 @@ async def test_body_that_is_too_large_is_refused(system: System, http: httpx2.As
     assert response.status_code == 413
 
 
-async def test_card_has_the_fields_of_both_versions(
+async def test_the_agent_card_has_the_fields_of_both_versions(
     system: System, http: httpx2.AsyncClient
 ) -> None:
     agent = await system.make_agent(description="Knows Graz.", tags=["city"])
@@ -614,7 +616,7 @@ async def test_nothing_is_shown_without_a_valid_key(system: System, other_projec
             await client.get_task(a2a.GetTaskRequest(id=task.id))
 
 
-async def test_key_without_the_scope_gets_no_task(system: System) -> None:
+async def test_a_key_without_the_scope_cannot_send_messages(system: System) -> None:
     agent = await system.make_agent()
     reader = await system.admin.CreateApiKey(
         admin_pb.CreateApiKeyRequest(name="reader", scopes=[Scope.READ])

@@ -44,7 +44,7 @@ async def sdk(system: System) -> AsyncIterator[openai.AsyncOpenAI]:
 async def spoken(
     system: System, agent: agent_pb.Agent, conversation_id: str = ""
 ) -> list[tuple[int, str]]:
-    """Returns who said what in a conversation, the system message left out."""
+    """Returns roles and texts of a conversation, without the system message."""
     log = await system.log(agent, conversation_id)
     return [
         (message.role, text_of(message))
@@ -73,7 +73,9 @@ async def test_models_are_the_agents(system: System, sdk: openai.AsyncOpenAI) ->
     assert (await sdk.models.retrieve(agent.name)).created == agent.create_time.seconds
 
 
-async def test_memory_agents_are_no_models(system: System, sdk: openai.AsyncOpenAI) -> None:
+async def test_memory_agents_are_not_listed_as_models(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
     agent = await system.make_agent(enable_sleeptime=True)
     models = [model.id async for model in sdk.models.list()]
     assert agent.name in models
@@ -81,7 +83,9 @@ async def test_memory_agents_are_no_models(system: System, sdk: openai.AsyncOpen
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
-async def test_completion_is_the_reply(system: System, sdk: openai.AsyncOpenAI, by: str) -> None:
+async def test_the_completion_contains_the_reply(
+    system: System, sdk: openai.AsyncOpenAI, by: str
+) -> None:
     system.model.script(say("Good morning."))
     agent = await system.make_agent()
     completion = await sdk.chat.completions.create(model=getattr(agent, by), messages=HELLO)
@@ -93,7 +97,7 @@ async def test_completion_is_the_reply(system: System, sdk: openai.AsyncOpenAI, 
     assert run.agent_id == agent.id
 
 
-async def test_stream_gives_the_text_piece_by_piece(
+async def test_the_stream_contains_the_text_in_pieces(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:
     # Pieces that arrive together are sent as one.
@@ -133,7 +137,7 @@ async def test_stream_begins_before_the_model_replies_and_is_kept_alive(
     )
 
 
-async def test_stream_of_a_run_that_waits_begins_soon(
+async def test_the_stream_of_a_queued_run_starts_at_once(
     system: System, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_calls, "_BEGIN_S", 0.05)
@@ -193,7 +197,9 @@ async def test_only_new_messages_reach_the_agent(system: System, sdk: openai.Asy
     ]
 
 
-async def test_each_user_has_a_conversation(system: System, sdk: openai.AsyncOpenAI) -> None:
+async def test_each_value_of_user_has_its_own_conversation(
+    system: System, sdk: openai.AsyncOpenAI
+) -> None:
     system.model.respond(lambda request: say(f"{request.last_text.strip()} too"))
     agent = await system.make_agent()
 
@@ -221,7 +227,7 @@ async def test_each_user_has_a_conversation(system: System, sdk: openai.AsyncOpe
 
 
 @pytest.mark.parametrize("user", ["crm/4711", "a\\b", " ann ", "u" * 200])
-async def test_user_that_is_no_title_has_a_conversation(
+async def test_a_value_of_user_that_cannot_be_a_title_has_a_conversation(
     system: System, sdk: openai.AsyncOpenAI, user: str
 ) -> None:
     system.model.respond(lambda request: say(f"{len(request.messages)}"))
@@ -239,7 +245,7 @@ async def test_user_that_is_no_title_has_a_conversation(
     }
 
 
-async def test_conversation_that_has_the_user_as_title_only_is_continued(
+async def test_a_conversation_with_the_user_as_title_is_continued(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:
     system.model.script(say("Welcome back."))
@@ -252,7 +258,7 @@ async def test_conversation_that_has_the_user_as_title_only_is_continued(
     assert completion.model_extra["conversation_id"] == titled.conversation.id
 
 
-async def test_request_with_a_known_idempotency_key_starts_no_second_run(
+async def test_a_repeated_idempotency_key_starts_no_second_run(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:
     system.model.script(say("Once."), say("Twice."))
@@ -364,7 +370,7 @@ async def test_reply_in_json_fits_the_schema(system: System, sdk: openai.AsyncOp
     assert json.loads(completion.choices[0].message.content or "") == {"city": "Oslo"}
 
 
-async def test_history_may_hold_what_no_agent_is_sent(
+async def test_history_may_contain_items_that_agents_cannot_receive(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:
     system.model.script(say("Hello."))
@@ -425,7 +431,7 @@ async def test_failed_model_is_a_failed_request(system: System, sdk: openai.Asyn
 
 
 @pytest.mark.parametrize("second", ["A reply that breaks off here.", "Another one."])
-async def test_reply_that_begins_again_is_not_sent_twice(
+async def test_a_restarted_reply_is_not_sent_twice(
     system: System, sdk: openai.AsyncOpenAI, second: str
 ) -> None:
     system.model.script(
@@ -442,7 +448,7 @@ async def test_reply_that_begins_again_is_not_sent_twice(
         assert "gave another reply" in str(error)
     else:
         assert text == second == "A reply that breaks off here."
-    # A run whose stream ended with the error goes on until its reply is stored.
+    # After the stream has ended with the error, the run continues until its reply is stored.
     async with asyncio.timeout(30):
         while (await spoken(system, agent))[-1][1] != second:
             await asyncio.sleep(0.05)
@@ -489,7 +495,7 @@ async def test_reply_that_begins_again_is_not_sent_twice(
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ],
 )
-async def test_what_cannot_be_mapped_is_refused(
+async def test_unsupported_fields_are_refused(
     system: System, http: httpx2.AsyncClient, fields: dict[str, Any], param: str
 ) -> None:
     agent = await system.make_agent()
@@ -504,7 +510,7 @@ async def test_what_cannot_be_mapped_is_refused(
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"model": "x"}']
 )
-async def test_body_that_is_no_request_is_refused(http: httpx2.AsyncClient, body: bytes) -> None:
+async def test_an_invalid_body_is_refused(http: httpx2.AsyncClient, body: bytes) -> None:
     response = await http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
@@ -519,7 +525,7 @@ async def test_body_that_is_no_request_is_refused(http: httpx2.AsyncClient, body
         ("DELETE", "/v1/responses/resp_1", 405),
     ],
 )
-async def test_what_is_not_there_is_an_error_in_the_form_of_openai(
+async def test_an_unknown_path_is_an_error_in_the_format_of_openai(
     http: httpx2.AsyncClient, method: str, path: str, status: int
 ) -> None:
     response = await http.request(method, path)
@@ -537,7 +543,7 @@ async def test_compressed_body_is_refused(http: httpx2.AsyncClient) -> None:
     assert "content-encoding 'gzip'" in response.json()["error"]["message"]
 
 
-async def test_client_that_leaves_in_its_request_is_no_error(
+async def test_a_client_that_disconnects_during_its_request_is_not_an_error(
     system: System, http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = httpx2.URL(system.http_url)

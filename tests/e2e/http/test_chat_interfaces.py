@@ -1,7 +1,7 @@
 """Chat interfaces for servers with OpenAI's API, by the requests that Open WebUI 0.12 sends.
 
-It sends the whole chat each time, tools of its own, and prompts for titles in the background. Its
-connection has the header for the conversation, as docs/guides/http.md says.
+It sends the whole chat with each request, its own tools, and requests for titles in the background.
+Its connection is configured with the header for the conversation, as in docs/guides/http.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADERS = {
     "Accept-Encoding": "gzip, deflate, br",
     "User-Agent": "Python/3.11 aiohttp/3.14.5",
 }
-# Two of the 36 that it offers.
+# Two of the 36 interfaces that it offers.
 TOOLS = [
     {
         "type": "function",
@@ -98,7 +98,7 @@ async def texts(system: System, agent: pb.Agent, conversation_id: str = "") -> l
     return [text_of(message) for message in log if message.role in roles]
 
 
-async def test_chat_is_one_conversation_in_which_no_message_is_twice(
+async def test_a_chat_is_one_conversation_without_duplicate_messages(
     system: System, http: httpx2.AsyncClient
 ) -> None:
     system.model.script(say("You live in Lisbon."), say("Your name is Ada."))
@@ -124,7 +124,7 @@ async def test_chat_is_one_conversation_in_which_no_message_is_twice(
     assert await texts(system, agent) == before
 
 
-async def test_tools_of_the_interface_are_left_out_and_named(
+async def test_tools_of_the_interface_are_ignored_and_listed(
     system: System, http: httpx2.AsyncClient
 ) -> None:
     system.model.respond(lambda _: say("Here I am."))
@@ -146,7 +146,7 @@ async def test_tools_of_the_interface_are_left_out_and_named(
     assert offered.isdisjoint(TOOL_NAMES)
 
 
-async def test_titles_come_from_an_agent_that_forgets_between_runs(
+async def test_titles_come_from_an_agent_that_clears_its_window(
     system: System, http: httpx2.AsyncClient
 ) -> None:
     agent = await system.make_agent()
@@ -178,7 +178,7 @@ async def test_header_names_the_conversation_before_the_user_does(
     assert await conversation_of(CHAT_ID, user="ann") == of_chat
     of_user = await conversation_of("", user="ann")
     assert of_user != of_chat
-    # Of requests that belong to no chat, such as those of its other pages, the header is empty.
+    # Requests that belong to no chat, such as those of its other pages, have an empty header.
     assert await conversation_of("") == agent.default_conversation_id
     headers = {CONVERSATION: "ann"}
     response = await http.post(
@@ -199,7 +199,7 @@ async def test_header_in_utf_8_and_user_of_the_same_name_have_one_conversation(
     assert by_header.json()["conversation"] == by_user.json()["conversation"]
 
 
-async def test_header_that_is_no_external_id_is_refused(
+async def test_a_header_that_is_not_a_valid_external_id_is_refused(
     system: System, http: httpx2.AsyncClient
 ) -> None:
     agent = await system.make_agent()

@@ -39,7 +39,7 @@ features:
 
 @pytest.mark.child_process
 @pytest.mark.skipif(not _RUNNER.exists(), reason="needs Go, and `make tools`")
-async def test_all_cases_pass(tmp_path: Path) -> None:
+async def test_all_conformance_cases_pass(tmp_path: Path) -> None:
     files = sorted(_PROTOS.rglob("*.proto"))
     folders = (_PROTOS, Path(protoc.__file__).parent / "_proto")
     outputs = [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]

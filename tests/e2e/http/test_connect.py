@@ -193,9 +193,7 @@ async def test_error_has_its_details(system: System, http: httpx2.AsyncClient) -
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("credentials", ["", "Bearer nobody"])
-async def test_no_method_answers_without_a_key(
-    system: System, method: Any, credentials: str
-) -> None:
+async def test_every_method_requires_a_key(system: System, method: Any, credentials: str) -> None:
     path = f"/{method.containing_service.full_name}/{method.name}"
     message = GetMessageClass(method.input_type)().SerializeToString()
     streams = method.client_streaming or method.server_streaming
@@ -242,7 +240,7 @@ async def test_bad_body_is_refused(
     assert response.status_code == status, response.text
 
 
-async def test_list_is_no_message(http: httpx2.AsyncClient) -> None:
+async def test_a_json_list_as_request_is_refused(http: httpx2.AsyncClient) -> None:
     response = await http.post(
         LIST_AGENTS, content=b"[]", headers={"content-type": "application/json"}
     )
@@ -297,7 +295,7 @@ async def test_deadline_of_the_client_ends_the_call(
     assert json.loads(end)["error"]["code"] == "deadline_exceeded"
 
 
-async def test_only_pages_of_the_setting_may_call(http: httpx2.AsyncClient) -> None:
+async def test_only_configured_origins_may_call(http: httpx2.AsyncClient) -> None:
     asked = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,connect-protocol-version,content-type",

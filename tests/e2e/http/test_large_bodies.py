@@ -1,4 +1,4 @@
-"""Large bodies of JSON hold up nobody else."""
+"""Large JSON bodies do not block other calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whole_system import Shape, System, open_system
 LONGEST_MS = 25.0
 CREATE_AGENT = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
 SEND_MESSAGE = "/strata.api.gateway.v1.RunService/SendMessage"
-# Its last field is not one of the message: all of it is parsed, and nothing is created.
+# Its last field is unknown: the body is parsed whole, and nothing is created.
 MISSPELLED = json.dumps({"tags": ["a"] * 500_000, "naem": "x"}).encode()
 MANY_PARTS = json.dumps(
     {"messages": [{"parts": [{"text": {"text": "x"}}]}] * 60_000, "naem": "x"}
@@ -28,7 +28,8 @@ MANY_MESSAGES = json.dumps(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def small_world(databases: Any, vectors: Any) -> Any:
-    # The loop of the session has the tasks of other systems; `loop_watch` would count them.
+    # The event loop of the session has the tasks of other systems, and `loop_watch` would count
+    # them.
     async with open_system(databases, vectors, Shape.IN_PROCESS, http_port=pick_port()) as system:
         yield system
 
@@ -44,12 +45,12 @@ async def small_world(databases: Any, vectors: Any) -> Any:
     ids=["unary", "stream", "chat", "responses"],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_large_json_is_parsed_beside_other_calls(
+async def test_large_json_is_parsed_without_blocking_other_calls(
     small_world: System, path: str, body: bytes
 ) -> None:
     headers = {"x-api-key": small_world.key, "content-type": "application/json"}
     async with httpx2.AsyncClient(base_url=small_world.http_url, timeout=60.0) as client:
-        # The first request loads what later ones use.
+        # The first request loads modules that later ones use.
         await client.post(path, content=b"{}", headers=headers)
 
         async def send() -> None:

@@ -111,7 +111,7 @@ async def test_changed_blocks_are_reported_to_clients_that_listen(system: System
     assert getattr(contents, "text", "") == "City: Linz"
 
 
-async def test_client_whose_key_is_revoked_is_sent_no_more(system: System) -> None:
+async def test_a_client_whose_key_is_revoked_gets_no_more_events(system: System) -> None:
     agent = await ada(system)
     made = await system.admin.CreateApiKey(
         admin_pb.CreateApiKeyRequest(name="listener", scopes=[Scope.READ])
@@ -149,7 +149,7 @@ async def test_port_is_closed_although_a_client_listens(
     assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
 
 
-async def test_a_project_has_a_part_of_the_subscriptions(system: System) -> None:
+async def test_subscriptions_of_a_project_are_limited_to_its_share(system: System) -> None:
     agent = await ada(system)
     async with grpc.aio.insecure_channel(system.address) as channel:
         application = McpApplication(channel, max_body_bytes=1_000_000, max_subscriptions=4)
@@ -181,7 +181,7 @@ async def test_clients_of_earlier_versions_cannot_subscribe(system: System) -> N
         assert not resources.subscribe
 
 
-async def test_prompts_are_pieces_of_the_memory(system: System) -> None:
+async def test_prompts_return_parts_of_the_memory(system: System) -> None:
     agent = await ada(system)
     async with client_of(system, agent.name) as client:
         names = [prompt.name for prompt in (await client.list_prompts()).prompts]

@@ -34,9 +34,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the descriptors of what the clients call and what they decode."""
+    """A file with the descriptors that the clients use."""
     path = tmp_path_factory.mktemp("descriptors") / "api.binpb"
-    # With the names of fields in JSON, which descriptors of Python's generated code lack.
+    # With the JSON names of fields, which descriptors of Python's generated code lack.
     status = protoc.main(
         [
             "protoc",
@@ -55,13 +55,13 @@ def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def ann(system: System) -> agent_service_pb2.Agent:
-    """A new agent, which says the same to everybody."""
+    """A new agent with a fixed reply."""
     system.model.respond(lambda _: say("Hello from the agent."))
     return await system.make_agent()
 
 
 async def report_of(system: System, program: str, *arguments: str) -> Any:
-    """The report that a program of Node prints."""
+    """Runs a program of Node; returns the report that it prints."""
     assert _NODE is not None
     assert (_PROGRAMS / "node_modules/openai").exists(), "run `make test` once: it fetches the SDKs"
     process = await asyncio.create_subprocess_exec(
@@ -121,7 +121,7 @@ async def test_connect_and_grpc_web_call_and_stream(
     assert (seen["kinds"][0], seen["kinds"][-1]) == ("runStarted", "runFinished")
     assert reasons(seen["refused"]) == ("NotFound", ["AGENT_NOT_FOUND"])
     assert seen["refused"]["message"]
-    # The status of a stream comes after that of HTTP.
+    # The gRPC status of a stream comes after the HTTP status.
     assert reasons(seen["refusedStream"]) == ("InvalidArgument", ["INVALID_FIELD"])
     violations = [
         violation["field"]

@@ -26,7 +26,7 @@ async def test_turn_streams_as_lines(system: System, http: httpx2.AsyncClient) -
     agent = await system.make_agent()
     pieces = 0
     lines = b""
-    # What curl says of the body of -d.
+    # What curl prints about the body of -d.
     async with http.stream(
         "POST", SEND_MESSAGE, content=body_of(agent.id), headers=FORM
     ) as response:

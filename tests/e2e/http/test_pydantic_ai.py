@@ -1,4 +1,4 @@
-"""Pydantic AI, a framework of others, in front of agents as if they were models of OpenAI."""
+"""Pydantic AI, an agent framework, with agents as OpenAI models."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TOOL = "air_temperature"
 
 
 class Framework:
-    """Makes agents of the framework: only base URL, key and model are those of Strata."""
+    """Creates agents of the framework; only base URL, key and model are those of Strata."""
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._client = client
 
     def agent(self, agent: agent_pb.Agent, user: str = "") -> Agent[None, str]:
-        # Takes 2 s, which not every process that collects the tests has to spend.
+        # The import takes 2 s, which not every process that collects the tests has to spend.
         from pydantic_ai import Agent, ModelSettings  # noqa: PLC0415
         from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415
         from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
@@ -57,7 +57,7 @@ async def test_framework_chats_with_memory(system: System, framework: Framework)
     chat = framework.agent(agent, "ann")
     first = await chat.run("Hello.")
     second = await chat.run("Again.", message_history=first.all_messages())
-    # A client without the history, such as a program that was restarted.
+    # A client without the history, such as a restarted program.
     third = await framework.agent(agent, "ann").run("Once more.")
     assert [run.output for run in (first, second, third)] == ["2 True", "4 True", "6 True"]
     assert third.usage.output_tokens > 0

@@ -60,7 +60,7 @@ _BEGIN_EVENTS = ("response.created", "response.in_progress")
 
 
 def sdk(system: System, key: str = "") -> openai.AsyncOpenAI:
-    """A client that repeats no request."""
+    """A client without retries."""
     return openai.AsyncOpenAI(
         base_url=f"{system.http_url}/v1", api_key=key or system.key, max_retries=0
     )
@@ -124,7 +124,7 @@ def output_of(tool_call: ResponseFunctionToolCall, text: str) -> Any:
 
 
 async def streamed(stream: Any) -> list[ResponseStreamEvent]:
-    """Reads a stream; every event must be valid to the last field."""
+    """Reads a stream; every event must be valid."""
     events = [_EVENT.validate_python(event.model_dump(by_alias=True)) async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     return events
@@ -167,7 +167,7 @@ async def test_a_response_is_the_reply_of_the_agent(
     assert stored.completed_at
 
 
-async def test_the_events_of_a_stream_come_in_order(
+async def test_the_events_of_a_stream_are_in_order(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     text = "A reply of several pieces."
@@ -205,7 +205,7 @@ class Town(BaseModel):
     people: int
 
 
-async def test_a_reply_has_the_asked_structure(
+async def test_a_reply_has_the_requested_structure(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     system.model.script(say('{"name": "Oslo", "people": 700000}'))
@@ -256,14 +256,14 @@ async def test_a_tool_of_the_client_is_called_and_answered(
     shown, events = await respond(input=[answer], previous_response_id=asked.id)
     if as_stream:
         assert events == (*_BEGIN_EVENTS, *_MESSAGE_EVENTS, "response.completed")
-    # The text beside the call belongs to the response before.
+    # The text beside the call belongs to the previous response.
     assert shown.output_text == "There it is."
     assert shown.previous_response_id == asked.id
     assert json.loads(system.model.requests[-1].answered[0])["message"] == "Shown."
     assert (await client.responses.retrieve(shown.id)).output == shown.output
 
 
-async def test_a_client_that_sends_the_whole_conversation_sends_only_what_is_new(
+async def test_of_a_whole_conversation_only_new_items_reach_the_agent(
     system: System, client: openai.AsyncOpenAI, guide: agent_pb.Agent
 ) -> None:
     system.model.script(Reply(calls=(ROME,)), say("There."), say("You are welcome."))
@@ -285,7 +285,7 @@ async def test_a_client_that_sends_the_whole_conversation_sends_only_what_is_new
     assert text_of(log[-2]) == "Thank you."
 
 
-async def test_history_may_hold_items_that_no_agent_is_sent(
+async def test_history_may_contain_items_that_agents_cannot_receive(
     system: System, http: httpx2.AsyncClient, ann: agent_pb.Agent
 ) -> None:
     system.model.script(say("Hello."))
@@ -301,7 +301,7 @@ async def test_history_may_hold_items_that_no_agent_is_sent(
 
 
 @pytest.mark.parametrize("wrong", ["unknown", "missing", "mixed", "image"])
-async def test_results_that_fit_no_open_call_are_refused(
+async def test_results_without_a_matching_open_call_are_refused(
     system: System, client: openai.AsyncOpenAI, guide: agent_pb.Agent, wrong: str
 ) -> None:
     calls = (ROME, Call(SHOW_MAP, {"place": "Oslo"}))
@@ -400,7 +400,7 @@ async def test_nothing_of_other_agents_and_projects_is_found(
             )
         assert refused.value.param == "conversation"
         refusals[conversation_id] = refused.value.message.replace(conversation_id, "")
-    # What exists elsewhere is told from what does not exist by nothing.
+    # The answers do not show whether the conversation exists elsewhere.
     assert len(set(refusals.values())) == 2
     for response_id in (of_stranger, unknown, "resp_1", foreign_run, of_bob.id[5:]):
         for ask in (client.responses.retrieve, client.responses.cancel):
@@ -463,7 +463,7 @@ async def test_nothing_of_other_agents_and_projects_is_found(
         ({"stream": "maybe"}, "stream"),
     ],
 )
-async def test_what_cannot_be_done_is_refused(
+async def test_unsupported_parameters_are_refused(
     system: System,
     http: httpx2.AsyncClient,
     ann: agent_pb.Agent,
@@ -479,7 +479,7 @@ async def test_what_cannot_be_done_is_refused(
     assert roles(await system.log(ann)) == ["system"]
 
 
-async def test_defaults_that_a_client_spells_out_are_accepted(
+async def test_explicit_default_values_are_accepted(
     system: System, http: httpx2.AsyncClient, ann: agent_pb.Agent
 ) -> None:
     system.model.script(say("Hello."))
@@ -528,16 +528,14 @@ async def test_hostile_json_is_refused(
     "body",
     [b"", b"null", b"5", b"[]", b'"x"', b"{", b"\xff\xfe", b"\x00", b"{}", b'{"model": {}}'],
 )
-async def test_a_body_that_is_no_request_is_refused(
-    http: httpx2.AsyncClient, path: str, body: bytes
-) -> None:
+async def test_an_invalid_body_is_refused(http: httpx2.AsyncClient, path: str, body: bytes) -> None:
     answered = await http.post(path, content=body)
     assert answered.status_code == 400, answered.text
     assert answered.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_half_of_a_surrogate_pair_in_any_text_is_refused(
+async def test_a_lone_surrogate_in_any_text_is_refused(
     http: httpx2.AsyncClient, ann: agent_pb.Agent, path: str
 ) -> None:
     half = "\ud83d"
@@ -621,11 +619,11 @@ async def test_a_failed_run_is_not_repeated_by_the_sdk(
         with pytest.raises(openai.InternalServerError) as raised:
             await asking
     assert raised.value.code == "model_request_refused"
-    # A repeated request would be a second message in the conversation.
+    # A repeated request would add a second message to the conversation.
     assert roles(await system.log(ann)).count("user") == 1
 
 
-async def test_a_reply_that_was_cut_is_incomplete(
+async def test_a_truncated_reply_is_incomplete(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     system.model.script(say("A reply that", finish="length"))
@@ -641,7 +639,7 @@ async def test_a_reply_that_was_cut_is_incomplete(
     assert (await client.responses.retrieve(last.response.id)).status == "incomplete"
 
 
-async def test_a_call_that_a_person_must_approve_is_an_error_that_says_so(
+async def test_a_call_that_needs_approval_fails_the_response_with_an_explanation(
     system: System, client: openai.AsyncOpenAI
 ) -> None:
     gated = await system.make_agent(tool_rules=[GATE])
@@ -657,7 +655,7 @@ async def test_a_call_that_a_person_must_approve_is_an_error_that_says_so(
     assert "memory_insert" in error.message
     assert "RespondToApproval" in error.message
     assert (await client.responses.retrieve(failed.response.id)).error == error
-    # What waits for a person is not answered by a client.
+    # A client cannot answer what waits for a person.
     with pytest.raises(openai.BadRequestError) as refused:
         await client.responses.create(model=gated.name, input="Well?")
     assert refused.value.code == "approval_pending"
@@ -668,7 +666,7 @@ async def test_a_call_that_a_person_must_approve_is_an_error_that_says_so(
     assert waits.value.code == "approval_required"
 
 
-async def test_a_repeated_request_gives_the_first_response(
+async def test_a_repeated_request_gets_the_first_response(
     system: System, client: openai.AsyncOpenAI, guide: agent_pb.Agent
 ) -> None:
     system.model.script(Reply(text="Let me look.", calls=(ROME,)), say("There it is."))
@@ -697,7 +695,7 @@ async def test_a_repeated_request_gives_the_first_response(
     assert refused.value.code == "approval_decided"
 
 
-async def test_a_reply_that_begins_anew_is_continued_or_ends_the_stream(
+async def test_a_restarted_reply_is_continued_if_equal_and_otherwise_ends_the_stream(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     text = "This answer is long enough to be cut."
@@ -719,7 +717,7 @@ async def test_a_reply_that_begins_anew_is_continued_or_ends_the_stream(
     assert (stored.status, stored.output_text) == ("completed", "Something else.")
 
 
-async def test_a_response_under_way_can_be_read_and_cancelled(
+async def test_an_active_response_can_be_read_and_cancelled(
     system: System, client: openai.AsyncOpenAI, ann: agent_pb.Agent
 ) -> None:
     held = asyncio.Event()
@@ -744,7 +742,7 @@ async def test_a_response_under_way_can_be_read_and_cancelled(
     assert last.response.status == "cancelled"
     stored = await client.responses.retrieve(created.response.id)
     assert stored.status == "cancelled"
-    # What is over stays as it is.
+    # A response that has ended does not change.
     assert (await client.responses.cancel(created.response.id)).status == "cancelled"
 
 

@@ -34,7 +34,7 @@ async def ann(system: System) -> agent_pb.Agent:
 
 @pytest.fixture
 def place(system: System) -> Mapping[str, str]:
-    """Where it is, as environment of a command."""
+    """The address and key of the system, as environment of a command."""
     return {"STRATA_ADDRESS": system.address, "STRATA_API_KEY": system.key}
 
 

@@ -50,7 +50,7 @@ async def listed(strata: Run, *options: str) -> list[dict[str, Any]]:
     return archives
 
 
-async def test_archives_are_made_listed_given_and_deleted(
+async def test_archives_are_created_listed_attached_and_deleted(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     name = some_name()
@@ -82,7 +82,7 @@ async def test_archives_are_made_listed_given_and_deleted(
     assert f"{ann.name} no longer has {name}." in taken.out
     assert await listed(strata, "--agent", ann.name) == []
 
-    # There is no terminal for a question here.
+    # There is no terminal for the question here.
     assert (await strata("archival", "archives", "delete", name)).code == 2
     deleted = await strata("archival", "archives", "delete", name, "--yes")
     assert f"Deleted {name} with 2 passages." in deleted.out
@@ -112,7 +112,7 @@ async def test_an_archive_is_made_for_an_agent_and_shown(strata: Run, ann: agent
     assert (nobody.code, "[AGENT_NOT_FOUND]" in nobody.err) == (1, True), nobody
 
 
-async def test_an_archive_with_a_model_of_its_own_is_searched_beside_others(
+async def test_an_archive_with_its_own_model_is_searched_beside_others(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     name = some_name()

@@ -17,7 +17,7 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_an_edit_is_seen_explained_and_undone(
+async def test_an_edit_is_shown_explained_and_undone(
     system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
     system.model.script(
@@ -53,7 +53,7 @@ async def test_an_edit_is_seen_explained_and_undone(
     assert (await system.block(ann, "human")).value == before
 
 
-async def test_undo_goes_back_further_than_the_last_run(
+async def test_undo_also_applies_to_runs_before_the_last_one(
     system: System, ann: agent_pb.Agent, place: dict[str, str]
 ) -> None:
     insert = "memory_insert"
@@ -130,7 +130,7 @@ async def test_commands_work_in_a_pipe(strata: Run, system: System, ann: agent_p
 
 
 @pytest.mark.parametrize("line", ["/undo", "/log", "/context", "/help", "/exit", "/memory"])
-async def test_the_end_of_a_pipe_ends_the_chat_well(
+async def test_a_pipe_without_messages_ends_the_chat_with_success(
     strata: Run, system: System, ann: agent_pb.Agent, line: str
 ) -> None:
     done = await strata("chat", ann.name, typed=line)
@@ -148,7 +148,7 @@ async def test_a_wrong_command_in_a_pipe_is_wrong_usage(
 
 
 @pytest.mark.parametrize("line", ["/etc/hosts is empty.", " /undo", "/", "/2 is a half."])
-async def test_a_path_or_a_blank_before_a_slash_makes_a_message(
+async def test_a_line_with_a_path_or_a_blank_before_the_slash_is_a_message(
     strata: Run, system: System, ann: agent_pb.Agent, line: str
 ) -> None:
     system.model.script(say("So be it."))

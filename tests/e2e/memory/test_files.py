@@ -38,14 +38,14 @@ def manual(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stored(strata: Run, folder: str, manual: Path, ann: agent_pb.Agent) -> str:
-    """A folder with the manual in it, given to the agent."""
+    """A folder with the manual, attached to the agent."""
     done = await strata("files", "upload", folder, str(manual), "--create")
     assert done.code == 0, done
     assert (await strata("folders", "attach", ann.name, folder)).code == 0
     return folder
 
 
-async def test_folders_are_made_listed_given_and_deleted(
+async def test_folders_are_created_listed_attached_and_deleted(
     strata: Run, folder: str, ann: agent_pb.Agent
 ) -> None:
     made = await strata(
@@ -77,7 +77,7 @@ async def test_folders_are_made_listed_given_and_deleted(
     assert f'There is no folder "{folder}"' in gone.err
 
 
-async def test_a_file_is_shown_by_its_path_and_by_its_id(strata: Run, stored: str) -> None:
+async def test_a_file_can_be_shown_by_path_and_by_id(strata: Run, stored: str) -> None:
     path = f"{stored}/manual.txt"
     shown = await strata("files", "show", path)
     fields = dict(line.split(": ", 1) for line in shown.out.splitlines())
@@ -168,7 +168,9 @@ async def test_a_broken_file_has_a_reason(strata: Run, folder: str, tmp_path: Pa
     assert reason in listed.err
 
 
-async def test_a_name_is_replaced_only_on_demand(strata: Run, stored: str, manual: Path) -> None:
+async def test_a_file_with_the_same_name_is_replaced_only_with_the_option(
+    strata: Run, stored: str, manual: Path
+) -> None:
     same = await strata("files", "upload", stored, str(manual))
     assert same.code == 0, same
     rewrite(manual, "Quite different.")
@@ -190,7 +192,9 @@ async def test_wrong_paths_are_reported_before_anything_is_sent(
     assert (await strata("files", "list", folder)).code == 1
 
 
-async def test_no_wait_returns_at_once(strata: Run, folder: str, manual: Path) -> None:
+async def test_with_no_wait_the_upload_returns_immediately(
+    strata: Run, folder: str, manual: Path
+) -> None:
     done = await strata("files", "upload", folder, str(manual), "--create", "--no-wait", "--json")
     assert done.code == 0, done
     [file] = json.loads(done.out)["files"]

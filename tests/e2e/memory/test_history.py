@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def insert(system: System, agent: agent_pb.Agent, text: str) -> str:
-    """The agent inserts a line into its block in a turn; returns the run."""
+    """Runs a turn in which the agent inserts a line into its block; returns the run."""
     system.model.script(call("memory_insert", {"label": "human", "new_str": text}), say("Noted."))
     return (await system.send(agent, f"Remember: {text}")).run_id
 
@@ -68,7 +68,7 @@ async def test_the_log_has_editor_operation_and_run(
     assert document["versions"][0]["value"] == "Likes olives.\nLives in Rome."
 
 
-async def test_a_mark_is_seen_and_taken_off(
+async def test_a_taint_mark_is_shown_and_removed(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     read = pb.EditOrigin(taint=[message_pb2.PROVENANCE_WEB])
@@ -149,7 +149,7 @@ async def test_blame_names_the_writer_of_each_line(
     assert [line["text"] for line in document["lines"]] == ["Likes olives.", "Lives in Rome."]
 
 
-async def test_one_edit_is_undone_and_later_ones_stay(
+async def test_one_edit_is_undone_and_later_edits_are_kept(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     await write(system, ann, "a\nb\nc\nd\ne")
@@ -170,7 +170,7 @@ async def test_one_edit_is_undone_and_later_ones_stay(
     assert json.loads(back.out)["blocks"][0]["value"] == "A\nb\nc\nd\ne"
 
 
-async def test_an_edit_that_was_built_upon_is_not_undone(
+async def test_an_edit_with_later_changes_of_its_text_is_not_undone(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     await write(system, ann, "the cat")
@@ -211,7 +211,7 @@ async def test_all_edits_of_an_agent_since_a_time_are_undone(
     assert (await system.block(ann, "human")).value == "by a person"
 
 
-async def test_a_revert_needs_exactly_one_aim(strata: Run, ann: agent_pb.Agent) -> None:
+async def test_a_revert_needs_exactly_one_selection(strata: Run, ann: agent_pb.Agent) -> None:
     assert (await strata("memory", "revert", ann.name, "human")).code == 2
     both = await strata("memory", "revert", ann.name, "human", "--to", "1", "--since", "1h")
     assert both.code == 2
@@ -219,7 +219,9 @@ async def test_a_revert_needs_exactly_one_aim(strata: Run, ann: agent_pb.Agent) 
     assert (await strata("memory", "revert", ann.name, "--since", "soon")).code == 2
 
 
-async def test_memory_is_shown_as_it_was(strata: Run, system: System, ann: agent_pb.Agent) -> None:
+async def test_memory_is_shown_as_of_an_earlier_time(
+    strata: Run, system: System, ann: agent_pb.Agent
+) -> None:
     await write(system, ann, "then\tand")
     block = await system.block(ann, "human")
     then = block.update_time.ToJsonString()
@@ -235,7 +237,7 @@ async def test_memory_is_shown_as_it_was(strata: Run, system: System, ann: agent
     assert (await strata("memory", "show", ann.name, "human", "--numbered")).code == 2
 
 
-async def test_a_deleted_block_is_brought_back(
+async def test_a_deleted_block_is_restored(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     await write(system, ann, "precious")
@@ -252,7 +254,7 @@ async def test_a_deleted_block_is_brought_back(
     assert "[NAME_TAKEN]" in again.err
 
 
-async def test_a_block_that_the_agent_laid_aside_is_brought_back(
+async def test_a_detached_block_is_restored(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     await write(system, ann, "precious")
@@ -262,7 +264,7 @@ async def test_a_block_that_the_agent_laid_aside_is_brought_back(
     assert json.loads(done.out)["id"] == block.id
 
 
-async def test_of_several_lost_blocks_the_last_comes_back_or_the_one_that_is_named(
+async def test_the_last_deleted_block_is_restored_unless_another_is_named(
     strata: Run, system: System, ann: agent_pb.Agent
 ) -> None:
     first = await system.block(ann, "human")
@@ -278,13 +280,15 @@ async def test_of_several_lost_blocks_the_last_comes_back_or_the_one_that_is_nam
     assert (await system.block(ann, "human")).id == first.id
 
 
-async def test_a_block_that_never_was_is_not_restored(strata: Run, ann: agent_pb.Agent) -> None:
+async def test_a_block_that_never_existed_cannot_be_restored(
+    strata: Run, ann: agent_pb.Agent
+) -> None:
     done = await strata("memory", "restore", ann.name, "plans")
     assert done.code == 1
     assert 'The agent never had a block "plans"' in done.err
 
 
-async def test_a_purge_asks_and_is_for_good(
+async def test_a_purge_needs_confirmation_and_is_permanent(
     strata: Run, system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
     refused = await strata("memory", "delete", ann.name, "human", "--purge")

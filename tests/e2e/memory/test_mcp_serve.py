@@ -95,7 +95,7 @@ async def test_standard_output_holds_nothing_but_the_protocol(
         answer = json.loads(await process.stdout.readline())
         assert answer["jsonrpc"] == "2.0"
         answers[answer.get("id")] = answer
-    # The input's end is the end of the server.
+    # The server ends when its input ends.
     process.stdin.close()
     rest, errors = await process.communicate()
     assert (process.returncode, rest) == (0, b"")
@@ -104,7 +104,7 @@ async def test_standard_output_holds_nothing_but_the_protocol(
     assert "BLOCK_NOT_FOUND" in answers[2]["result"]["content"][0]["text"]
 
 
-async def test_http_serves_those_who_have_the_token_under_names_that_are_its_own(
+async def test_the_http_server_requires_its_token_and_an_allowed_host_name(
     system: System, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
     async with http_server(place, "--agent", ann.id, "--allow-host", "memory.example") as served:

@@ -1,4 +1,4 @@
-"""``strata mcp serve`` with a client that is not ours: the protocol's own SDK for Node."""
+"""``strata mcp serve`` with the official MCP SDK for Node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLIENT = Path(__file__).parents[2] / "node/client.mjs"
 
 
 async def seen(place: Mapping[str, str], *arguments: str) -> Any:
-    """What the client of Node tells."""
+    """Returns the report of the Node client."""
     assert _NODE is not None
     process = await asyncio.create_subprocess_exec(
         *(_NODE, str(_CLIENT), *arguments),

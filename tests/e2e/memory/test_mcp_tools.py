@@ -1,4 +1,4 @@
-"""What an MCP client finds in an agent's memory, and what it may do there."""
+"""The tools, resources and prompts for an agent's memory, as an MCP client uses them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def serving(
     address: str = "",
     on_message: Any = None,
 ) -> AsyncIterator[Client]:
-    """A client of a server in this process, which is a client of the running Strata."""
+    """Opens a client of a server in this process, connected to the running Strata."""
     target = Target(address or system.address, key or system.key, "Start it with: strata up")
     memory = await open_memory(lambda: target, agent.name)
     server = build_server(memory, read_only=read_only or not memory.may_write, one_connection=True)
@@ -67,7 +67,7 @@ async def ada(system: System) -> agent_pb.Agent:
 
 
 async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
-    """Another editor changes the block."""
+    """Changes the block as another editor."""
     block = await system.block(agent, "human")
     await system.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
 
@@ -82,7 +82,7 @@ async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
         ("memory_rethink", {"new_memory": "Ada of Graz", "revision": 1}, "Ada of Graz"),
     ],
 )  # fmt: skip
-async def test_edit_is_returned_shown_and_stored_under_the_clients_name(
+async def test_an_edit_is_returned_shown_and_stored_with_the_name_of_the_client(
     system: System, tool: str, arguments: dict[str, Any], value: str
 ) -> None:
     agent = await ada(system)
@@ -123,7 +123,7 @@ async def test_adjacent_edits_are_merged_and_overlapping_ones_are_conflicts(syst
     assert (await system.block(agent, "human")).revision == 3
 
 
-async def test_guardrails_of_memory_hold(system: System) -> None:
+async def test_read_only_blocks_limits_and_unknown_labels_are_refused(system: System) -> None:
     agent = await ada(system)
     async with serving(system, agent) as client:
         refusal = await refused(client, "core_memory_append", label="rules", content="Not.")
@@ -205,7 +205,9 @@ async def test_searches_find_messages_and_passages(system: System) -> None:
     assert passage.origin.agent_id == ""
 
 
-async def test_files_are_searched_and_open_ones_seen(system: System, ann: agent_pb.Agent) -> None:
+async def test_files_are_searched_and_open_files_are_shown(
+    system: System, ann: agent_pb.Agent
+) -> None:
     folder = await make_folder(system, name=f"papers {new_id('x')}")
     file = await upload(system, folder.id, "birds.txt", b"Finches sing.\nThe kestrel nests here.\n")
     await until_read(system, file)
@@ -395,7 +397,7 @@ async def test_tools_have_the_arguments_of_the_agents_own(system: System) -> Non
         }, tool.name
 
 
-async def test_tools_work_again_after_the_gateway_was_away(
+async def test_tools_work_again_after_the_gateway_was_unreachable(
     system: System, ann: agent_pb.Agent
 ) -> None:
     async with (

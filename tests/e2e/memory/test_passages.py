@@ -42,7 +42,7 @@ async def test_a_file_of_passages_is_imported_once(
     first = passages[0]
     assert (first["text"], first["tags"]) == ("Fact number 7 of the long list.", ["a", "b"])
     assert first["metadata"] == {"k": "v"}
-    # The same command again is the same import; with --again its texts are known.
+    # The same command again is the same import; with --again its texts are duplicates.
     again = await strata("archival", "import", str(file), "--agent", ann.name)
     assert "Stored 1,100 of 1,100; 0 were there already." in again.out
     anew = await strata("archival", "import", str(file), "--agent", ann.name, "--again")
@@ -50,7 +50,7 @@ async def test_a_file_of_passages_is_imported_once(
     assert len(await listed(strata, ann.name)) == 1100
 
 
-async def test_a_wrong_line_is_reported_and_the_import_continues_after_its_correction(
+async def test_an_import_reports_a_wrong_line_and_continues_after_its_correction(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     lines: list[Any] = [{"text": f"Line {n}"} for n in range(700)]
@@ -71,7 +71,7 @@ async def test_a_wrong_line_is_reported_and_the_import_continues_after_its_corre
     assert len(await listed(strata, ann.name)) == 700
 
 
-async def test_a_place_and_a_file_are_needed(
+async def test_an_import_needs_one_target_and_a_file(
     strata: Run, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "facts.jsonl", {"text": "a"})
@@ -102,7 +102,7 @@ async def test_a_passage_is_deleted_restored_and_destroyed(
         ("2", "delete", "it was sold"),
         ("1", "insert", ""),
     ]
-    # There is no terminal for a question here.
+    # There is no terminal for the question here.
     assert (await strata("archival", "purge", passage["id"])).code == 2
     purged = await strata("archival", "purge", passage["id"], "--yes")
     assert "Destroyed 3 versions." in purged.out

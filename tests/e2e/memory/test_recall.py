@@ -73,7 +73,7 @@ async def listed(strata: Run, agent: agent_pb.Agent, *options: str) -> list[list
     return rows(done.out)
 
 
-async def test_a_pinned_message_is_listed_and_survives(
+async def test_a_pinned_message_is_listed_and_survives_a_compaction(
     strata: Run, system: System, talk: agent_pb.Agent
 ) -> None:
     messages = await listed(strata, talk)
@@ -115,7 +115,7 @@ async def test_without_a_summary_there_is_nothing_to_expand(
     assert "There is no summary in the window." in done.err
 
 
-async def test_searching_shows_the_reason_and_the_surroundings(
+async def test_search_results_have_the_reason_and_the_neighbours(
     strata: Run, talk: agent_pb.Agent
 ) -> None:
     done = await strata(
@@ -159,7 +159,7 @@ async def test_a_fork_continues_from_a_message(
     assert [row[1] for row in conversations] == ["", "again", ""]
     third = conversations[2][0]
     assert third in done.err
-    # A fork of the fork, by a message that was said there.
+    # A fork of the fork, at one of the fork's messages.
     there = await listed(strata, talk, "--conversation", third)
     again = await strata("agents", "fork", talk.name, "--at", there[-1][3], "--json")
     assert json.loads(again.out)["forkedFromId"] == third
@@ -187,7 +187,7 @@ async def test_an_export_is_one_document_a_line(strata: Run, talk: agent_pb.Agen
     assert one.out == done.out
 
 
-async def test_retention_asks_before_it_is_set(strata: Run) -> None:
+async def test_setting_the_retention_needs_confirmation(strata: Run) -> None:
     assert (await strata("recall", "retention")).out == "messages are kept: for ever\n"
     refused = await strata("recall", "retention", "--days", "30")
     assert (refused.code, "Give --yes." in refused.err) == (2, True)

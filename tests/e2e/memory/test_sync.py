@@ -26,7 +26,7 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FIVE = "a\nb\nc\nd\ne"
-# All that a block can hold: PostgreSQL has no U+0000.
+# All characters that a block can hold: PostgreSQL has no U+0000.
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.text(
     st.sampled_from("a-\n\r\t ")
 )
@@ -70,7 +70,7 @@ async def test_a_pull_writes_one_file_for_each_block(
     assert (document.revision, document.limit) == (block.revision, block.limit)
 
 
-async def test_nothing_changed_is_nothing_done(
+async def test_without_changes_push_and_pull_do_nothing(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     before = contents(pulled)
@@ -144,7 +144,7 @@ async def test_changes_of_others_are_merged_by_a_push(
     assert set(results(again.out).values()) == {"unchanged"}
 
 
-async def test_a_conflict_writes_nothing_and_keeps_no_other_file_back(
+async def test_a_conflict_writes_nothing_and_does_not_block_other_files(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     await write(system, ann, "a\nb\ntheirs\nd\ne")
@@ -163,7 +163,7 @@ async def test_a_conflict_writes_nothing_and_keeps_no_other_file_back(
     assert (await system.block(ann, "plans")).value == "Sail."
 
 
-async def test_a_pull_merges_or_leaves_both(
+async def test_a_pull_merges_changes_or_leaves_both_sides(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     file = pulled / "human.md"
@@ -203,7 +203,7 @@ async def test_a_conflict_is_resolved_by_the_choice_of_the_person(
     assert (await system.block(ann, "human")).value == value
 
 
-async def test_a_conflict_is_resolved_by_hand(
+async def test_a_conflict_can_be_resolved_by_editing_the_file(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "\nc\n", "\nmine\n")
@@ -245,7 +245,7 @@ async def test_a_new_file_is_a_new_block(
     assert results(again.out)["plans.md"] == "unchanged"
 
 
-async def test_a_new_file_overwrites_no_block_that_it_was_not_pulled_from(
+async def test_a_new_file_never_overwrites_a_block_that_was_not_pulled(
     strata: Run, system: System, ann: agent_pb.Agent, tmp_path: Path
 ) -> None:
     await write(system, ann, "the agent's")
@@ -253,13 +253,13 @@ async def test_a_new_file_overwrites_no_block_that_it_was_not_pulled_from(
     (tmp_path / "persona.md").write_text("---\n---\nI am brief.\n")
     done = await strata("memory", "push", ann.name, str(tmp_path), "--json")
     assert done.code == 1
-    # Nothing is lost in an empty block.
+    # An empty block loses nothing.
     assert results(done.out) == {"human.md": "conflict", "persona.md": "updated"}
     assert (await system.block(ann, "human")).value == "the agent's"
     assert (await system.block(ann, "persona")).value == "I am brief."
 
 
-async def test_a_file_that_is_gone_detaches_only_with_consent(
+async def test_a_deleted_file_detaches_its_block_only_with_confirmation(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path, place: Mapping[str, str]
 ) -> None:
     (pulled / "human.md").unlink()
@@ -284,7 +284,7 @@ async def test_a_file_that_is_gone_detaches_only_with_consent(
     assert (await system.block(ann, "human")).value == FIVE
 
 
-async def test_a_pull_brings_a_missing_file_back(
+async def test_a_pull_restores_a_missing_file(
     strata: Run, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     before = (pulled / "human.md").read_bytes()
@@ -294,7 +294,7 @@ async def test_a_pull_brings_a_missing_file_back(
     assert (pulled / "human.md").read_bytes() == before
 
 
-async def test_read_only_blocks_are_changed_by_force_alone(
+async def test_read_only_blocks_are_changed_only_with_force(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     await write(system, ann, FIVE, read_only=True)
@@ -308,7 +308,7 @@ async def test_read_only_blocks_are_changed_by_force_alone(
     assert (await system.block(ann, "human")).value == "a\nb\nC\nd\ne"
 
 
-async def test_one_refused_block_keeps_no_other_back(
+async def test_one_refused_block_does_not_block_other_files(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     edit(pulled / "human.md", "limit: 20000", "limit: 3")
@@ -362,7 +362,7 @@ async def test_the_file_of_a_deleted_block_stays_until_its_removal_is_requested(
     assert not (pulled / "human.md").exists()
 
 
-async def test_a_folder_is_of_one_agent_until_it_is_imported(
+async def test_a_folder_belongs_to_one_agent_unless_it_is_imported(
     strata: Run, system: System, ann: agent_pb.Agent, pulled: Path
 ) -> None:
     bert = await system.make_agent()
@@ -404,7 +404,7 @@ async def test_a_missing_folder_is_reported(
 
 
 @pytest.mark.parametrize(("command", "value"), [("push", "a\nb\nC\nd\ne"), ("pull", "new")])
-async def test_a_file_that_is_written_on_meanwhile_is_left_alone(
+async def test_a_file_changed_during_the_command_is_not_overwritten(
     strata: Run,
     system: System,
     ann: agent_pb.Agent,

@@ -1,4 +1,4 @@
-"""What is particular to Anthropic's protocol."""
+"""Features of Anthropic's protocol."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ async def test_thinking_is_replayed_with_its_signature(anthropic_bench: Bench) -
     assert [block["type"] for block in body["messages"][1]["content"]] == ["thinking", "tool_use"]
 
 
-async def test_newer_models_think_as_they_see_fit(anthropic_bench: Bench) -> None:
+async def test_newer_models_use_adaptive_thinking(anthropic_bench: Bench) -> None:
     anthropic_bench.server.script(say("ok"))
     await anthropic_bench.ask(model="claude-opus-5-5", reasoning_effort="high")
     body = anthropic_bench.server.requests[0].body
@@ -34,7 +34,7 @@ async def test_newer_models_think_as_they_see_fit(anthropic_bench: Bench) -> Non
     assert body["output_config"] == {"effort": "high"}
 
 
-async def test_a_forced_call_leaves_the_thinking_budget_out(anthropic_bench: Bench) -> None:
+async def test_a_forced_call_omits_the_thinking_budget(anthropic_bench: Bench) -> None:
     anthropic_bench.server.script(say("ok"))
     model = anthropic_bench.model(model="claude-haiku-4-5", max_reasoning_tokens=2000)
     await collect(model, replace(request(), tool_choice=ToolChoice.required()))
@@ -57,7 +57,7 @@ async def test_results_of_parallel_calls_share_one_turn(anthropic_bench: Bench) 
     bench.server.script(Reply(calls=calls), say("both"))
     asked = ModelRequest([ChatMessage.user("go")], [LOOKUP])
     _, first = await collect(bench.model(), asked)
-    # Stored in another order than called.
+    # Stored in another order than the order of the calls.
     returns = [ChatMessage.tool(one.id, one.arguments) for one in reversed(first.tool_calls)]
     messages = [*asked.messages, first.to_message(), *returns, ChatMessage.user("and?")]
     await collect(bench.model(), replace(asked, messages=messages))

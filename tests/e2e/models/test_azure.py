@@ -1,4 +1,4 @@
-"""Azure OpenAI from its settings to its answer, against a server with its addresses and keys."""
+"""Azure OpenAI, from settings to replies, with a server that has its addresses and keys."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ async def azure() -> AsyncIterator[ModelServer]:
 def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    # What accounts at OpenAI are called is of no concern to Azure.
+    # The organization at OpenAI must not be sent to Azure.
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-ours")
 
 
 def registry_of(server: ModelServer, path: str, monkeypatch: pytest.MonkeyPatch) -> ModelRegistry:
-    """What the variables that users of Azure set lead to."""
+    """Returns the registry for the variables that users of Azure set."""
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "secret-key")
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.anthropic_url + path)
     return AgentLoopSettings().registry()
@@ -56,7 +56,7 @@ def registry_of(server: ModelServer, path: str, monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-async def test_a_turn_with_a_call_at_every_form_of_address(
+async def test_a_turn_with_a_call_succeeds_with_every_form_of_address(
     path: str,
     asked: str,
     azure: ModelServer,
@@ -77,7 +77,7 @@ async def test_a_turn_with_a_call_at_every_form_of_address(
     assert asked in azure.targets[0]
 
 
-async def test_the_version_comes_from_its_variable(
+async def test_the_api_version_is_read_from_its_variable(
     azure: ModelServer, factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_VERSION", "2025-04-01-preview")
@@ -101,7 +101,7 @@ def test_an_endpoint_without_an_address_is_refused_with_an_example() -> None:
         EndpointSettings(name="mine", preset="azure").endpoint()
 
 
-async def test_a_key_of_a_project_takes_the_place_of_that_of_the_settings(
+async def test_a_key_of_a_project_replaces_that_of_the_settings(
     azure: ModelServer, factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = registry_of(azure, "", monkeypatch)
@@ -123,7 +123,7 @@ async def test_a_wrong_key_is_reported_when_models_are_listed(azure: ModelServer
     assert listed[1].error.kind is ModelErrorKind.AUTHENTICATION
 
 
-async def test_a_deployment_need_not_be_listed(azure: ModelServer) -> None:
+async def test_an_unlisted_deployment_can_be_used(azure: ModelServer) -> None:
     endpoint = EndpointSettings(name="a", preset="azure", base_url=azure.anthropic_url, api_key="k")
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([endpoint.endpoint()]), factory)

@@ -37,9 +37,9 @@ CLOUDS = ["bedrock", "vertex"]
 def _no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
-    # The SDK keeps the credentials that it has read once.
+    # The SDK caches the credentials that it has read.
     bedrock_sessions.cache_clear()  # type: ignore[attr-defined]
-    # No test asks the network for credentials of the machine.
+    # No test requests credentials of the machine over the network.
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
@@ -64,7 +64,7 @@ def settings_at(server: ModelServer, cloud: str, key: str, model: str = "") -> M
     [("bedrock", "bedrock-key"), ("bedrock", SIGNING), ("vertex", "google-token")],
     ids=["key-of-bedrock", "signature", "token-of-google"],
 )
-async def test_a_turn_with_thinking_and_calls(
+async def test_a_turn_with_thinking_and_calls_succeeds_on_each_cloud(
     cloud: str, key: str, clouds: dict[str, ModelServer], factory: ModelFactory
 ) -> None:
     server = clouds[cloud]
@@ -83,7 +83,7 @@ async def test_a_turn_with_thinking_and_calls(
 
 
 @pytest.mark.parametrize("key", ["", "of-another"])
-async def test_a_wrong_signature_is_a_refused_key(
+async def test_a_wrong_signature_is_an_authentication_error(
     key: str, clouds: dict[str, ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -97,7 +97,7 @@ async def test_a_wrong_signature_is_a_refused_key(
     assert "does not match" in clouds["bedrock"].refusals[0]
 
 
-async def test_credentials_of_the_machine_are_used_without_a_key(
+async def test_without_a_key_the_credentials_of_the_machine_are_used(
     clouds: dict[str, ModelServer], factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -140,7 +140,7 @@ async def test_an_error_inside_the_event_stream_is_read(clouds: dict[str, ModelS
     assert caught.value.retryable
 
 
-async def test_a_cut_event_stream_is_cut_off(clouds: dict[str, ModelServer]) -> None:
+async def test_a_truncated_event_stream_is_an_error(clouds: dict[str, ModelServer]) -> None:
     clouds["bedrock"].script(Reply(text="half of it", cut_after=1))
     async with ModelFactory(RetryPolicy(1)) as factory:
         model = factory.model(settings_at(clouds["bedrock"], "bedrock", "bedrock-key"))
@@ -156,7 +156,7 @@ async def test_a_cut_event_stream_is_cut_off(clouds: dict[str, ModelServer]) -> 
         ("vertex", vertex, "pip install 'strata-agents[vertex]'"),
     ],
 )
-async def test_a_missing_package_is_named_with_how_to_install_it(
+async def test_the_error_for_a_missing_package_says_how_to_install_it(
     cloud: str,
     module: object,
     installing: str,
@@ -171,7 +171,7 @@ async def test_a_missing_package_is_named_with_how_to_install_it(
     assert installing in caught.value.message
 
 
-async def test_a_service_account_fetches_its_token_where_google_gives_it(
+async def test_a_service_account_fetches_its_token_from_google_whatever_its_token_uri(
     clouds: dict[str, ModelServer], factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -196,7 +196,7 @@ async def test_a_service_account_fetches_its_token_where_google_gives_it(
     async with HttpServer(give) as tokens:
         monkeypatch.setattr(vertex, "TOKEN_URI", tokens.url)
         clouds["vertex"].respond(lambda _: say("ok"))
-        # As Google's console writes it to a file.
+        # The form in which Google's console writes it to a file.
         stored = PutModelKeyRequest(provider="vertex", api_key=json.dumps(account, indent=2))
         key = model_key(stored, dialect_of("vertex").read_key)
         model = factory.model(settings_at(clouds["vertex"], "vertex", key))
@@ -239,7 +239,7 @@ def test_an_address_without_region_is_refused_with_an_example(cloud: str) -> Non
     ("variable", "missing"),
     [("AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION"), ("VERTEX_API_KEY", "ANTHROPIC_VERTEX_PROJECT_ID")],
 )
-def test_a_key_without_an_address_says_what_to_set(
+def test_the_error_for_a_missing_address_names_the_setting(
     variable: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "CLOUD_ML_REGION"):

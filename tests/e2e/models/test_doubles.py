@@ -1,4 +1,4 @@
-"""The doubles themselves: what they let pass proves nothing unless they refuse the rest."""
+"""The model doubles: they refuse invalid requests."""
 
 from typing import Any
 
@@ -118,7 +118,7 @@ async def test_whole_answers_have_the_shape_of_the_apis(server: ModelServer) -> 
     assert server.violations == []
 
 
-async def test_the_end_of_the_script_is_noticed(server: ModelServer) -> None:
+async def test_a_request_after_the_end_of_the_script_is_a_violation(server: ModelServer) -> None:
     body = {"model": "m", "messages": [USER]}
     answer = await post(f"{server.openai_url}/chat/completions", body)
     assert answer.status_code == 400

@@ -72,12 +72,12 @@ async def test_a_resolved_handle_answers(
     assert server.requests[0].body["model"] == "org/model"
 
 
-async def test_models_with_the_same_settings_are_the_same(bench: Bench) -> None:
+async def test_equal_settings_return_the_same_model(bench: Bench) -> None:
     assert bench.model() is bench.model()
     assert bench.model() is not bench.model(temperature=None)
 
 
-async def test_many_streams_share_one_client(bench: Bench) -> None:
+async def test_concurrent_streams_share_one_client(bench: Bench) -> None:
     bench.server.respond(lambda call: say(call.last_text))
     answers = await asyncio.gather(*(bench.ask(f"number {n}") for n in range(30)))
     assert [reply.text for _, reply in answers] == [f"number {n}" for n in range(30)]

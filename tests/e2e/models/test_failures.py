@@ -1,4 +1,4 @@
-"""How calls fail, in both dialects, and what is repeated."""
+"""Failures of calls in all dialects, and which are retried."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ async def failure(bench: Bench, **overrides: Any) -> ModelError:
     return caught.value
 
 
-async def test_a_wrong_key_is_reported_as_such_and_not_retried(bench: Bench) -> None:
+async def test_a_wrong_key_is_an_authentication_error_and_not_retried(bench: Bench) -> None:
     bench.server.script(unauthorized())
     error = await failure(bench)
     assert (error.kind, error.status) == (ModelErrorKind.AUTHENTICATION, 401)
@@ -47,7 +47,7 @@ async def test_a_wrong_key_is_reported_as_such_and_not_retried(bench: Bench) -> 
     assert "secret-key" not in str(error)
 
 
-async def test_each_model_is_asked_with_its_own_key(
+async def test_each_model_is_called_with_its_own_key(
     factory: ModelFactory, dialect: Dialect
 ) -> None:
     async with ModelServer(lambda _: say("ok"), api_keys=["right"]) as server:
@@ -66,7 +66,7 @@ async def test_each_model_is_asked_with_its_own_key(
         (overloaded(), ModelErrorKind.UNAVAILABLE),
     ],
 )
-async def test_three_requests_in_all_for_a_passing_fault(
+async def test_a_transient_fault_is_requested_at_most_three_times(
     bench: Bench, fault: Fault, kind: ModelErrorKind
 ) -> None:
     bench.server.script(fault, fault, fault, say("too late"))
@@ -83,21 +83,21 @@ async def test_the_third_request_may_succeed(bench: Bench, fault: Fault | Reply)
     assert len(bench.server.requests) == 3
 
 
-async def test_a_long_wait_is_left_to_the_caller(bench: Bench) -> None:
+async def test_a_long_retry_delay_is_returned_to_the_caller(bench: Bench) -> None:
     bench.server.script(rate_limited(retry_after=3600))
     error = await failure(bench)
     assert error.retry_after == 3600
     assert len(bench.server.requests) == 1
 
 
-async def test_the_wait_that_the_provider_asks_for_is_kept(bench: Bench) -> None:
+async def test_the_retry_delay_of_the_provider_is_respected(bench: Bench) -> None:
     bench.server.script(rate_limited(retry_after=0.2), say("ok"))
     start = asyncio.get_running_loop().time()
     await bench.ask()
     assert asyncio.get_running_loop().time() - start >= 0.2
 
 
-async def test_a_cut_after_the_first_word_goes_up(bench: Bench) -> None:
+async def test_a_stream_cut_after_its_first_event_is_an_error_and_not_retried(bench: Bench) -> None:
     bench.server.script(cut(after=2), say("never asked"))
     seen: list[ModelEvent] = []
 
@@ -112,12 +112,14 @@ async def test_a_cut_after_the_first_word_goes_up(bench: Bench) -> None:
     assert len(bench.server.requests) == 1
 
 
-async def test_an_early_but_proper_end_is_a_cut(bench: Bench) -> None:
+async def test_a_stream_that_ends_early_without_an_error_is_cut_off(bench: Bench) -> None:
     bench.server.script(Reply(text="This would go on and on.", end_after=1))
     assert (await failure(bench)).kind is ModelErrorKind.CUT_OFF
 
 
-async def test_a_prompt_that_is_too_long_is_recognised(bench: Bench, dialect: Dialect) -> None:
+async def test_a_prompt_over_the_context_window_is_recognised(
+    bench: Bench, dialect: Dialect
+) -> None:
     bench.server.script(overflow(dialect))
     assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
     assert len(bench.server.requests) == 1
@@ -140,7 +142,7 @@ async def test_an_error_inside_the_stream_is_mapped(bench: Bench) -> None:
     assert len(bench.server.requests) == 1
 
 
-async def test_an_error_before_the_first_word_is_repeated(bench: Bench) -> None:
+async def test_an_error_before_the_first_event_is_retried(bench: Bench) -> None:
     bench.server.script(Reply(text="x", error_after=(0, overloaded())), say("Better now."))
     _, reply = await bench.ask()
     assert reply.text == "Better now."
@@ -151,7 +153,7 @@ async def test_an_overflow_inside_the_stream_is_recognised(bench: Bench, dialect
     assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
 
 
-async def test_a_refusal_is_an_error_with_its_reason(bench: Bench, dialect: Dialect) -> None:
+async def test_a_refused_reply_is_an_error_with_its_reason(bench: Bench, dialect: Dialect) -> None:
     bench.server.script(Reply(refusal="I will not."))
     error = await failure(bench)
     assert (error.kind, error.message) == (ModelErrorKind.REFUSED, "I will not.")
@@ -163,14 +165,14 @@ async def test_an_unknown_model_is_a_bad_request(bench: Bench) -> None:
 
 
 async def test_a_server_that_does_not_listen_is_unavailable(bench: Bench) -> None:
-    # Bound and never listening, so that no other process does.
+    # Bound but not listening, so that no other process uses the port.
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
         assert (await failure(bench, base_url=url)).kind is ModelErrorKind.UNAVAILABLE
 
 
-async def test_silence_before_the_first_event_times_out(bench: Bench) -> None:
+async def test_a_stream_without_a_first_event_times_out(bench: Bench) -> None:
     bench.server.script(*[Reply(text="slow", pause=3_600)] * 3)
     asking = asyncio.create_task(failure(bench, timeouts=Timeouts(first_event=60)))
     for _ in range(3):
@@ -209,7 +211,7 @@ async def test_cancelling_the_task_aborts_the_call(bench: Bench) -> None:
         await bench.server.abandoned.wait()
 
 
-async def test_a_failed_call_leaves_the_model_usable(bench: Bench) -> None:
+async def test_a_model_can_be_used_after_a_failed_call(bench: Bench) -> None:
     bench.server.script(cut(after=1), say("Again."))
     await failure(bench)
     assert (await bench.ask())[1].text == "Again."
@@ -219,7 +221,7 @@ def _type(dialect: Dialect) -> EndpointType:
     return dialect
 
 
-async def test_time_out_before_the_first_event_is_repeated(bench: Bench) -> None:
+async def test_a_timeout_before_the_first_event_is_retried(bench: Bench) -> None:
     bench.server.script(Reply(text="late", pause=3_600), say("Here I am."))
     asking = asyncio.create_task(bench.ask(timeouts=Timeouts(first_event=300, total=3_000)))
     async with asyncio.timeout(60):

@@ -51,7 +51,7 @@ def model_at(
 
 
 @pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-2.5-flash"])
-async def test_calls_go_back_with_their_signature(
+async def test_calls_are_sent_back_with_their_signature(
     model: str, gemini: ModelServer, factory: ModelFactory
 ) -> None:
     asked = model_at(gemini, factory, model, parallel_tool_calls=True)
@@ -69,7 +69,7 @@ async def test_calls_go_back_with_their_signature(
 
 
 @pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-2.5-flash"])
-async def test_calls_of_other_models_are_taken(
+async def test_calls_written_by_other_models_are_accepted(
     model: str, gemini: ModelServer, factory: ModelFactory
 ) -> None:
     messages = [
@@ -87,7 +87,7 @@ async def test_calls_of_other_models_are_taken(
     assert "So." in str(gemini.requests[0].body)
 
 
-async def test_the_history_of_gemini_is_taken_by_other_dialects(
+async def test_the_history_of_gemini_is_accepted_by_other_dialects(
     gemini: ModelServer, server: ModelServer, factory: ModelFactory
 ) -> None:
     gemini.script(TWO_CALLS)
@@ -103,7 +103,9 @@ async def test_the_history_of_gemini_is_taken_by_other_dialects(
     assert "thought_signature" not in str([one.body for one in server.requests])
 
 
-async def test_schemas_keep_to_the_subset(gemini: ModelServer, factory: ModelFactory) -> None:
+async def test_schemas_are_reduced_to_the_supported_subset(
+    gemini: ModelServer, factory: ModelFactory
+) -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -135,7 +137,7 @@ async def test_schemas_keep_to_the_subset(gemini: ModelServer, factory: ModelFac
     assert "parameters" not in second
 
 
-async def test_a_budget_shows_thoughts_and_an_unknown_effort_is_the_highest(
+async def test_a_thinking_budget_is_sent_and_an_unknown_effort_becomes_high(
     gemini: ModelServer, factory: ModelFactory
 ) -> None:
     gemini.respond(lambda _: say("ok"))

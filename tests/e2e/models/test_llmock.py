@@ -29,14 +29,14 @@ def model(llmock: LLMock, factory: ModelFactory, dialect: Dialect) -> ChatModel:
     return factory.model(settings)
 
 
-async def test_a_plain_answer(llmock: LLMock, model: ChatModel) -> None:
+async def test_a_reply_has_its_text_and_usage(llmock: LLMock, model: ChatModel) -> None:
     llmock.reply("Hello from the mock.")
     _, reply = await collect(model, request())
     assert reply.text == "Hello from the mock."
     assert reply.usage.total_tokens > 0
 
 
-async def test_two_failures_are_survived(llmock: LLMock, model: ChatModel) -> None:
+async def test_a_request_succeeds_after_two_failures(llmock: LLMock, model: ChatModel) -> None:
     llmock.fail(500, times=2)
     await collect(model, request())
     llmock.assert_resilient()
@@ -49,7 +49,7 @@ async def test_a_rate_limit_is_waited_for(llmock: LLMock, model: ChatModel) -> N
 
 
 @pytest.mark.parametrize("fault", ["disconnect", "truncate"])
-async def test_a_broken_stream_does_not_count_as_a_reply(
+async def test_a_broken_stream_is_an_error_and_not_a_reply(
     llmock: LLMock, model: ChatModel, fault: str
 ) -> None:
     llmock.reply("A long enough answer to be broken in the middle of it all.")

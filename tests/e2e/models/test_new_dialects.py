@@ -1,4 +1,4 @@
-"""A wire protocol and a known service are one file and one entry each: this file adds both."""
+"""A wire protocol and a service need one file and one entry each: this file adds both."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-async def test_a_dialect_and_a_service_need_an_entry_each() -> None:
+async def test_a_new_dialect_and_a_new_service_need_one_entry_each() -> None:
     endpoint = EndpointSettings(name="p", preset="parrot", api_key="key")
     registry = ModelRegistry([endpoint.endpoint()])
     async with ModelFactory() as factory:
@@ -107,7 +107,7 @@ async def test_a_dialect_and_a_service_need_an_entry_each() -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_service_has_settings_and_reaches_the_agent_loop_alone(
+def test_a_new_service_has_settings_that_only_the_agent_loop_gets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PARROT_API_KEY", "key")

@@ -1,4 +1,4 @@
-"""What is particular to OpenAI's protocol and to servers that only resemble it."""
+"""Features of OpenAI's protocol and of compatible servers."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ def unsupported(parameter: str) -> Fault:
 
 
 @pytest.mark.parametrize("whole_calls", [True, False])
-async def test_calls_without_ids_get_some(openai_bench: Bench, whole_calls: bool) -> None:
+async def test_calls_without_ids_get_unique_ids(openai_bench: Bench, whole_calls: bool) -> None:
     calls = (Call("lookup", {"query": "a"}), Call("lookup", {"query": "b"}))
     openai_bench.server.script(Reply(calls=calls, call_ids=False, whole_calls=whole_calls))
     _, reply = await openai_bench.ask()
@@ -51,7 +51,7 @@ async def test_long_ids_are_cut_on_the_wire_only(openai_bench: Bench) -> None:
     assert sent["tool_calls"][0]["function"]["arguments"] == '{"query":"x"}'
 
 
-async def test_a_refused_parameter_is_left_out_from_then_on(openai_bench: Bench) -> None:
+async def test_a_refused_parameter_is_omitted_from_then_on(openai_bench: Bench) -> None:
     openai_bench.server.script(unsupported("temperature"), say("ok"), say("ok"))
     await openai_bench.ask()
     await openai_bench.ask()
@@ -66,7 +66,7 @@ async def test_a_needed_parameter_that_is_refused_is_an_error(openai_bench: Benc
     assert caught.value.kind is ModelErrorKind.BAD_REQUEST
 
 
-async def test_no_money_left_is_not_repeated(openai_bench: Bench) -> None:
+async def test_an_exhausted_quota_is_not_retried(openai_bench: Bench) -> None:
     message = "You exceeded your current quota."
     openai_bench.server.script(Fault(429, message, "insufficient_quota", "insufficient_quota"))
     with pytest.raises(ModelError) as caught:
@@ -85,10 +85,10 @@ async def test_compatible_servers_get_the_plain_schema(openai_bench: Bench) -> N
     assert body["max_tokens"] == 50
 
 
-async def test_openai_itself_gets_strict_schemas_and_no_invented_nulls_come_back(
+async def test_openai_itself_gets_strict_schemas_and_invented_nulls_are_removed(
     openai_bench: Bench,
 ) -> None:
-    """The official address, with the transport bent to the local server."""
+    """Uses the official address; the transport is redirected to the local server."""
     server = openai_bench.server
     server.script(call("lookup", {"query": "x", "limit": None}))
 
@@ -124,7 +124,7 @@ def limits_sent(bench: Bench) -> list[str]:
 
 
 def refuses(name: str, *, structured: bool = True) -> Responder:
-    """A server that takes only the other name, and says so with or without fields for it."""
+    """Returns a server that accepts only the other name; its error has structured fields or not."""
 
     def respond(asked: ModelCall) -> Step:
         if name not in asked.body:
@@ -143,21 +143,23 @@ async def test_other_name_of_the_limit_is_sent_when_one_is_refused(
 ) -> None:
     openai_bench.server.respond(refuses(OLD, structured=structured))
     await openai_bench.ask(max_tokens=50)
-    # Other settings of the same model know it, too.
+    # The result is cached for other settings of the same model, too.
     await openai_bench.ask(max_tokens=70, temperature=0.1)
     assert limits_sent(openai_bench) == [OLD, NEW, NEW]
     assert [one.body[NEW] for one in openai_bench.server.requests[1:]] == [50, 70]
 
 
 @pytest.mark.parametrize("model", ["o1", "o3-mini", "openai/o4-mini", "gpt-5", "gpt-5-mini"])
-async def test_reasoning_models_get_the_new_name_first(openai_bench: Bench, model: str) -> None:
+async def test_reasoning_models_get_the_new_name_of_the_limit(
+    openai_bench: Bench, model: str
+) -> None:
     openai_bench.server.script(say("ok"))
     await openai_bench.ask(model=model, max_tokens=50)
     assert limits_sent(openai_bench) == [NEW]
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1", "o1-proxied-by-an-old-server", "llama-3"])
-async def test_old_servers_get_the_old_name(openai_bench: Bench, model: str) -> None:
+async def test_old_servers_get_the_old_name_of_the_limit(openai_bench: Bench, model: str) -> None:
     openai_bench.server.respond(refuses(NEW, structured=False))
     _, reply = await openai_bench.ask(model=model, max_tokens=50)
     assert reply.text == "ok"

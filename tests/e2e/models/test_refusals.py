@@ -1,4 +1,4 @@
-"""A setting that a model refused is left out where it was refused, and for a time."""
+"""A setting that a model refused is omitted for the project and key, for a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_project(name: str) -> RequestContext:
 
 
 def effort_of(body: dict[str, Any]) -> str | None:
-    """The effort of a request in any of the three protocols."""
+    """Returns the effort of a request in any of the three protocols."""
     for group in ("reasoning", "output_config"):
         if "effort" in body.get(group, {}):
             return str(body[group]["effort"])
@@ -30,7 +30,7 @@ def effort_of(body: dict[str, Any]) -> str | None:
 
 
 def refuses_effort(call: ModelCall) -> Fault | None:
-    """A model that takes every effort but "minimal", in the words of each provider."""
+    """Returns a model that refuses the effort "minimal" with the error of its provider."""
     effort = effort_of(call.body)
     if effort is None or (effort != "minimal" and call.dialect != "anthropic"):
         return None
@@ -42,7 +42,7 @@ def refuses_effort(call: ModelCall) -> Fault | None:
     return Fault(400, text, "invalid_request_error", "unsupported_value", name)
 
 
-async def test_refused_effort_is_left_out_for_the_project_and_the_key_alone(bench: Bench) -> None:
+async def test_a_refused_effort_is_omitted_for_the_project_and_key_only(bench: Bench) -> None:
     bench.server.refuses = refuses_effort
     bench.server.respond(lambda _: say("ok"))
     with context.use(of_project("project-a")):
@@ -132,7 +132,7 @@ async def test_thinking_refused_for_a_forced_call_is_sent_with_others(
     ("choice", "words"),
     [(ToolChoice.required(), "one of your tools"), (ToolChoice.named("lookup"), "`lookup`")],
 )
-async def test_model_that_refuses_forced_calls_is_asked_for_them_in_words(
+async def test_a_model_that_refuses_forced_calls_gets_an_instruction_instead(
     anthropic_bench: Bench, choice: ToolChoice, words: str
 ) -> None:
     bench = anthropic_bench
@@ -156,7 +156,7 @@ async def test_model_that_refuses_forced_calls_is_asked_for_them_in_words(
     assert all("thinking" in body for body in taken)
 
 
-async def test_schema_that_anthropic_refused_is_sent_by_other_projects_and_again_after_an_hour(
+async def test_a_schema_that_anthropic_refused_is_sent_for_other_projects_and_again_after_an_hour(
     anthropic_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = anthropic_bench
@@ -173,7 +173,7 @@ async def test_schema_that_anthropic_refused_is_sent_by_other_projects_and_again
     asked = replace(request(), tools=(), response_format=JsonReply(schema, "empty"))
 
     async def ask(project: str) -> int:
-        """Returns how many requests it took."""
+        """Returns the number of requests."""
         before = len(bench.server.requests)
         with context.use(of_project(project)):
             await collect(bench.model(model="claude-opus-5-5"), asked)
@@ -181,7 +181,7 @@ async def test_schema_that_anthropic_refused_is_sent_by_other_projects_and_again
 
     assert [await ask(name) for name in ("project-a", "project-a", "project-b")] == [2, 1, 2]
     monkeypatch.setattr(refused_parameters, "LIFETIME_S", 0.0)
-    # What is learnt from now on is forgotten at once.
+    # From now on cache entries expire at once.
     assert [await ask("project-c"), await ask("project-c")] == [2, 2]
 
 
@@ -193,7 +193,7 @@ async def test_malformed_request_is_not_repeated(anthropic_bench: Bench) -> None
     assert len(anthropic_bench.server.requests) == 1
 
 
-def test_memory_is_bounded_and_one_project_does_not_displace_the_models_of_another() -> None:
+def test_learnt_refusals_are_bounded_and_kept_per_project() -> None:
     memory: RefusalMemory[Refusals] = RefusalMemory(lambda: 0.0)
 
     def learnt(project: str, model: str) -> Refusals:

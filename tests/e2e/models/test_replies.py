@@ -1,4 +1,4 @@
-"""What a reply is, in both dialects."""
+"""Replies in all dialects."""
 
 from dataclasses import replace
 
@@ -32,13 +32,13 @@ async def test_text_streams_in_pieces(bench: Bench) -> None:
     assert bench.server.violations == []
 
 
-async def test_cached_tokens_are_part_of_the_prompt(bench: Bench) -> None:
+async def test_cached_tokens_are_included_in_the_prompt_tokens(bench: Bench) -> None:
     bench.server.script(say("Yes.", usage=(100, 7), cached=60))
     _, reply = await bench.ask()
     assert (reply.usage.prompt_tokens, reply.usage.cached_input_tokens) == (100, 60)
 
 
-async def test_several_calls_and_text_come_in_one_reply(bench: Bench) -> None:
+async def test_a_reply_can_have_text_and_several_calls(bench: Bench) -> None:
     calls = (Call("lookup", {"query": "ä"}), Call("lookup", {"query": "b", "limit": 3}))
     bench.server.script(Reply(text="Let me see.", calls=calls))
     seen, reply = await bench.ask(parallel_tool_calls=True)
@@ -55,7 +55,7 @@ async def test_a_call_without_arguments_has_an_empty_object(bench: Bench) -> Non
     assert reply.tool_calls[0].arguments == "{}"
 
 
-async def test_broken_arguments_come_through_as_they_are(bench: Bench) -> None:
+async def test_malformed_arguments_are_returned_unchanged(bench: Bench) -> None:
     bench.server.script(call("lookup", '{"query": "unfinished'))
     _, reply = await bench.ask()
     assert reply.tool_calls[0].arguments == '{"query": "unfinished'
@@ -74,14 +74,14 @@ async def test_a_turn_continues_after_broken_arguments(bench: Bench, arguments: 
     assert bench.server.requests[-1].answered == ["arguments are not valid JSON"]
 
 
-async def test_an_empty_reply_is_a_reply(bench: Bench) -> None:
+async def test_an_empty_reply_is_not_an_error(bench: Bench) -> None:
     bench.server.script(Reply())
     _, reply = await bench.ask()
     assert reply.is_empty
     assert reply.finish_reason is FinishReason.STOP
 
 
-async def test_a_full_reply_keeps_its_text(bench: Bench, dialect: str) -> None:
+async def test_a_reply_cut_at_the_token_limit_keeps_its_text(bench: Bench, dialect: str) -> None:
     words = {"openai": "length", "anthropic": "max_tokens", "openai_responses": "max_output_tokens"}
     bench.server.script(say("cut sh", finish=words[dialect]))
     _, reply = await bench.ask()
@@ -115,7 +115,7 @@ async def test_missing_usage_is_estimated_and_marked(bench: Bench) -> None:
         ),
     ],
 )
-async def test_tool_choice_in_the_words_of_the_dialect(
+async def test_tool_choice_is_sent_in_the_form_of_the_dialect(
     bench: Bench, dialect: str, choice: ToolChoice, openai: object, anthropic: object
 ) -> None:
     bench.server.script(say("ok"))
@@ -137,7 +137,7 @@ async def test_a_request_overrides_parallel_calls(bench: Bench, dialect: str) ->
         assert body["parallel_tool_calls"] is False
 
 
-async def test_without_tools_nothing_about_tools_is_sent(bench: Bench) -> None:
+async def test_without_tools_no_tool_parameter_is_sent(bench: Bench) -> None:
     bench.server.script(say("ok"))
     await collect(bench.model(), request(tools=()))
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(bench.server.requests[0].body)
@@ -195,7 +195,9 @@ async def test_reply_ends_at_its_largest_size(bench: Bench, huge: Reply) -> None
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(0, 100))
-def test_pieces_are_taken_up_to_the_limit_and_not_beyond(pieces: list[str], limit: int) -> None:
+def test_the_pieces_of_a_reply_are_taken_up_to_the_size_limit(
+    pieces: list[str], limit: int
+) -> None:
     size, taken = ReplySize(limit), ""
     for piece in pieces:
         if size.full:

@@ -33,14 +33,14 @@ THOUGHTFUL = Reply(
 
 
 async def thoughtful(bench: Bench) -> list[ChatMessage]:
-    """A conversation with reasoning and two calls, answered."""
+    """Returns a conversation with reasoning and two answered calls."""
     bench.server.script(THOUGHTFUL)
     _, reply = await bench.ask("Look.", parallel_tool_calls=True, reasoning_effort="low")
     returns = [ChatMessage.tool(one.id, "found") for one in reply.tool_calls]
     return [*request("Look.").messages, reply.to_message(), *returns]
 
 
-async def test_reasoning_goes_back_encrypted_before_the_calls_it_belongs_to(
+async def test_reasoning_is_sent_back_encrypted_before_its_calls(
     responses_bench: Bench,
 ) -> None:
     messages = await thoughtful(responses_bench)
@@ -70,7 +70,7 @@ async def test_reasoning_between_calls_keeps_its_place(responses_bench: Bench) -
     assert [item.get("type") for item in sent[1:5]] == ["reasoning", "function_call"] * 2
 
 
-async def test_history_of_any_dialect_is_taken_by_any_other(
+async def test_the_history_of_any_dialect_is_accepted_by_any_other(
     server: ModelServer, factory: ModelFactory
 ) -> None:
     for writer in ("openai", "anthropic", "openai_responses"):
@@ -84,7 +84,7 @@ async def test_history_of_any_dialect_is_taken_by_any_other(
             assert (server.violations, server.refusals) == ([], []), (writer, reader)
 
 
-async def test_reasoning_of_another_account_is_left_out_once_it_was_refused(
+async def test_reasoning_of_another_account_is_omitted_after_its_refusal(
     responses_bench: Bench,
 ) -> None:
     messages = await thoughtful(responses_bench)
@@ -167,7 +167,7 @@ async def test_usage_has_cached_and_reasoning_tokens(responses_bench: Bench) -> 
     assert (counted.cached_input_tokens, counted.reasoning_tokens) == (64, 8)
 
 
-async def test_a_schema_of_the_reply_is_sent_as_its_format(responses_bench: Bench) -> None:
+async def test_the_schema_of_the_reply_is_sent_as_text_format(responses_bench: Bench) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     responses_bench.server.script(say('{"a": "b"}'))
     asked = replace(request(tools=()), response_format=JsonReply(schema, strict=False))
@@ -176,7 +176,9 @@ async def test_a_schema_of_the_reply_is_sent_as_its_format(responses_bench: Benc
     assert (form["type"], form["name"], form["schema"]) == ("json_schema", "reply", schema)
 
 
-async def test_reasoning_survives_the_wire_and_the_journal(responses_bench: Bench) -> None:
+async def test_reasoning_is_unchanged_after_conversion_to_proto_and_journal(
+    responses_bench: Bench,
+) -> None:
     responses_bench.server.script(THOUGHTFUL)
     _, whole = await responses_bench.ask("Look.", parallel_tool_calls=True)
     kept = [part_from_proto(part_to_proto(part)) for part in (*whole.content, *whole.tool_calls)]

@@ -1,4 +1,4 @@
-"""Known services from their settings to their answer, against a server with their rules."""
+"""Known services, from settings to replies, with a server that has their rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICES = [preset.name for preset in PRESETS.values() if preset.dialect == "ope
 def settings_of(
     service: str, server: ModelServer, monkeypatch: pytest.MonkeyPatch, **more: object
 ) -> ModelSettings:
-    """What the variables that users of the service set lead to."""
+    """Returns the settings for the variables that users of the service set."""
     for preset in PRESETS.values():
         for name in ("API_KEY", "BASE_URL"):
             monkeypatch.delenv(f"{preset.variables}_{name}", raising=False)
@@ -32,7 +32,7 @@ def settings_of(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_a_turn_with_a_forced_call_and_a_message_after_its_return(
+async def test_a_turn_with_a_forced_call_and_a_message_after_its_return_succeeds(
     service: str, factory: ModelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ModelServer(service=service, api_keys=["secret-key"]) as server:
@@ -77,7 +77,7 @@ async def test_parameters_are_learnt_from_refusals_without_a_preset(factory: Mod
     assert server.requests[-1].body["max_tokens"] == 9
 
 
-async def test_the_words_of_a_service_reach_the_error() -> None:
+async def test_the_error_text_of_the_service_is_in_the_model_error() -> None:
     async with ModelServer(service="lmstudio") as server, ModelFactory(RetryPolicy(1)) as factory:
         settings = ModelSettings("e/m", "openai", "m", server.openai_url)
         asked = ModelRequest([ChatMessage.user("hi")], [LOOKUP], ToolChoice.named("lookup"))

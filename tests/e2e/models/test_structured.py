@@ -1,4 +1,4 @@
-"""The structured tool mode, against a server that plays a small local model."""
+"""The structured tool mode, with a server that simulates a small local model."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ async def test_an_action_becomes_a_tool_call(openai_bench: Bench) -> None:
     assert reply.finish_reason is FinishReason.TOOL_CALLS
 
 
-async def test_tools_go_into_the_prompt_and_the_schema(openai_bench: Bench) -> None:
+async def test_tools_are_described_in_the_prompt_and_the_schema(openai_bench: Bench) -> None:
     openai_bench.server.script(say(action("say", message="ok")))
     system = "Be kind.\n\n<memory_blocks>\nAna\n</memory_blocks>\n\n<memory_metadata>\n"
     asked = replace(request(), messages=[ChatMessage.system(system), ChatMessage.user("hi")])
@@ -51,7 +51,7 @@ async def test_tools_go_into_the_prompt_and_the_schema(openai_bench: Bench) -> N
     call = openai_bench.server.requests[0]
     assert "tools" not in call.body
     assert call.system.startswith("Be kind.")
-    # A small model would fill in whatever it is offered.
+    # A small model would fill in every field of the schema.
     assert "- lookup(query): Looks something up." in call.system
     assert call.system.index("- lookup") < call.system.index("<memory_blocks>")
     options = call.body["response_format"]["json_schema"]["schema"]["anyOf"]
@@ -59,7 +59,9 @@ async def test_tools_go_into_the_prompt_and_the_schema(openai_bench: Bench) -> N
     assert list(options[1]["properties"]["arguments"]["properties"]) == ["query"]
 
 
-async def test_the_prompt_up_to_memory_survives_a_memory_edit(openai_bench: Bench) -> None:
+async def test_a_memory_edit_does_not_change_the_prompt_before_the_memory(
+    openai_bench: Bench,
+) -> None:
     openai_bench.server.respond(lambda _: say(action("say", message="ok")))
     systems: list[str] = []
     for memory in ("Ana", "Ana, a nurse"):
@@ -132,7 +134,7 @@ async def test_an_unusable_reply_is_requested_again(openai_bench: Bench) -> None
     assert reply.usage.total_tokens == 30
 
 
-async def test_nonsense_twice_is_an_error(openai_bench: Bench) -> None:
+async def test_two_invalid_replies_are_an_error(openai_bench: Bench) -> None:
     openai_bench.server.script(say('{"tool": "lookup", "argu'), say('{"what": 1}'))
     with pytest.raises(ModelError) as caught:
         await openai_bench.ask(structured_tools=True)
@@ -148,7 +150,7 @@ async def test_a_message_cut_at_the_limit_is_kept(openai_bench: Bench) -> None:
     assert reply.finish_reason is FinishReason.LENGTH
 
 
-async def test_plain_words_are_an_answer(openai_bench: Bench) -> None:
+async def test_plain_text_is_accepted_as_an_answer(openai_bench: Bench) -> None:
     openai_bench.server.script(say("Hello there."))
     _, reply = await openai_bench.ask(structured_tools=True)
     assert reply.text == "Hello there."
@@ -163,7 +165,7 @@ async def test_reasoning_of_a_failed_try_is_not_lost(openai_bench: Bench) -> Non
     assert reply.reasoning == "Hm.Ah."
 
 
-async def test_faults_come_through(openai_bench: Bench) -> None:
+async def test_errors_of_the_model_are_passed_on(openai_bench: Bench) -> None:
     openai_bench.server.script(cut(after=3, text=action("say", message="A story that breaks")))
     with pytest.raises(ModelError) as caught:
         await openai_bench.ask(structured_tools=True)
@@ -177,7 +179,7 @@ async def test_without_tools_the_mode_is_off(openai_bench: Bench) -> None:
     assert "response_format" not in openai_bench.server.requests[0].body
 
 
-async def test_a_tool_called_say_keeps_its_name(openai_bench: Bench) -> None:
+async def test_a_tool_named_say_keeps_its_name(openai_bench: Bench) -> None:
     tool = replace(LOOKUP, name="say")
     openai_bench.server.script(say(action("say", query="x")))
     _, reply = await collect(openai_bench.model(structured_tools=True), request(tools=[tool]))

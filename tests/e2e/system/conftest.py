@@ -46,6 +46,6 @@ async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSy
 async def either_live(
     request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path
 ) -> AsyncIterator[LiveSystem]:
-    """The same, as one process and as one per service."""
+    """Like `live`, once as one process and once with one process per service."""
     async for strata in _live(open_folder, prepared_folder, split=request.param == "split"):
         yield strata

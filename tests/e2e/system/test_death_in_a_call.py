@@ -92,7 +92,7 @@ def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolRetu
 
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
-async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
+async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     either_live: LiveSystem, folder: Path
 ) -> None:
     system = await either_live.start_system()
@@ -201,7 +201,7 @@ memory_insert("human", "After.")
 
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
-async def test_gateway_death_cancels_no_tool_and_requests_no_reply_twice(
+async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
     either_live: LiveSystem,
 ) -> None:
     system = await either_live.start_system()

@@ -158,7 +158,7 @@ async def test_calls_of_one_reply_search_and_open_together(
     assert "Bakes bread." in last.system
 
 
-async def test_limits_of_the_agent_hold(system: System, folder: pb.Folder) -> None:
+async def test_the_file_limits_of_the_agent_are_enforced(system: System, folder: pb.Folder) -> None:
     agent = await reader(system, folder, max_files_open=1, per_file_view_window_char_limit=60)
     boat, bread = (f"{folder.name}/{name}" for name in ("boat.md", "bread.md"))
     both = {"file_requests": [{"file_name": boat}, {"file_name": bread}]}
@@ -213,7 +213,7 @@ async def test_wrong_name_is_an_error_and_closes_nothing(system: System, folder:
     assert "- current_files_open=1" in directories(system.model.requests[2])
 
 
-async def test_without_folders_there_are_no_files(system: System, folder: pb.Folder) -> None:
+async def test_without_folders_no_file_tools_are_offered(system: System, folder: pb.Folder) -> None:
     agent = await reader(system, folder)
     stranger = await system.make_agent()
     system.model.script(say("Hello."), say("Hello."), say("Hello."))

@@ -60,7 +60,7 @@ async def make(system: System, *names: str) -> dict[str, str]:
     return made
 
 
-async def test_a_group_is_made_shown_changed_talked_with_and_deleted(
+async def test_a_group_is_created_shown_updated_used_and_deleted(
     system: System, strata: Run
 ) -> None:
     ids = await make(system, "Ada", "Bo")
@@ -134,7 +134,7 @@ async def test_lines_of_a_pipe_are_messages_to_a_dynamic_group(system: System, s
     assert "No." not in done.out
 
 
-async def test_an_agent_and_its_memory_agent_are_a_group_that_the_agent_answers_for(
+async def test_a_group_of_an_agent_and_its_memory_agent_is_answered_by_the_agent(
     system: System, strata: Run
 ) -> None:
     await strata("create", "--type", "dynamic", code=2)

@@ -66,7 +66,7 @@ async def check_drawn(system: System, agent: agent_pb.Agent) -> None:
     assert all(DRAWN not in event.SerializeToString() for event in ran.events)
 
 
-async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
+async def test_images_of_users_and_tools_survive_a_killed_server(
     open_folder: Path,
 ) -> None:
     async with ModelServer() as model:

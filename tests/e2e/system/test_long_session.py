@@ -229,7 +229,7 @@ def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
         calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
         if calls:
             returned_ids = [part.tool_return.tool_call_id for part in following.parts]
-            assert returned_ids == calls, "a call is answered by what follows it"
+            assert returned_ids == calls, "each call is followed by its return"
 
 
 async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) -> None:
@@ -279,7 +279,7 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
 
 
 @pytest.mark.timeout(300)
-async def test_a_session_of_120_turns_and_ten_compactions_fails_at_none(
+async def test_a_session_of_120_turns_and_ten_compactions_has_no_failure(
     databases: Any, vectors: Any
 ) -> None:
     await session(databases, vectors, Plan(4_096, 120, 90, (50, 100)), 10)
@@ -287,5 +287,5 @@ async def test_a_session_of_120_turns_and_ten_compactions_fails_at_none(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-async def test_a_session_of_2000_turns_fails_at_none(databases: Any, vectors: Any) -> None:
+async def test_a_session_of_2000_turns_has_no_failure(databases: Any, vectors: Any) -> None:
     await session(databases, vectors, Plan(8_000, 2_000, 150, (50, 1_950)), 30)

@@ -124,7 +124,7 @@ async def test_edit_is_returned_shown_in_the_prompt_and_stored(
     assert await system.system_message(agent) == answered.system
 
 
-async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(system: System) -> None:
+async def test_creating_renaming_and_deleting_blocks_changes_the_prompt(system: System) -> None:
     agent = await remembering_agent(system)
     system.model.script(
         call("memory", {"command": "create", "path": "plans", "file_text": "1. Rest"}),

@@ -59,7 +59,7 @@ async def sent_key(system: System, agent: agent_pb.Agent) -> str:
     return key_of(call)
 
 
-async def test_an_agents_key_goes_before_its_projects_and_that_before_the_settings(
+async def test_a_key_of_the_agent_precedes_that_of_the_project_and_the_settings(
     system: System, dialect: Dialect
 ) -> None:
     ann, bob = [await system.make_agent(f"{dialect}/test-model") for _ in range(2)]
@@ -81,7 +81,7 @@ async def test_an_agents_key_goes_before_its_projects_and_that_before_the_settin
     assert [await sent_key(system, agent) for agent in (ann, bob)] == [SETTINGS, SETTINGS]
 
 
-async def test_a_key_is_for_its_endpoint_only(system: System) -> None:
+async def test_a_key_is_used_for_its_endpoint_only(system: System) -> None:
     agent = await system.make_agent("anthropic/test-model")
     await put(system, "openai", "openai-key", agent)
     assert await sent_key(system, agent) == SETTINGS
@@ -125,10 +125,10 @@ async def test_a_stored_key_cannot_be_found_in_the_database(system: System) -> N
     assert ran.finished.error.reason == "MODEL_AUTHENTICATION"
     assert "strata models key set openai" in ran.finished.error.message
     assert system.model.requests == []
-    assert len(await system.log(other)) == 2, "what was said is kept"
+    assert len(await system.log(other)) == 2, "the messages are kept"
 
 
-async def test_keys_go_with_their_agent(system: System) -> None:
+async def test_keys_are_deleted_with_their_agent(system: System) -> None:
     agent = await system.make_agent("openai/test-model")
     await put(system, "openai", "some-key", agent)
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
@@ -144,7 +144,7 @@ async def test_keys_go_with_their_agent(system: System) -> None:
 
 
 @pytest.mark.parametrize("key", ["some-key", ""])
-async def test_an_endpoint_or_agent_that_is_not_there_gets_no_key(system: System, key: str) -> None:
+async def test_a_key_for_an_unknown_endpoint_or_agent_is_refused(system: System, key: str) -> None:
     with pytest.raises(FailedPreconditionError) as caught:
         await put(system, "opanai", key)
     assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED

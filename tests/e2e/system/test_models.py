@@ -186,7 +186,7 @@ async def test_failed_model_ends_the_run_and_loses_nothing(
     assert "And now?" in asked
 
 
-async def test_reply_cut_once_is_asked_for_again(system: System, dialect: Dialect) -> None:
+async def test_a_reply_that_breaks_off_is_requested_again(system: System, dialect: Dialect) -> None:
     agent = await agent_on(system, dialect)
     system.model.script(cut(after=3, text="This answer is void from here on."), say("All is well."))
 
@@ -221,7 +221,7 @@ async def test_failure_after_a_step_keeps_the_step(system: System, dialect: Dial
     assert (await system.send(agent, "What do I like?")).text == "You like tea."
 
 
-async def test_one_refused_overflow_is_mended_by_a_summary_of_the_oldest(
+async def test_after_a_context_overflow_the_oldest_messages_are_summarised(
     system: System, dialect: Dialect
 ) -> None:
     agent = await agent_on(system, dialect)
@@ -243,7 +243,7 @@ async def test_one_refused_overflow_is_mended_by_a_summary_of_the_oldest(
     assert "Tell me story 0." not in after
     assert "- Stories were told." in after
     assert "And the moral?" in after
-    assert len(await system.log(agent)) == 10, "out of view, never out of the store"
+    assert len(await system.log(agent)) == 10, "removed from the window but kept in the log"
 
 
 async def test_broken_calls_are_reported_to_the_model(system: System, dialect: Dialect) -> None:

@@ -223,7 +223,7 @@ def test_each_call_between_services_has_both_sides(observed: Observed) -> None:
     assert missing(observed.trace) == []
 
 
-def test_spans_hold_nothing_of_a_message_and_no_key(observed: Observed) -> None:
+def test_spans_contain_no_message_text_and_no_key(observed: Observed) -> None:
     assert observed.collector.raw
     assert SECRET.encode() not in observed.collector.raw
     assert b"strata_" not in observed.collector.raw
@@ -253,7 +253,7 @@ def test_lines_of_the_log_carry_trace_run_and_project(observed: Observed) -> Non
         assert line["span_id"] in spans
 
 
-def test_the_log_holds_nothing_of_a_message_and_no_key_even_at_debug(observed: Observed) -> None:
+def test_the_log_contains_no_message_text_and_no_key_even_at_debug(observed: Observed) -> None:
     assert observed.lines
     assert SECRET not in observed.log
     assert observed.key not in observed.log

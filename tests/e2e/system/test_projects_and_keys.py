@@ -33,7 +33,7 @@ def command_line(live: LiveSystem) -> Run:
     return run
 
 
-async def test_projects_and_keys_are_kept_with_the_organization_key_of_the_folder(
+async def test_projects_and_keys_can_be_managed_with_the_organization_key_of_the_folder(
     live: LiveSystem,
 ) -> None:
     system = await live.start_system()
@@ -79,7 +79,7 @@ async def test_projects_and_keys_are_kept_with_the_organization_key_of_the_folde
     await system.channel.close()
 
 
-async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operators(
+async def test_usage_and_status_work_with_the_organization_key_and_indexes_need_it(
     live: LiveSystem,
 ) -> None:
     system = await live.start_system()

@@ -99,7 +99,7 @@ async def test_a_model_that_exceeds_a_block_limit_gets_an_error_and_continues(
     assert [version.operation for version in versions.versions][:2] == ["insert", "string_replace"]
 
 
-async def test_with_memory_full_to_the_brim_an_agent_still_talks(system: System) -> None:
+async def test_an_agent_with_full_memory_can_still_converse(system: System) -> None:
     agent = await small_agent(system)
     full = await fill(system, agent, 0)
     for number in range(6):
@@ -109,7 +109,7 @@ async def test_with_memory_full_to_the_brim_an_agent_still_talks(system: System)
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
         request = next(r for r in reversed(system.model.requests) if "tools" in r.body)
         assert full in request.system
-        assert request.last_text.strip() == line.strip(), "what the user said is sent whole"
+        assert request.last_text.strip() == line.strip(), "the user's message is sent whole"
 
 
 async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(system: System) -> None:

@@ -66,7 +66,9 @@ def _find(pattern: str, text: str) -> str:
 ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 
-async def test_three_facts_survive_the_death_of_everything(either_live: LiveSystem) -> None:
+async def test_three_facts_are_remembered_after_all_processes_are_killed(
+    either_live: LiveSystem,
+) -> None:
     live = either_live
     system = await live.start_system()
     agent = await system.make_agent(name="assistant")
@@ -76,13 +78,13 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveSyst
 
     killed = await live.kill()
 
-    assert len(killed) >= 3, "gateway, database and vector engine at least"
+    assert len(killed) >= 3, "at least the gateway, the database and the vector engine were killed"
     assert alive(killed) == []
     assert using(live.data) == []
 
     system = await live.start_system()
     agent = (await system.agents.GetAgent(agent_pb.GetAgentRequest(name="assistant"))).agent
-    assert await system.log(agent) == before, "every acknowledged message, unchanged"
+    assert await system.log(agent) == before, "every acknowledged message is unchanged"
     live.model.requests.clear()
     live.model.respond(searching_model)
 
@@ -106,7 +108,7 @@ async def test_three_facts_survive_the_death_of_everything(either_live: LiveSyst
 
 # In CI, tests/faults/test_death_of_the_whole.py kills a Strata in a turn.
 @pytest.mark.slow
-async def test_turn_under_way_is_gone_on_with_after_the_death_of_everything(
+async def test_a_turn_resumes_after_all_processes_are_killed(
     live: LiveSystem,
 ) -> None:
     system = await live.start_system()

@@ -51,7 +51,7 @@ def environment_of(process: psutil.Process) -> str:
 
 
 @pytest.mark.asyncio
-async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path) -> None:
+async def test_each_process_gets_the_secrets_that_it_needs(open_folder: Path) -> None:
     async with ModelServer() as model:
         environment = {
             "OPENAI_API_KEY": PROVIDER,

@@ -94,7 +94,7 @@ async def test_client_may_ask_for_the_calls_as_they_are(system: System) -> None:
     assert calls[-2].id == texts[-1].id
 
 
-async def test_client_that_resumes_in_mid_text_gets_the_text_so_far(system: System) -> None:
+async def test_a_client_that_resumes_during_a_text_gets_the_text_so_far(system: System) -> None:
     agent = await v2_agent(system)
     gate = asyncio.Event()
     system.model.script(sends(LONG, held=gate, piece=100))
@@ -121,7 +121,7 @@ async def test_call_that_fails_is_shown_with_its_error(system: System) -> None:
     assert ran.messages[-1].parts[-1].text.text == "Now."
 
 
-async def test_call_that_needed_approval_is_text_once_it_was_sent(system: System) -> None:
+async def test_a_call_that_needed_approval_is_shown_as_text_after_it_ran(system: System) -> None:
     gate = tool_pb.ToolRule(type=tool_pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="send_message")
     agent = await v2_agent(system, tool_rules=[gate])
     system.model.script(sends("Hello."))

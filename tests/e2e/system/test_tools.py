@@ -46,7 +46,7 @@ async def strata(system: System, *arguments: str, typed: str = "") -> tuple[int,
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
+async def test_a_tool_from_a_file_is_tried_attached_to_an_agent_and_deleted(
     system: System, tmp_path: Path
 ) -> None:
     file = tmp_path / "dice.py"
@@ -86,7 +86,7 @@ async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
     assert "roll_dice" not in system.model.requests[-1].tool_names
 
 
-async def test_a_secret_is_stored_used_and_never_shown(system: System, tmp_path: Path) -> None:
+async def test_a_secret_is_stored_and_used_but_never_shown(system: System, tmp_path: Path) -> None:
     file = tmp_path / "dice.py"
     file.write_text(DICE)
     await strata(system, "tools", "add", str(file), "--secret", "DICE_KEY")

@@ -1,4 +1,4 @@
-"""A handle is refused only if its provider says that it has no such model."""
+"""A handle is refused only if its provider does not have the model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_an_unlisted_alias_of_the_provider_passes(
         await provider_of(factory, url_of(server, dialect), dialect).check_listed("here/latest")
 
 
-async def test_a_provider_that_cannot_be_asked_refuses_nothing(
+async def test_an_unreachable_provider_refuses_no_model(
     factory: ModelFactory, dialect: Dialect
 ) -> None:
     async with ModelServer(models=[]) as empty:
@@ -61,7 +61,7 @@ async def test_a_provider_that_cannot_be_asked_refuses_nothing(
     await provider.check_listed("here/any")
 
 
-async def test_a_model_that_is_configured_by_name_is_not_asked_about(
+async def test_a_model_named_in_the_settings_is_not_checked(
     factory: ModelFactory, dialect: Dialect
 ) -> None:
     async with ModelServer(models=["big"]) as server:

@@ -1,4 +1,4 @@
-"""The tests that the clients in TypeScript, Go and Java have in their own languages."""
+"""Runs the test suites of the clients in TypeScript, Go and Java."""
 
 from __future__ import annotations
 

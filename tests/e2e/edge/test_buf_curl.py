@@ -1,4 +1,4 @@
-"""A client without code of Strata: ``buf curl``, by server reflection."""
+"""A client without code of Strata: ``buf curl``, with server reflection."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_an_error_is_readable_with_its_details(live: Live) -> None:
     assert set(details) == {"ErrorInfo", "BadRequest"}
 
 
-async def test_without_a_key_there_is_only_the_list(live: Live) -> None:
+async def test_without_a_key_only_the_list_of_services_is_readable(live: Live) -> None:
     code, _, err = await _curl(
         live, "--data", "{}", method="strata.api.agent_loop.v1.AgentService/ListAgents"
     )

@@ -86,7 +86,7 @@ async def test_passages_are_changed_and_their_tags_counted(
     assert log["versions"][0]["reason"] == "Not a pet."
 
 
-async def test_an_archive_is_renamed_and_given_another_life(strata: Run) -> None:
+async def test_an_archive_is_renamed_and_its_time_to_live_is_changed(strata: Run) -> None:
     name = f"Field notes {new_id('x')[-8:]}"
     await shown(strata, "archival", "archives", "create", name, "--description", "Old.")
     changed = await shown(
@@ -113,7 +113,7 @@ async def test_an_archive_is_renamed_and_given_another_life(strata: Run) -> None
         ("mcp", "servers", "update", "calendar"),
     ],
 )
-async def test_options_that_say_nothing_or_two_things_are_wrong_usage(
+async def test_missing_and_contradictory_options_are_wrong_usage(
     strata: Run, arguments: tuple[str, ...]
 ) -> None:
     done = await strata(*arguments)
