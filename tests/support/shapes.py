@@ -1,9 +1,9 @@
 """Which tests run in every shape of a running Strata, and which in one.
 
-A shape is how services reach each other: in one process, or over sockets. That is tested in
-`tests/contract/channels` and `tests/integration/channels`. Another test runs in both shapes if
-what it looks at depends on the shape: a stream that is cut off, a call that is cancelled or late,
-a large message. All others run in one; in the other they are marked as slow.
+A shape is how services reach each other: in one process, or over sockets. The channels are tested
+in `tests/contract/channels` and `tests/integration/channels`. Another test runs in both shapes if
+its subject depends on the shape: a stream that is cut off, a call that is cancelled or late, a
+large message. All others run in one; in the other they are marked as slow.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FOLDERS = {
     "tests/integration/core_memory": FolderShapes(
         "socket", frozenset({"test_blocks", "test_followers"})
     ),
-    "tests/integration/archival": FolderShapes("socket", frozenset({"test_imports_that_break"})),
+    "tests/integration/archival": FolderShapes("socket", frozenset({"test_interrupted_imports"})),
 }
 
 
@@ -74,7 +74,7 @@ def mark_other_shapes(items: Iterable[pytest.Item]) -> None:
     for test, tests in shapes.items():
         folder, _, module = test.partition(".py::")[0].rpartition("/")
         rule = rule_of(folder)
-        # Some tests name the one shape in which they run.
+        # Some tests name the only shape in which they run.
         if rule is None or module in rule.in_all or rule.usual not in tests.values():
             continue
         for item, shape in tests.items():

@@ -31,7 +31,7 @@ async def running_services(
 
 @pytest.fixture
 def services(running_services: InnerServices) -> Iterator[InnerServices]:
-    """The services, signed in to a new project; the model must never have been asked wrongly."""
+    """The services, signed in to a new project; the model fails the test at invalid requests."""
     running_services.model.reset()
     with running_services.signed_in():
         yield running_services
@@ -40,6 +40,6 @@ def services(running_services: InnerServices) -> Iterator[InnerServices]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
-    """The loop of a process that can die."""
+    """An agent loop that can be killed at chosen events."""
     async with open_mortal(services) as mortal:
         yield mortal

@@ -86,7 +86,7 @@ def first_words(content: Any) -> str:
 
 
 def login_text(message: message_pb2.Message) -> str:
-    """The text of a login message, after a check of its form.
+    """Checks the form of a login message; returns its text.
 
     It has the time at which it was made, shortly before it was stored.
     """
@@ -163,7 +163,7 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
     request = services.model.requests[0]
 
     if agent_type is not AgentType.VOICE_SLEEPTIME:
-        # It has changed the block by now.
+        # The run has changed the block by now.
         assert request.system == (await services.window(agent)).messages[0].parts[0].text.text
     assert request.system.startswith(system_prompt(AGENT_TYPES[agent_type].prompt_key)[:200])
     offered = dict(_offered(request))
@@ -185,7 +185,7 @@ async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools
     assert user_texts[-len(logged_in) - 1 :] == [*logged_in, "Hello."]
 
 
-async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(
+async def test_the_first_messages_for_lmstudio_have_a_call_id_of_nine_characters(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent(
@@ -198,13 +198,15 @@ async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(
     assert messages[3].parts[0].tool_return.tool_call_id == call_id
 
 
-async def test_agent_without_send_message_only_logs_in(services: InnerServices) -> None:
+async def test_an_agent_without_send_message_has_the_login_message_only(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2, include_base_tools=False)
     assert list(agent.tools) == []
     assert roles((await services.window(agent)).messages) == ["system", "user"]
 
 
-async def test_messages_of_the_request_take_the_place_of_those_of_the_type(
+async def test_messages_of_the_request_replace_those_of_the_type(
     services: InnerServices,
 ) -> None:
     kind = pb.AGENT_TYPE_MEMGPT_V2
@@ -221,14 +223,14 @@ async def test_messages_of_the_request_take_the_place_of_those_of_the_type(
     assert [v.field for v in raised.value.violations] == ["without_initial_messages"]
 
 
-async def test_rules_of_a_type_can_be_left_out_or_asked_for(services: InnerServices) -> None:
+async def test_rules_of_a_type_can_be_omitted_or_added(services: InnerServices) -> None:
     kind = pb.AGENT_TYPE_MEMGPT_V2
     assert not (await services.make_agent(type=kind, include_base_tool_rules=False)).tool_rules
     agent = await services.make_agent(include_base_tool_rules=True)
     assert [rule.tool_name for rule in agent.tool_rules] == list(agent.tools)
 
 
-async def test_repeated_creation_gives_the_agent_and_the_messages_that_are_there(
+async def test_a_repeated_creation_returns_the_stored_agent_and_messages(
     services: InnerServices,
 ) -> None:
     fields: dict[str, Any] = {"type": pb.AGENT_TYPE_MEMGPT_V2, "request_id": "once", "name": "Bo"}
@@ -238,7 +240,9 @@ async def test_repeated_creation_gives_the_agent_and_the_messages_that_are_there
     assert (await services.window(agent)).messages == before
 
 
-async def test_boot_messages_are_of_the_first_conversation_alone(services: InnerServices) -> None:
+async def test_only_the_first_conversation_gets_the_initial_messages(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2)
     started = await services.agents.CreateConversation(
         pb.CreateConversationRequest(agent_id=agent.id)
@@ -251,7 +255,7 @@ _ENDINGS = (run_event_pb2.STOP_REASON_END_TURN, run_event_pb2.STOP_REASON_TOOL_R
 
 
 def _replies(agent_type: AgentType, tools: Sequence[str]) -> list[Any]:
-    """Replies that end a turn of the type, whichever loop runs it."""
+    """Returns replies that end a turn of the type."""
     if AGENT_TYPES[agent_type].loop is LoopKind.V3:
         return [say("Hi.")]
     if "send_message" in tools:
@@ -275,7 +279,7 @@ def _offered(request: Any) -> list[tuple[str, list[str]]]:
 
 
 def _spoken(request: Any) -> list[tuple[str, str]]:
-    """The messages of a request without the system message: kind and text or JSON."""
+    """Returns the messages of a request without the system message: kind and text or JSON."""
     spoken: list[tuple[str, str]] = []
     for message in request.body["messages"]:
         content = message["content"] or ""

@@ -158,7 +158,7 @@ async def test_repeated_creation_gives_the_same_agent(services: InnerServices) -
     assert raised.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_name_is_taken_once_and_free_after_deletion(services: InnerServices) -> None:
+async def test_a_name_is_unique_and_free_again_after_deletion(services: InnerServices) -> None:
     made = await create(services, name="Bo")
     with pytest.raises(AlreadyExistsError) as raised:
         await create(services, name="Bo")
@@ -297,7 +297,7 @@ async def test_conversation_is_found_by_its_external_id(services: InnerServices)
         ({"conversation_id": new_id("conversation"), "external_id": "ann"}, "external_id"),
     ],
 )
-async def test_conversation_must_be_named_in_one_way(
+async def test_a_conversation_must_be_identified_in_exactly_one_way(
     services: InnerServices, fields: dict[str, str], field: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
@@ -356,7 +356,9 @@ async def test_autoclear_of_a_type_cannot_be_turned_off(
     assert unchanged.message_buffer_autoclear
 
 
-async def test_compaction_settings_are_kept_and_changed_whole(services: InnerServices) -> None:
+async def test_compaction_settings_are_stored_and_replaced_as_a_whole(
+    services: InnerServices,
+) -> None:
     settings: dict[str, Any] = {
         "model": "test/test-model",
         "mode": "all",
@@ -390,7 +392,7 @@ async def test_agents_are_listed_by_ids(services: InnerServices) -> None:
     wanted = [second.id, first.id, first.id, new_id("agent")]
 
     listed = await services.agents.ListAgents(pb.ListAgentsRequest(agent_ids=wanted))
-    assert list(listed.agents) == [first, second], "by id, once, without the unknown one"
+    assert list(listed.agents) == [first, second], "each known agent once, ordered by id"
     request = pb.ListAgentsRequest(agent_ids=wanted, names_only=True, page_size=1)
     page = await services.agents.ListAgents(request)
     assert list(page.agents) == [pb.Agent(id=first.id, name="Al")]
@@ -405,7 +407,7 @@ async def test_agents_are_listed_by_ids(services: InnerServices) -> None:
 
     with services.signed_in():
         hidden = await services.agents.ListAgents(pb.ListAgentsRequest(agent_ids=wanted))
-    assert list(hidden.agents) == [], "they belong to another project"
+    assert list(hidden.agents) == [], "the ids belong to another project"
     for agent_ids, field in (
         ([new_id("agent")] * 501, "agent_ids"),
         ([first.id, "agent-1"], "agent_ids[1]"),
@@ -461,7 +463,7 @@ async def test_agent_is_found_by_id_or_name_and_not_by_both_or_neither(
         await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
 
 
-async def test_update_changes_given_fields_only_and_once(services: InnerServices) -> None:
+async def test_an_update_changes_only_the_set_fields_and_only_once(services: InnerServices) -> None:
     made = await create(services, name="Bo", description="old", metadata={"a": "1", "b": "2"})
     request = pb.UpdateAgentRequest(
         request_id="update-1",
@@ -518,7 +520,7 @@ async def test_new_base_prompt_is_used_by_the_next_turn(services: InnerServices)
     assert window.messages[0].parts[0].text.text == services.model.requests[-1].system
 
 
-async def test_deletion_takes_everything_of_the_agent_and_nothing_else(
+async def test_deleting_an_agent_deletes_its_data_and_keeps_shared_blocks(
     services: InnerServices,
 ) -> None:
     shared = await services.blocks.CreateBlock(
@@ -617,7 +619,7 @@ async def test_models_are_listed_with_endpoints_and_default(services: InnerServi
     assert listed.known_models_date
 
 
-async def test_unimplemented_methods_say_so(services: InnerServices) -> None:
+async def test_unimplemented_methods_return_unimplemented(services: InnerServices) -> None:
     with pytest.raises(UnimplementedError) as raised:
         await services.agents.ImportAgent(iter([pb.ImportAgentRequest()]))
     assert raised.value.reason is Reason.NOT_BUILT

@@ -27,13 +27,13 @@ GATE = tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_na
 
 
 async def asked(services: InnerServices, mortal: Mortal, agent: agent_pb.Agent) -> RunRequest:
-    """Lets the agent ask for two calls; returns the run that approves one and denies the other."""
+    """Runs a turn that requests approval of two calls; returns a run that approves one of them."""
     services.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     mortal.tools.at = lambda _event: None
     request = mortal.request(agent, "Remember both.")
     first, again = [await mortal.run(replace(request, attempt=n)) for n in (1, 2)]
     requests = [e.request for e in first.events if isinstance(e, ApprovalRequested)]
-    # A dispatch that came too late tells the same, and asks no model.
+    # A late dispatch reports the same, and sends no request to a model.
     assert requests == [e.request for e in again.events if isinstance(e, ApprovalRequested)]
     assert len(services.model.requests) == 1
     assert again.stop_reason is StopReason.REQUIRES_APPROVAL
@@ -55,7 +55,7 @@ async def test_the_answer_to_an_approval_does_not_clear_the_window(
     assert roles((await services.window(agent)).messages) == ["system", *turn]
 
 
-async def test_no_pin_makes_an_answered_request_an_open_one(
+async def test_messages_of_an_answered_request_are_pinned_as_a_step(
     services: InnerServices, mortal: Mortal
 ) -> None:
     agent = await services.make_agent(tool_rules=[GATE])
@@ -71,7 +71,7 @@ async def test_no_pin_makes_an_answered_request_an_open_one(
 
 
 @pytest.mark.parametrize("at", ["start", "end", "both"])
-async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
+async def test_an_approved_call_takes_effect_once_after_a_crash_at_any_point(
     services: InnerServices, mortal: Mortal, at: str
 ) -> None:
     agent = await services.make_agent(tool_rules=[GATE])

@@ -35,12 +35,12 @@ INTERNAL = (
 
 @dataclass
 class Cost:
-    """What was done for calls; what services do by themselves, such as indexing, is not in it.
+    """The work done for calls, without background work such as indexing.
 
     Attributes:
         calls: Internal calls.
-        statements: Those that every turn costs.
-        all: With the looks whose answers are kept, which fall into some turns.
+        statements: The statements that every turn costs.
+        all: The statements with cached lookups, which occur in some turns.
     """
 
     calls: int
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass
 class Meter:
-    """Reads what all services but the gateway did."""
+    """Counts the work of all services but the gateway."""
 
     services: InnerServices
     sql: SqlMeter
@@ -124,15 +124,15 @@ async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) 
 
     assert searching.calls <= 4 + 2 * 2
     assert editing.calls <= 4 + 2 * 2 + 1
-    # Each search asks three times: for what waits for the index, for what the index named, and for
-    # what stands around it.
+    # Each search makes three queries: for messages that wait for the index, for the messages that
+    # the index named, and for their neighbours.
     assert searching.statements - plain.statements <= 13
     assert editing.statements - plain.statements <= 13
     assert editing.all <= 15 + 12
 
 
 async def test_rules_cost_no_call_and_no_statement(meter: Meter) -> None:
-    """The history comes with what every turn reads; a heartbeat is stored with its step."""
+    """The history is part of what every turn reads; a heartbeat is stored with its step."""
     insert = Call("memory_insert", {"label": "human", "new_str": "Ada"})
     search = Call("conversation_search", {"query": "x"})
     rules = [
@@ -159,7 +159,7 @@ async def test_rules_cost_no_call_and_no_statement(meter: Meter) -> None:
         )
 
     assert costs[1].statements == costs[0].statements
-    # In turn, each call of a reply is a stream of its own.
+    # Executed one after the other, each call of a reply is a separate stream.
     assert costs[1].calls == costs[0].calls + 1
     assert held.statements <= free.statements
     assert held.calls == free.calls - 1, "a step that is held runs no tool"

@@ -131,7 +131,8 @@ total
     assert json.loads(tool_return.nested_calls[0].arguments) == {"item": "tea", "count": 2}
     listed = await services.passages.ListPassages(passage_pb.ListPassagesRequest(agent_id=agent.id))
     assert {passage.text for passage in listed.passages} == {"tea costs 6", "milk costs 4"}
-    # Like writes of a call of the model: its message is the origin, and memory is shown again.
+    # Like writes of a call of the model: its message is the origin, and the prompt shows the memory
+    # again.
     assert {passage.origin.message_id for passage in listed.passages} == {ran.messages[0].id}
     assert "Spends 10" in services.model.requests[1].system
     window = (await services.window(agent)).messages
@@ -268,7 +269,7 @@ async def test_cancelling_the_turn_ends_the_code_and_its_nested_calls(
 
 @pytest.mark.parametrize("how", ["the loop dies", "the executor breaks off"])
 @pytest.mark.parametrize("when", [CallStarted, CallFinished])
-async def test_code_that_was_lost_in_a_call_is_not_run_again(
+async def test_code_interrupted_during_a_call_is_not_run_again(
     services: InnerServices, mortal: Mortal, how: str, when: type[object]
 ) -> None:
     await add(services, PRICE)
@@ -282,7 +283,7 @@ async def test_code_that_was_lost_in_a_call_is_not_run_again(
         if name == "price" and isinstance(event, when):
             if how == "the loop dies":
                 raise Died
-            # The whole of it: what the code waits on is gone too.
+            # The whole service fails: the calls of the code fail, too.
             mortal.tools.at = broken
             raise gone()
 
@@ -312,7 +313,7 @@ async def test_code_that_was_lost_in_a_call_is_not_run_again(
     assert (await human(services, agent)).value.count("one") == 1
 
 
-async def test_a_stream_that_does_not_begin_with_a_request_is_refused(
+async def test_a_stream_that_does_not_start_with_a_request_is_refused(
     services: InnerServices,
 ) -> None:
     stub = execution_grpc.ExecutionServiceStub(services.channel("tool_execution"))

@@ -1,4 +1,4 @@
-"""Compaction through the real services: by hand, beside a turn, and with pins."""
+"""Compaction through the real services: on request, during a turn, and with pins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def inspected(services: InnerServices, agent: pb.Agent) -> pb.GetContextWi
     return await services.agents.GetContextWindow(pb.GetContextWindowRequest(agent_id=agent.id))
 
 
-async def test_manual_compaction(services: InnerServices) -> None:
+async def test_a_manual_compaction_uses_the_settings_of_the_agent(services: InnerServices) -> None:
     agent = await talked(services, compaction={"mode": "all", "prompt": "Sum up."})
     before = await services.window(agent)
     full = await inspected(services, agent)
@@ -63,7 +63,9 @@ async def test_manual_compaction(services: InnerServices) -> None:
     assert done.tokens_after < done.tokens_before
     assert full.compaction_tokens == int(32_000 * 0.9)
 
-    assert not (await compact(services, agent)).HasField("summary"), "nothing more can leave"
+    assert not (await compact(services, agent)).HasField("summary"), (
+        "no more messages can be evicted"
+    )
     services.model.script(say("Still here."))
     ran = await services.run(agent, "And now?")
     assert ran.text == "Still here."
@@ -105,7 +107,7 @@ async def test_turns_continue_during_a_manual_compaction(services: InnerServices
     assert [text(m) for m in window.messages[-2:]] == ["Go on.", "Fine."]
 
 
-async def test_pinned_messages_are_in_view_for_good(services: InnerServices) -> None:
+async def test_pinned_messages_stay_in_the_window(services: InnerServices) -> None:
     agent = await talked(services, model={"handle": "test/test-model", "context_window": 4096})
     first = (await services.window(agent)).messages[1]
     await services.messages.PinMessage(message_pb.PinMessageRequest(message_id=first.id))

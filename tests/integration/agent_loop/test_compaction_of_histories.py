@@ -36,12 +36,12 @@ MODES = st.builds(
     sliding_window_percentage=st.sampled_from([0.1, 0.5, 1.0]),
     clip_chars=st.sampled_from([0, 200, 5000]),
 )
-# From windows in which not even the newest fits to such as hold most histories whole.
+# From windows in which not even the newest message fits, to windows that hold most histories whole.
 SPACES = st.floats(-500, 30_000)
 
 
 class NoModels:
-    """No model to be had: the extract is made, which is the last rung."""
+    """Has no model, so that an extract replaces the summary."""
 
     async def bind(
         self, config: ModelConfig, keys: Sequence[object] = (), *, as_fallback: bool = False
@@ -50,7 +50,7 @@ class NoModels:
 
 
 def stored_form(window: Sequence[Message], conversation: str, agent: str) -> list[Message]:
-    """The history as recall takes it: ids of its own, and no summary of what never was."""
+    """Converts a history into one that recall accepts: with unique ids and without summary."""
     return [
         replace(message, id=new_id("message"), conversation_id=conversation, agent_id=agent)
         for message in window
@@ -61,7 +61,7 @@ def stored_form(window: Sequence[Message], conversation: str, agent: str) -> lis
 async def opened(
     running_services: InnerServices, recall: RecallClient, history: Sequence[Message]
 ) -> Window:
-    """Stores a history, and pins of it what is pinned, as a client does."""
+    """Stores a history, and pins its pinned messages, as a client does."""
     conversation, agent = new_id("conversation"), new_id("agent")
     messages = stored_form(history, conversation, agent)
     await recall.open_window(conversation, agent, messages)
@@ -74,7 +74,7 @@ async def opened(
 
 
 async def expanded(running_services: InnerServices, window: Window) -> list[str]:
-    """The ids that the newest summary stands for, read page by page."""
+    """Returns the ids of the messages that the newest summary replaced, read page by page."""
     message_ids: list[str] = []
     start = 0
     while True:
@@ -90,7 +90,7 @@ async def expanded(running_services: InnerServices, window: Window) -> list[str]
 
 
 async def log_of(running_services: InnerServices, window: Window) -> list[str]:
-    """The ids of all messages of the conversation, the summaries left out."""
+    """Returns the ids of all messages of the conversation, without summaries."""
     request = message_pb.ListMessagesRequest(conversation_id=window.conversation_id, page_size=500)
     page = await running_services.messages.ListMessages(request)
     assert not page.next_page_token
@@ -108,7 +108,7 @@ def body_of(window: Window) -> list[Message]:
 async def assert_sound(
     running_services: InnerServices, first: Window, now: Window, space: float
 ) -> None:
-    """All that must hold of a compacted window, whatever it held before."""
+    """Asserts the invariants of a compacted window."""
     body = body_of(now)
     assert now.messages[0].id == first.messages[0].id, "the system message stays"
     assert [m.role for m in now.messages].count(MessageRole.SUMMARY) == 1
@@ -125,7 +125,7 @@ async def assert_sound(
     assert {m.id for m in before if m.pinned} <= set(ids(body)), "pinned messages stay"
 
     evicted = [m.id for m in before if m.id not in ids(body)]
-    assert set(ids(body)) <= set(ids(before)), "evicted and kept are all"
+    assert set(ids(body)) <= set(ids(before)), "every message is either evicted or kept"
     assert sorted(await log_of(running_services, now)) == sorted(ids(first.messages)), (
         "nothing is deleted"
     )
@@ -135,12 +135,14 @@ async def assert_sound(
     assert (part.first_message_id, part.last_message_id) == (evicted[0], evicted[-1])
     inputs = {m.id for m in before if m.role is MessageRole.SYSTEM}
     assert set(evicted) - inputs <= set(await expanded(running_services, now)), (
-        "each can be read again"
+        "each message can be read again"
     )
 
     size = VIEW.size(now.messages[1:])
     left = plan(now.messages, VIEW, space, CompactionSettings())
-    assert size <= space or isinstance(left, Obstacle), "it fits, or nothing more can leave"
+    assert size <= space or isinstance(left, Obstacle), (
+        "the window fits, or no more messages can be evicted"
+    )
 
 
 @settings(max_examples=25)
@@ -164,7 +166,7 @@ async def test_stored_window_is_valid_for_any_history(
         summarizer = Summarizer(NoModels(), TokenEstimator(), agent, None)
         compactor = Compactor(agent, summarizer, recall, SystemClock())
         now = first
-        # The second time there is a summary already, which the new one takes in.
+        # The second time there is an earlier summary, which the new one includes.
         for limit in (space, space * tighter):
             done = await compactor.compact(now, VIEW, limit, None)
             if done is None:

@@ -1,4 +1,4 @@
-"""The preview of a compaction through the real services, beside the compaction that follows it."""
+"""Previews of compactions through the real services, compared with the compactions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def ids_of(response: pb.PreviewCompactionResponse, *outcomes: Any) -> list[str]:
 
 
 async def compared(services: InnerServices, agent: pb.Agent, settings: Any) -> None:
-    """Compacts a window, and compares what left it with the preview."""
+    """Compacts a window, and compares the result with the preview."""
     before = (await services.window(agent)).messages
     requests = len(services.model.requests)
     shown = await preview(services, agent, compaction=settings)
-    assert len(services.model.requests) == requests, "no model is asked"
+    assert len(services.model.requests) == requests, "no request is sent to a model"
     assert (await services.window(agent)).messages == before, "nothing is changed"
 
     services.model.script(say("- What was said."))
@@ -67,7 +67,7 @@ async def compared(services: InnerServices, agent: pb.Agent, settings: Any) -> N
     assert shown.tokens_kept < done.tokens_after < shown.tokens_before
 
 
-async def test_preview_is_what_a_compaction_on_request_takes(services: InnerServices) -> None:
+async def test_the_preview_equals_the_compaction_on_request(services: InnerServices) -> None:
     agent = await talked(services, 8)
     pinned = (await services.window(agent)).messages[4]
     await services.messages.PinMessage(message_pb.PinMessageRequest(message_id=pinned.id))
@@ -88,7 +88,7 @@ async def test_preview_is_what_a_compaction_on_request_takes(services: InnerServ
     assert later.obstacle == pb.COMPACTION_OBSTACLE_WINDOW_NOT_FULL
 
 
-async def test_preview_is_what_the_next_turn_takes(services: InnerServices) -> None:
+async def test_the_preview_equals_the_compaction_of_the_next_turn(services: InnerServices) -> None:
     agent = await talked(services, 16)
     small = pb.ModelConfig(handle="test/test-model", context_window=4096)
     await services.agents.UpdateAgent(
@@ -116,7 +116,7 @@ async def test_preview_is_what_the_next_turn_takes(services: InnerServices) -> N
     assert ids_of(shown, *leaving) == gone
 
 
-async def test_preview_of_nothing_says_why(services: InnerServices) -> None:
+async def test_a_preview_without_compaction_has_the_obstacle(services: InnerServices) -> None:
     agent = await talked(services, 1)
     shown = await preview(services, agent)
     assert shown.obstacle == pb.COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE

@@ -116,7 +116,7 @@ async def test_fault_of_the_configuration_is_not_hidden_by_another_model(
     assert fault.message.rstrip(".") in ran.finished.error.message
 
 
-async def test_run_without_an_answering_model_has_the_error_of_each(
+async def test_a_run_fails_with_the_error_of_each_model(
     services: InnerServices,
 ) -> None:
     agent = await agent_of(services, OPENAI, ANTHROPIC, "blind/test-model")
@@ -162,10 +162,10 @@ async def test_fallback_model_that_fails_later_is_skipped_for_any_error(
 
 
 @BOTH_WAYS
-async def test_calls_and_reasoning_of_one_model_are_shown_to_another_as_its_provider_takes_them(
+async def test_calls_and_reasoning_are_converted_for_the_provider_of_the_fallback(
     services: InnerServices, own: str, fallback: str
 ) -> None:
-    """The doubles refuse what the provider would refuse, and `services` fails if they did."""
+    """The doubles refuse invalid requests; `services` then fails the test."""
     agent = await agent_of(services, own, fallback, max_reasoning_tokens=2048)
     remember = Call("memory_insert", {"label": "human", "new_str": "Ada"}, id="call/1 ü")
     thought = Reply(reasoning="She says her name.", calls=(remember,))
@@ -178,7 +178,7 @@ async def test_calls_and_reasoning_of_one_model_are_shown_to_another_as_its_prov
     to_fallback, to_own = services.model.requests[2], services.model.requests[3]
     assert asked(services) == [DIALECTS[own]] * 2 + [DIALECTS[fallback], DIALECTS[own]]
     assert "She says her name." not in json.dumps(to_fallback.body)
-    # The provider that signed it gets it back.
+    # The provider that signed the reasoning gets it back.
     assert ("She says her name." in json.dumps(to_own.body)) == (own == ANTHROPIC)
 
 
@@ -268,7 +268,7 @@ async def test_invalid_fallback_model_is_refused_with_its_index(
     assert [violation.field for violation in refused.value.violations] == [field]
 
 
-async def test_conversation_is_made_to_fit_the_window_of_the_fallback_model(
+async def test_the_conversation_is_compacted_to_the_window_of_the_fallback_model(
     services: InnerServices,
 ) -> None:
     agent = await agent_of(services, ANTHROPIC, "blind/test-model")
@@ -289,7 +289,7 @@ async def test_conversation_is_made_to_fit_the_window_of_the_fallback_model(
     assert len(json.dumps(to_fallback.body)) < 32_000
 
 
-async def test_fallback_is_not_asked_for_the_effort_of_the_agents_own_model(
+async def test_the_reasoning_effort_of_the_own_model_is_not_sent_to_the_fallback(
     services: InnerServices,
 ) -> None:
     agent = await agent_of(services, OPENAI, ANTHROPIC, reasoning_effort="high")

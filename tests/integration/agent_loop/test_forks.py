@@ -44,7 +44,7 @@ async def fork(
 async def expand(
     services: InnerServices, agent: pb.Agent, arguments: dict[str, Any], conversation: str = ""
 ) -> Any:
-    """The model calls the tool; returns what it is shown of the return, and all of it."""
+    """Runs a turn that calls the tool; returns the shown return and the complete one."""
     services.model.script(call("expand_summary", arguments), say("Thanks."))
     await services.run(
         agent, "Look it up.", conversation_id=conversation or agent.default_conversation_id
@@ -53,7 +53,9 @@ async def expand(
     return json.loads(shown["content"])["message"]
 
 
-async def test_a_fork_goes_another_way_from_a_message(services: InnerServices) -> None:
+async def test_a_fork_continues_from_a_message_in_another_direction(
+    services: InnerServices,
+) -> None:
     agent = await talked(services, ("red or blue?", "Red."), ("why?", "It is warm."))
     before = await services.window(agent)
     made = await fork(services, agent, before.messages[2].id, title="blue", request_id="r1")
@@ -129,7 +131,7 @@ async def test_a_fork_while_tools_run_has_whole_pairs_and_continues(
     assert (await services.run(agent, "coffee?", conversation_id=made.id)).text == "Coffee, then."
 
 
-async def test_concurrent_forks_of_a_continuing_conversation(
+async def test_concurrent_forks_of_a_continuing_conversation_are_equal(
     services: InnerServices,
 ) -> None:
     agent = await talked(services, *((f"q{n}", f"a{n}") for n in range(3)))
@@ -190,13 +192,13 @@ async def test_agent_reads_the_messages_that_its_summary_replaced(services: Inne
     ] == 1
     assert (await expand(services, agent, {"start_date": "2999-01-01"}))["messages"] == []
     assert "Invalid start_date format" in await expand(services, agent, {"start_date": "last week"})
-    # In a fork the summary stands for what was said before it.
+    # In a fork the summary represents the earlier messages.
     made = await fork(services, agent)
     there = await expand(services, agent, {"limit": 1}, made.id)
     assert there["messages"][0]["content"] == "The code of the vault is 7-Alpha-93."
 
 
-async def test_a_page_is_shown_whole_in_a_small_window(services: InnerServices) -> None:
+async def test_a_page_of_a_summary_fits_into_a_small_window(services: InnerServices) -> None:
     long = 'Ø"\n' * 900
     agent = await talked(
         services,
@@ -217,7 +219,7 @@ async def test_a_page_is_shown_whole_in_a_small_window(services: InnerServices) 
     number = 0
     for _ in range(12):
         page = await expand(services, agent, {"first_number": number})
-        assert isinstance(page, dict), "cut in the middle"
+        assert isinstance(page, dict), "the text is cut in the middle"
         seen += [m["content"][:9] for m in page["messages"]]
         if page["next_number"] is None:
             break
@@ -230,7 +232,7 @@ async def test_a_page_is_shown_whole_in_a_small_window(services: InnerServices) 
     assert len(alone["content"]) > 1_500
 
 
-async def test_search_is_over_all_conversations_unless_one_is_named(
+async def test_a_search_covers_all_conversations_unless_one_is_named(
     services: InnerServices,
 ) -> None:
     agent = await talked(services, ("The heron is called Olga.", "A grey bird."))
@@ -251,7 +253,7 @@ async def test_search_is_over_all_conversations_unless_one_is_named(
     assert await matching_texts() == {heron, egret}
     assert await matching_texts(other.id) == {egret}
     assert await matching_texts(agent.default_conversation_id) == {heron}
-    # The agent itself looks into all of them.
+    # The agent's own search covers all of them.
     services.model.script(call("conversation_search", {"query": '"Olga"'}), say("Two."))
     await services.run(agent, "Who is she?", conversation_id=other.id)
     shown = [
@@ -261,7 +263,7 @@ async def test_search_is_over_all_conversations_unless_one_is_named(
     assert egret in shown
 
 
-async def test_manual_compaction_with_settings_of_its_own(services: InnerServices) -> None:
+async def test_a_manual_compaction_can_have_its_own_settings(services: InnerServices) -> None:
     agent = await talked(
         services, *((f"q{n}", f"a{n}") for n in range(4)), compaction={"prompt": "Mine."}
     )
@@ -285,7 +287,7 @@ async def test_manual_compaction_with_settings_of_its_own(services: InnerService
             )
 
 
-async def test_an_export_is_everything_in_order(services: InnerServices) -> None:
+async def test_an_export_has_all_messages_in_order(services: InnerServices) -> None:
     agent = await talked(services, *((f"q{n}", f"a{n}") for n in range(3)))
     made = await fork(services, agent, (await services.window(agent)).messages[2].id)
     services.model.script(say("there"))

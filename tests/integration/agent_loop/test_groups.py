@@ -45,7 +45,7 @@ async def test_a_group_is_stored_with_its_members_in_order_and_their_names(
     assert made.revision == 1
 
 
-async def test_wrong_fields_of_a_group_are_all_named(services: InnerServices) -> None:
+async def test_all_wrong_fields_of_a_group_are_named(services: InnerServices) -> None:
     [agent] = await agents(services, 1)
     error = await failure(
         create(
@@ -126,7 +126,7 @@ async def test_shared_blocks_are_attached_to_every_member_or_to_none(
     assert list(made.shared_block_ids) == [plan]
     for agent in (first, second, manager):
         assert "plan" in await labels(services, agent)
-    # The second member has another block of the label.
+    # The second member has another block with the label.
     third, fourth = await agents(services, 2)
     goals, other = await block(services, "goals"), await block(services, "goals")
     await services.blocks.AttachBlock(block_pb.AttachBlockRequest(agent_id=fourth, block_id=other))
@@ -180,7 +180,7 @@ async def test_an_update_changes_the_set_fields_once_and_checks_the_revision(
     assert "plan" in await labels(services, second)
 
 
-async def test_an_agent_that_is_deleted_leaves_its_groups(services: InnerServices) -> None:
+async def test_a_deleted_agent_is_removed_from_its_groups(services: InnerServices) -> None:
     first, second, manager = await agents(services, 3)
     made = await create(
         services,
@@ -196,7 +196,7 @@ async def test_an_agent_that_is_deleted_leaves_its_groups(services: InnerService
     assert left.manager.type == pb.MANAGER_TYPE_DYNAMIC
 
 
-async def test_a_deleted_group_leaves_its_agents_with_their_blocks(services: InnerServices) -> None:
+async def test_deleting_a_group_keeps_its_agents_and_their_blocks(services: InnerServices) -> None:
     [agent] = await agents(services, 1)
     plan = await block(services)
     made = await create(services, agent_ids=[agent], shared_block_ids=[plan])
@@ -273,7 +273,7 @@ async def test_holder_of_a_swarm_is_kept_between_runs(services: InnerServices) -
     assert not await begin(one)
     assert await hand_over(one, 1, second) == second
     assert await hand_over(one, 2, third) == third
-    # A run that is played again begins with the same holder, and takes nothing back.
+    # A replayed run begins with the same holder, and changes nothing.
     assert not await begin(one)
     assert await hand_over(one, 1, second) == third
     assert await begin(two) == third
@@ -282,7 +282,7 @@ async def test_holder_of_a_swarm_is_kept_between_runs(services: InnerServices) -
     assert await hand_over(one, 3, first) == third
     assert await hand_over(two, 1, second) == second
     assert await listed(services, agent_id=second) == [made.id]
-    # A member that leaves the group, or is deleted, leaves the conversation to the first one.
+    # When a member leaves the group, or is deleted, the first member gets the conversation.
     request = pb.UpdateGroupRequest(
         group_id=made.id, members=pb.MemberList(agent_ids=[third, second])
     )
@@ -302,7 +302,7 @@ async def test_only_swarms_have_a_holder(services: InnerServices) -> None:
 
 
 @pytest.mark.parametrize("name", ["hand_over", "send_message_to_all_agents_in_group"])
-async def test_tools_of_groups_cannot_be_given_to_an_agent(
+async def test_tools_of_groups_cannot_be_attached_to_an_agent(
     services: InnerServices, name: str
 ) -> None:
     error = await failure(services.make_agent(tools=[name]))

@@ -24,7 +24,7 @@ def message(role: MessageRole, text: str, **fields: Any) -> Message:
 
 
 class Replica:
-    """Takes turns in a conversation."""
+    """Runs turns in a conversation."""
 
     def __init__(self, services: InnerServices, conversation: str, agent: str) -> None:
         self._services = services
@@ -32,7 +32,7 @@ class Replica:
         self.recall = RecallClient(services.channel("recall"))
 
     async def turn(self, text: str, *, system_text: str | None = None) -> Window:
-        """Takes a turn of one step; returns the window that it began with."""
+        """Runs a turn of one step; returns the window at its start."""
         key = JournalKey(*self._place, new_id("run"), 1)
         asked = message(MessageRole.USER, text, run_id=key.run_id)
         begun = await self.recall.begin_turn(key, [asked])
@@ -62,7 +62,7 @@ class Replica:
         )
 
 
-async def test_each_replica_has_the_whole_window_whatever_the_other_one_did(
+async def test_each_replica_has_the_whole_window_after_turns_of_the_other(
     running_services: InnerServices,
 ) -> None:
     conversation, agent = new_id("conversation"), new_id("agent")

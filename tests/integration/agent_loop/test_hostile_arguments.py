@@ -14,7 +14,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The doubles speak JSON in UTF-8, which cannot carry half of a surrogate pair unescaped.
+# The doubles send JSON in UTF-8, which cannot carry half of a surrogate pair unescaped.
 SENDABLE = {name: text for name, text in HOSTILE_ARGUMENTS.items() if "\ud83d" not in text}
 
 
@@ -77,7 +77,7 @@ async def test_hostile_arguments_in_structured_mode_are_tool_errors(
         assert result.tool_return.status == message_pb2.TOOL_STATUS_FAILED, levels
 
 
-async def test_deep_arguments_beside_good_ones_fail_alone(services: InnerServices) -> None:
+async def test_only_the_call_with_deep_arguments_fails(services: InnerServices) -> None:
     agent = await services.make_agent(model=agent_pb.ModelConfig(parallel_tool_calls=True))
     good = Call("memory_insert", {"label": "human", "new_str": "Her name is Ada."})
     services.model.script(

@@ -45,7 +45,7 @@ def url(server: RawServer, path: str = "/cat.png") -> str:
     return f"https://{HOST}:{server.port}{path}"
 
 
-async def test_image_is_fetched_as_it_is_also_after_a_redirect(
+async def test_an_image_is_fetched_unchanged_also_after_a_redirect(
     server: RawServer, tmp_path: Path
 ) -> None:
     largest = padded(png(), MAX_IMAGE_BYTES)
@@ -70,7 +70,7 @@ async def test_unusable_images_have_clear_errors(server: RawServer, tmp_path: Pa
             await fetcher.fetch(f"http://{HOST}:{server.port}/cat.png")
 
 
-async def test_private_networks_and_other_ports_are_closed_unless_opened(
+async def test_private_networks_and_other_ports_are_refused_unless_allowed(
     server: RawServer, tmp_path: Path
 ) -> None:
     for closed in ({"image_private_networks": ()}, {"image_ports": (443,)}):

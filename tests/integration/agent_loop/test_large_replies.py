@@ -16,7 +16,7 @@ from strata.shared.settings import MIB
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# What a gRPC client accepts by default.
+# The default limit of a gRPC client.
 LARGEST_RESPONSE = 4 * MIB
 
 
@@ -36,8 +36,8 @@ async def listed(services: InnerServices, agent: agent_pb.Agent) -> list[message
             return messages
 
 
-async def test_huge_reply_is_truncated_reported_and_readable(services: InnerServices) -> None:
-    # A window that takes them all: none is compacted meanwhile.
+async def test_a_huge_reply_is_truncated_and_can_be_listed(services: InnerServices) -> None:
+    # A window that holds them all: none is compacted during the test.
     model = agent_pb.ModelConfig(handle="test/test-model", context_window=2_000_000)
     agent = await services.make_agent(model=model)
     for number in range(4):

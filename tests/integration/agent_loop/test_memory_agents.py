@@ -101,7 +101,7 @@ async def test_an_edit_of_the_chat_agent_is_seen_by_its_memory_agent(
     assert shared.block.value == "Strata"
 
 
-async def test_a_repeated_creation_gives_the_same_pair(services: InnerServices) -> None:
+async def test_a_repeated_creation_returns_the_same_pair(services: InnerServices) -> None:
     fields: dict[str, Any] = {"name": "chat", "enable_sleeptime": True, "request_id": "once"}
     first = await services.make_agent(**fields)
     second = await services.make_agent(**fields)
@@ -110,7 +110,7 @@ async def test_a_repeated_creation_gives_the_same_pair(services: InnerServices) 
     assert await names(services) == ["chat", "chat-sleeptime"]
 
 
-async def test_a_creation_that_cannot_have_its_memory_agent_leaves_nothing(
+async def test_a_creation_that_cannot_create_its_memory_agent_leaves_nothing(
     services: InnerServices,
 ) -> None:
     await services.make_agent(name="chat-sleeptime")
@@ -147,7 +147,7 @@ async def test_agent_works_after_its_memory_agent_is_deleted(services: InnerServ
     assert await labels(services, agent.id) == ["human", "persona"]
 
 
-async def test_update_turns_the_memory_agent_on_and_off(services: InnerServices) -> None:
+async def test_an_update_turns_the_memory_agent_on_and_off(services: InnerServices) -> None:
     agent = await services.make_agent(name="chat")
     tools = list(agent.tools)
 
@@ -167,7 +167,7 @@ async def test_update_turns_the_memory_agent_on_and_off(services: InnerServices)
     assert await is_gone(services, on.memory_agent_id)
     assert await names(services) == ["chat"]
     assert await labels(services, agent.id) == ["human", "persona"]
-    # And on again.
+    # It is enabled again.
     last = await services.update_agent(agent, enable_sleeptime=True)
     assert last.memory_agent_id not in ("", on.memory_agent_id)
 
@@ -179,7 +179,7 @@ async def test_a_repeated_update_gets_the_first_answer(services: InnerServices) 
     assert second == first
 
 
-async def test_a_memory_agent_that_could_not_be_made_leaves_nothing_and_can_be_made_later(
+async def test_a_memory_agent_that_could_not_be_created_leaves_nothing_and_can_be_created_later(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent(name="chat")
@@ -210,7 +210,7 @@ async def test_interrupted_creation_continues_with_the_new_settings(
     async def is_away(client: ArchivalClient, agent_id: str) -> None:
         raise UnavailableError("Archival memory is away.")
 
-    # With a request id an error that may pass leaves what was made to the repetition.
+    # With a request id, objects made before a transient error are kept for the repetition.
     with monkeypatch.context() as patched:
         patched.setattr(ArchivalClient, "prepare", is_away)
         with pytest.raises(UnavailableError):
@@ -240,7 +240,7 @@ async def test_calls_that_enable_it_at_once_make_one_memory_agent(services: Inne
             assert answer.memory_agent_id == on.memory_agent_id
     assert await names(services) == ["chat", "chat-sleeptime"]
     assert await labels(services, on.memory_agent_id) == ["human", "memory_persona", "persona"]
-    # No follower without an agent is left over, which would hold the blocks of the agent.
+    # No follower without an agent remains; it would hold the blocks of the agent.
     await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=agent.id))
     assert not (await services.blocks.ListBlocks(block_pb.ListBlocksRequest())).blocks
 
@@ -323,7 +323,7 @@ async def test_a_voice_agent_keeps_its_memory_agent_and_its_buffer_can_be_change
         await services.update_agent(other, max_message_buffer_length=9)
     assert [v.field for v in raised.value.violations] == ["max_message_buffer_length"]
 
-    # Deleted by itself it is gone, and can be made again.
+    # The memory agent can be deleted alone, and made again.
     await services.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=memory.id))
     assert not (await get(services, agent.id)).enable_sleeptime
     again = await services.update_agent(agent, **ON)

@@ -138,7 +138,7 @@ async def talk(services: InnerServices, agent: pb.Agent, turns: int) -> None:
         pytest.param(ENGLISH + CHINESE + EMOJI, id="mixed"),
     ],
 )
-async def test_five_big_files_leave_the_default_agent_its_conversation(
+async def test_five_large_files_do_not_block_the_conversation_of_a_default_agent(
     services: InnerServices, text: str
 ) -> None:
     folder = await folder_of(services, [lines(text, 60_000)] * 5)
@@ -157,7 +157,7 @@ async def test_five_big_files_leave_the_default_agent_its_conversation(
         assert len(await open_names(services, agent)) >= 3
 
 
-async def test_opening_a_file_without_space_is_refused_with_advice(
+async def test_opening_a_file_that_does_not_fit_is_refused_with_advice(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 60_000)] * 5)
@@ -186,7 +186,7 @@ async def test_opening_a_file_without_space_is_refused_with_advice(
     assert await open_names(services, agent) == ["2.txt", "3.txt"]
 
 
-async def test_two_files_of_fifty_kilobytes_cost_no_summary_and_no_memory(
+async def test_two_open_files_of_fifty_kilobytes_cause_no_summary(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 50_000)] * 2)
@@ -389,7 +389,7 @@ async def test_memory_that_the_provider_counts_as_too_long_is_named(
     assert (await services.run(agent, "Hello.")).text == "Yes."
 
 
-async def test_the_context_window_shown_is_that_of_the_next_model_call(
+async def test_the_shown_context_window_equals_the_next_model_call(
     services: InnerServices,
 ) -> None:
     """Files and edits since the last turn are in it, and the schemas of the file tools."""
@@ -468,7 +468,7 @@ async def test_context_window_names_the_files_closed_and_messages_compacted_by_t
     assert (list(shown.files_to_close), shown.compaction_due) == ([], False)
 
 
-async def test_little_space_for_messages_costs_no_summary_at_each_turn(
+async def test_a_small_space_for_messages_causes_no_summary_at_each_turn(
     services: InnerServices,
 ) -> None:
     # The limit of memory follows from what the project's requests taught before.
@@ -510,7 +510,9 @@ async def shrink_model(services: InnerServices, agent: pb.Agent, window: int) ->
     )
 
 
-async def test_person_is_held_to_the_limits_that_the_agent_sets(services: InnerServices) -> None:
+async def test_a_person_cannot_open_more_files_than_the_agent_allows(
+    services: InnerServices,
+) -> None:
     folder = await folder_of(services, [lines(ENGLISH, 500)] * 4)
     agent = await reader(services, folder, open_count=100, max_files_open=2)
     assert await open_names(services, agent) == ["0.txt", "1.txt"]
@@ -519,7 +521,7 @@ async def test_person_is_held_to_the_limits_that_the_agent_sets(services: InnerS
         await person_opens(services, agent, folder, 2, 3)
 
 
-async def test_person_has_as_much_space_for_files_as_the_agents_tool(
+async def test_a_person_has_as_much_space_for_files_as_the_tool_of_the_agent(
     services: InnerServices,
 ) -> None:
     folder = await folder_of(services, [lines(CHINESE, 20_000)] * 5)

@@ -28,7 +28,7 @@ def texts(services: InnerServices) -> list[str]:
 
 
 @pytest.mark.parametrize("handle", ["test/test-model", "claude/test-model"])
-async def test_packed_agent_is_shown_json_and_stores_the_text(
+async def test_a_packed_message_is_sent_as_json_and_stored_as_text(
     services: InnerServices, handle: str
 ) -> None:
     agent = await services.make_agent(
@@ -69,7 +69,7 @@ async def test_agent_is_shown_raw_text_by_default_and_after_a_change(
     await services.run(agent, "Two.")
     assert [json.loads(text)["message"] for text in texts(services)] == ["One.", "Two."]
 
-    # Another change leaves it as it is.
+    # A change of another field does not change it.
     await services.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, description="d"))
     read = await services.agents.GetAgent(pb.GetAgentRequest(agent_id=agent.id))
     assert read.agent.packaging == packaging

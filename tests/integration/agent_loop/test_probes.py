@@ -42,7 +42,7 @@ async def test_probe_reports_answers_and_tool_calls(services: InnerServices, han
     assert findings["answers"] == "yes (9 tokens in, 2 out)"
     assert findings["tool calls"] == "yes"
     assert list(response.problems) == []
-    assert response.context_window == 0, "nobody names it"
+    assert response.context_window == 0, "no configuration names the model"
 
 
 async def test_probe_reports_the_configured_window(services: InnerServices) -> None:
@@ -70,7 +70,7 @@ async def test_model_that_does_not_answer_is_a_problem_with_the_reason(
     assert "Incorrect API key" in problem
 
 
-async def test_probe_asks_models_that_are_not_listed(services: InnerServices) -> None:
+async def test_unlisted_models_can_be_probed(services: InnerServices) -> None:
     services.model.script(say("OK"), say("No."))
     response = await probe(services, "listing/other")
     assert list(response.problems) == ["listing does not list the model."]
@@ -78,7 +78,9 @@ async def test_probe_asks_models_that_are_not_listed(services: InnerServices) ->
 
 
 @pytest.mark.parametrize("handle", ["", "none/such", "test", "test/"])
-async def test_handle_of_no_endpoint_is_refused(services: InnerServices, handle: str) -> None:
+async def test_a_handle_without_an_endpoint_is_refused(
+    services: InnerServices, handle: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await probe(services, handle)
     assert [violation.field for violation in refused.value.violations] == ["handle"]
@@ -135,14 +137,14 @@ async def test_local_servers_are_queried_by_their_own_api(
         hosted = await ask_server(ModelEndpoint("x", "openai", server.url, preset="groq"), "m")
         for kind in ("anthropic", "azure", "bedrock", "vertex", "openai_responses"):
             typed = ModelEndpoint("x", kind, server.url, api_key="secret")
-            assert await ask_server(typed, "m") == [], "its key is not sent as it is"
+            assert await ask_server(typed, "m") == [], "the key is not returned unredacted"
 
     assert {finding.name: finding.tokens or finding.value for finding in findings} == expected
     assert set(keys) == {"Bearer sk-local"}
     assert hosted == []
 
 
-async def test_unavailable_or_broken_server_gives_no_findings() -> None:
+async def test_an_unavailable_or_broken_server_has_no_findings() -> None:
     async def serve(_request: HttpRequest) -> HttpResponse:
         return HttpResponse(200, stream=_pieces())
 

@@ -22,8 +22,8 @@ from strata.shared.ids import new_id
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HANDLE = "test/test-model"
-# What other tests have taught of the model is not known here: 36,000 bytes are too much for the
-# smallest window at 12 bytes a token, and fit into one of 32,000 tokens at 2.
+# This test does not know the token ratio that other tests have measured for the model: 36,000 bytes
+# are too much for the smallest window at 12 bytes a token, and fit into one of 32,000 tokens at 2.
 SERVICES = {
     "agent_loop": ["agents", "conversations"],
     "core_memory": ["blocks", "attachments", "prepared_agents", "block_versions"],
@@ -37,7 +37,7 @@ def model(window: int, handle: str = HANDLE, **more: Any) -> pb.ModelConfig:
 
 
 async def stored(services: InnerServices, project: str) -> dict[str, int]:
-    """How many rows the services have of a project."""
+    """Returns the number of rows of a project in each service."""
     counts = {}
     for service, tables in SERVICES.items():
         connection = await asyncpg.connect(services.urls[service].admin_url)
@@ -51,7 +51,7 @@ async def stored(services: InnerServices, project: str) -> dict[str, int]:
 
 
 async def limit_of(services: InnerServices, agent: pb.Agent) -> tuple[int | None, bool, int]:
-    """The limit of an agent, whether lines are numbered, and for which revision it is."""
+    """Returns the limit of an agent, whether lines are numbered, and its revision."""
     connection = await asyncpg.connect(services.urls["core_memory"].admin_url)
     try:
         row = await connection.fetchrow(
@@ -73,7 +73,7 @@ async def get(services: InnerServices, agent: pb.Agent) -> pb.Agent:
 
 
 async def write(services: InnerServices, agent: pb.Agent, size: int) -> None:
-    """Gives the agent's block so many bytes."""
+    """Sets the size of the agent's block."""
     listed = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
     request = block_pb.UpdateBlockRequest(
         block_id=listed.blocks[0].id, value="x" * size, limit=200_000
@@ -107,7 +107,7 @@ async def test_an_agent_that_is_too_large_is_not_made(
         await services.agents.CreateAgent(smaller)
 
 
-async def test_shared_blocks_count_when_an_agent_is_made(services: InnerServices) -> None:
+async def test_shared_blocks_count_when_an_agent_is_created(services: InnerServices) -> None:
     made = await services.blocks.CreateBlock(
         block_pb.CreateBlockRequest(
             block=block_pb.NewBlock(label="shared", value="x" * 36_000, limit=40_000)
@@ -147,10 +147,12 @@ async def test_the_limit_follows_model_system_prompt_and_tools(services: InnerSe
     assert (fifth not in (None, fourth), numbered, revision) == (True, True, 5)
 
     await services.update_agent(agent, name=f"Cy {new_id('x')}", description="Another name.")
-    assert await limit_of(services, agent) == (fifth, True, 5), "that takes no space"
+    assert await limit_of(services, agent) == (fifth, True, 5), "the change takes no space"
 
 
-async def test_a_window_that_memory_does_not_fit_is_refused(services: InnerServices) -> None:
+async def test_a_context_window_too_small_for_the_memory_is_refused(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent(model=model(32_000))
     await write(services, agent, 36_000)
     before, limit = await get(services, agent), await limit_of(services, agent)
@@ -207,7 +209,7 @@ async def test_a_repeated_change_gets_the_first_answer_and_keeps_the_newest_limi
     assert reused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_unknown_agent_has_no_limit(services: InnerServices) -> None:
+async def test_an_unknown_agent_has_no_limit(services: InnerServices) -> None:
     with pytest.raises(NotFoundError) as caught:
         await services.update_agent(pb.Agent(id=new_id("agent")), model=model(8_192))
     assert caught.value.reason is Reason.AGENT_NOT_FOUND

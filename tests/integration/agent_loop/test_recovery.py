@@ -147,7 +147,7 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
 
 
 @pytest.mark.parametrize("dies_in", [1, 2, 3])
-async def test_resumed_turn_decides_the_same_under_rules(
+async def test_a_resumed_turn_makes_the_same_decisions_under_rules(
     services: InnerServices, mortal: Mortal, dies_in: int
 ) -> None:
     """The history of calls is read from what is committed and journalled, on every dispatch."""
@@ -211,7 +211,7 @@ class DyingSink(Sink):
     "step",
     [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
 )
-async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
+async def test_a_v2_turn_that_is_taken_over_keeps_each_heartbeat_once(
     services: InnerServices, mortal: Mortal, step: int, where: str
 ) -> None:
     agent = await services.make_agent(
@@ -267,7 +267,7 @@ async def test_passage_of_a_resumed_reply_names_its_message(
     assert [passage.text for passage in listed.passages] == ["Her boat is called Kestrel."]
 
 
-async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
+async def test_a_keyed_call_without_a_result_is_sent_again(
     services: InnerServices, mortal: Mortal
 ) -> None:
     agent = await services.make_agent()
@@ -295,7 +295,7 @@ async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
     assert (await human(services, agent)).split("\n") == ["one", "two"]
 
 
-async def test_frozen_dispatch_is_fenced_off_when_it_continues(
+async def test_a_suspended_attempt_cannot_write_when_it_continues(
     services: InnerServices, mortal: Mortal
 ) -> None:
     agent = await services.make_agent()
@@ -365,7 +365,7 @@ class _CancellingRecall(RecallClient):
 @pytest.mark.parametrize(
     ("call", "asks"), [("begin_turn", False), ("commit_step", False), ("commit_step", True)]
 )
-async def test_cancelled_run_reports_what_recall_has_stored(
+async def test_cancelled_run_reports_the_messages_that_recall_has_stored(
     services: InnerServices, mortal: Mortal, call: str, asks: bool
 ) -> None:
     rule = tool_pb2.ToolRule(
@@ -395,7 +395,9 @@ async def test_cancelled_run_reports_what_recall_has_stored(
     services.model.reset()
 
 
-async def test_cancelled_tools_leave_whole_pairs(services: InnerServices, mortal: Mortal) -> None:
+async def test_cancelled_tool_calls_have_their_returns(
+    services: InnerServices, mortal: Mortal
+) -> None:
     agent = await services.make_agent()
     request = mortal.request(agent, "Remember.")
     services.model.script(Reply(calls=(remember("one"), remember("two"))))
@@ -427,7 +429,7 @@ async def test_cancelled_tools_leave_whole_pairs(services: InnerServices, mortal
 
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
-async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
+async def test_cancelling_a_run_while_tools_run_keeps_calls_with_their_returns(
     services: InnerServices, mortal: Mortal, transport: str
 ) -> None:
     agent = await services.make_agent()

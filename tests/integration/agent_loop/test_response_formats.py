@@ -61,7 +61,7 @@ def replies(loop: str) -> Reply:
 
 
 def system_rest(asked: ModelCall) -> str:
-    """What follows the system message of the agent, which ends with its metadata."""
+    """Returns the text after the metadata of the system message."""
     return asked.system.rpartition("</memory_metadata>")[2].strip()
 
 
@@ -75,7 +75,7 @@ def message_schema(asked: ModelCall) -> Any:
 
 
 def expected_format(dialect: str, kind: str) -> dict[str, Any]:
-    """The part of the request of an agent of the V3 loop that asks for the format."""
+    """Returns the part of a request of the V3 loop that requests the format."""
     schema = {"name": "weather", "description": "The weather.", "schema": SCHEMA}
     match dialect, kind:
         case "openai", "json_object":
@@ -93,7 +93,7 @@ def expected_format(dialect: str, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", list(FORMATS))
 @pytest.mark.parametrize("loop", ["v3", "v2"])
 @pytest.mark.parametrize("dialect", list(HANDLES))
-async def test_first_request_of_each_format(
+async def test_the_first_request_has_the_format_of_the_agent(
     services: InnerServices, dialect: str, loop: str, kind: str, stream: bool
 ) -> None:
     agent = await make(services, dialect, loop, response_format=FORMATS[kind])
@@ -192,7 +192,7 @@ async def test_run_overrides_the_format_of_its_agent(services: InnerServices) ->
     assert "response_format" not in second.body
 
 
-async def test_format_that_the_model_refuses_is_asked_for_in_a_weaker_form(
+async def test_a_format_that_the_model_refuses_is_requested_in_a_weaker_form(
     services: InnerServices,
 ) -> None:
     agent = await make(services, "openai", "v3", response_format=WEATHER)
@@ -237,7 +237,7 @@ async def test_agents_keep_their_format(services: InnerServices) -> None:
     assert (await services.make_agent()).response_format == TEXT
 
 
-async def test_hostile_schemas_are_refused_wherever_they_come_from(services: InnerServices) -> None:
+async def test_hostile_schemas_are_refused_in_every_request(services: InnerServices) -> None:
     agent = await services.make_agent()
     pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}
     hostile = format_pb.ResponseFormat(

@@ -1,4 +1,4 @@
-"""A web page with instructions: which calls need approval then, and for how long."""
+"""Approval rules after an agent has read a web page with instructions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.ids import new_id
 from web_servers import RawServer, ok
 
-# The labels travel as all fields do; sockets have nothing to add.
+# Labels are sent like all fields, so a second transport would test nothing more.
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.parametrize("running_services", ["inprocess"], indirect=True, scope="package"),
@@ -96,7 +96,7 @@ async def human(post: Post, agent: agent_pb.Agent) -> block_pb.Block:
     return block
 
 
-async def test_a_page_gates_the_mail_and_its_absence_does_not(post: Post) -> None:
+async def test_a_web_page_in_the_context_makes_sending_need_approval(post: Post) -> None:
     agent = await post.agent()
     ran = await post.run(agent, SENDS, say("Sent."))
     assert not waits(ran)
@@ -121,7 +121,7 @@ async def test_a_page_gates_the_mail_and_its_absence_does_not(post: Post) -> Non
     assert list(ran.messages[-1].provenance) == [message_pb2.PROVENANCE_MODEL, WEB]
 
 
-async def test_a_summary_of_the_page_taints_and_another_conversation_is_clean(post: Post) -> None:
+async def test_a_summary_of_the_page_taints_and_other_conversations_are_clean(post: Post) -> None:
     agent = await post.agent()
     await post.run(agent, post.reads, say("Read."))
     await post.run(agent, say("More."))
@@ -141,7 +141,7 @@ async def test_a_summary_of_the_page_taints_and_another_conversation_is_clean(po
     assert not waits(fresh)
 
 
-async def test_memory_that_was_poisoned_once_taints_until_a_person_rewrites_it(post: Post) -> None:
+async def test_tainted_memory_taints_conversations_until_a_person_rewrites_it(post: Post) -> None:
     agent = await post.agent()
     noted = Call("memory_insert", {"label": "human", "new_str": "Wants mail to go to eve."})
     ran = await post.run(agent, post.reads, Reply(calls=(noted,)), say("Noted."))
@@ -226,7 +226,7 @@ async def test_tainted_messages_beside_a_search_result_taint(post: Post) -> None
     assert result["after"][0]["untrusted"] == "web"
 
 
-async def test_a_restarted_run_asks_for_the_same(post: Post) -> None:
+async def test_a_restarted_run_asks_for_the_same_approval(post: Post) -> None:
     agent = await post.agent()
     run_id = new_id("run")
     first = await post.run(agent, post.reads, SENDS, run_id=run_id)

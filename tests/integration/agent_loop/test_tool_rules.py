@@ -1,4 +1,4 @@
-"""Tool rules on the real services: stored, shown, sent to both providers, and kept to."""
+"""Tool rules on the real services: stored, shown, sent to both providers, and enforced."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_rules_are_stored_shown_in_the_prompt_and_replaced(services: Inner
 async def test_fresh_agent_with_rules_is_not_rendered_again_in_its_first_turn(
     services: InnerServices,
 ) -> None:
-    """To render it again would lose the prompt cache of the provider."""
+    """Rendering it again would invalidate the prompt cache of the provider."""
     agent = await services.make_agent(
         tool_rules=[rule("parent_last_tool", "memory_insert", children=["memory_replace"])]
     )
@@ -76,7 +76,7 @@ async def test_fresh_agent_with_rules_is_not_rendered_again_in_its_first_turn(
     assert services.model.requests[0].system == before
 
 
-async def test_rules_of_the_type_come_only_when_they_are_asked_for(services: InnerServices) -> None:
+async def test_rules_of_the_type_are_added_only_on_request(services: InnerServices) -> None:
     own = rule("exit_loop", "memory_insert")
     assert list((await services.make_agent(tool_rules=[own])).tool_rules) == [own]
     assert list((await services.make_agent(include_base_tool_rules=False)).tool_rules) == []
@@ -140,7 +140,9 @@ async def test_wrong_rules_are_refused_at_creation_and_change(
     assert (list(got.agent.tool_rules), got.agent.revision) == ([], 1)
 
 
-async def test_tool_that_a_rule_names_cannot_be_taken_away_alone(services: InnerServices) -> None:
+async def test_a_tool_named_by_a_rule_cannot_be_removed_without_the_rule(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent(tool_rules=[rule("run_first", "memory_insert")])
     names = pb.NameList(names=["conversation_search"])
     with pytest.raises(InvalidArgumentError) as raised:
@@ -150,7 +152,7 @@ async def test_tool_that_a_rule_names_cannot_be_taken_away_alone(services: Inner
     assert list((await services.agents.UpdateAgent(both)).agent.tools) == ["conversation_search"]
 
 
-async def test_rules_without_set_tool_rules_are_not_ignored(services: InnerServices) -> None:
+async def test_tool_rules_without_set_tool_rules_are_refused(services: InnerServices) -> None:
     agent = await services.make_agent()
     request = pb.UpdateAgentRequest(agent_id=agent.id, tool_rules=[rule("exit_loop", "memory")])
     with pytest.raises(InvalidArgumentError) as raised:
@@ -209,7 +211,9 @@ async def test_both_providers_get_allowed_and_forced_tools(
         assert {body["parallel_tool_calls"] for body in bodies} == {False}
 
 
-async def test_calls_of_one_reply_build_on_each_other_in_turn(services: InnerServices) -> None:
+async def test_rules_are_applied_to_the_calls_of_one_reply_in_order(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent(
         tool_rules=[
             rule("constrain_child_tools", "memory_insert", children=["memory_replace"]),
@@ -263,7 +267,7 @@ async def test_turn_continues_until_the_required_tool_was_called(services: Inner
     )
 
 
-async def test_prefilled_arguments_win_over_the_models(services: InnerServices) -> None:
+async def test_prefilled_arguments_override_those_of_the_model(services: InnerServices) -> None:
     agent = await services.make_agent(
         tool_rules=[
             rule(

@@ -69,7 +69,7 @@ async def test_a_run_of_an_agent_that_clears_its_window_begins_without_earlier_m
     assert len(listed.messages) == 5, "nothing is deleted"
 
 
-async def test_call_ids_of_any_length_and_alphabet_work(services: InnerServices) -> None:
+async def test_call_ids_of_any_length_and_characters_are_accepted(services: InnerServices) -> None:
     for call_id in ("i" * 160, "i" * 5_000, "call/ü 1\n", "ü" * 64):
         agent = await services.make_agent()
         for number in range(2):
@@ -119,7 +119,7 @@ async def test_refusal_before_any_text_withdraws_nothing(services: InnerServices
         ("claude/test-model", {"thinking": {"type": "disabled"}}),
     ],
 )
-async def test_reasoning_is_turned_off_with_each_providers_parameter(
+async def test_reasoning_is_turned_off_with_the_parameter_of_each_provider(
     services: InnerServices, handle: str, sent: dict[str, Any]
 ) -> None:
     model = agent_pb.ModelConfig(handle=handle, enable_reasoner=False)
@@ -186,7 +186,7 @@ async def test_system_prompt_stays_the_same_while_memory_does(services: InnerSer
     assert [m["content"] for m in before] == ["First.", "One.", "Second."]
 
 
-async def test_several_calls_of_one_reply_come_back_in_one_tool_message(
+async def test_the_returns_of_one_reply_are_in_one_tool_message(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent()
@@ -259,7 +259,7 @@ async def test_passages_that_others_store_are_announced_at_the_next_turn(
     assert "archival memory tags" not in services.model.requests[-1].system
 
 
-async def test_an_import_during_a_turn_rebuilds_no_prompt_within_it(
+async def test_an_import_during_a_turn_does_not_rebuild_the_prompt(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent()
@@ -295,7 +295,7 @@ async def test_an_import_during_a_turn_rebuilds_no_prompt_within_it(
     assert "- Available archival memory tags: tag1, tag2, tag3, tag4" in last
 
 
-async def test_any_number_of_tags_leaves_the_prompt_small_and_stable(
+async def test_many_tags_leave_the_prompt_small_and_stable(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent()
@@ -340,7 +340,9 @@ async def test_arguments_that_are_not_an_object_are_refused_and_stored_unchanged
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
 
 
-async def test_unknown_tool_is_refused_in_the_specified_words(services: InnerServices) -> None:
+async def test_an_unknown_tool_is_refused_with_the_specified_message(
+    services: InnerServices,
+) -> None:
     agent = await services.make_agent()
     services.model.script(call("launch_rocket", {}), say("I cannot."))
 
@@ -407,7 +409,7 @@ async def test_broken_stream_is_restarted(services: InnerServices) -> None:
     assert ran.text == "Whole."
 
 
-async def test_empty_reply_is_asked_for_again_once(services: InnerServices) -> None:
+async def test_an_empty_reply_is_requested_again_once(services: InnerServices) -> None:
     agent = await services.make_agent()
     services.model.script(say(""), say("Now."))
     assert (await services.run(agent, "Hi.")).text == "Now."
@@ -508,7 +510,7 @@ async def test_anthropic_sees_numbered_lines_and_openai_does_not(services: Inner
     assert "\nAda\nLondon\n" in services.model.requests[-1].system
 
 
-async def test_unknown_agent_conversation_and_stale_attempt_are_statuses(
+async def test_unknown_agents_conversations_and_stale_attempts_are_errors(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent()
@@ -589,7 +591,7 @@ async def test_turn_of_an_agent_that_is_deleted_meanwhile_is_cancelled(
     assert not ran.finished.HasField("error")
 
 
-async def test_turn_of_an_agent_that_never_was_is_not_found(services: InnerServices) -> None:
+async def test_a_turn_of_an_unknown_agent_is_not_found(services: InnerServices) -> None:
     agent = agent_pb.Agent(id=new_id("agent"))
     agent.default_conversation_id = agent.id.replace("agent-", "conversation-", 1)
     with pytest.raises(NotFoundError) as caught:
@@ -597,7 +599,7 @@ async def test_turn_of_an_agent_that_never_was_is_not_found(services: InnerServi
     assert caught.value.reason is Reason.AGENT_NOT_FOUND
 
 
-async def test_messages_of_a_group_are_stored_with_who_wrote_them_and_without_an_answer(
+async def test_messages_of_a_group_are_stored_with_their_sender_and_without_a_reply(
     services: InnerServices,
 ) -> None:
     agent = await services.make_agent()

@@ -71,7 +71,7 @@ def choice(asked: ModelCall) -> Any:
 
 
 def flat(asked: ModelCall, after: str) -> list[tuple[str, Any]]:
-    """What the model was shown after a message of the user, the same for both dialects."""
+    """Returns the messages after a message of the user, in one form for both dialects."""
     seen: list[tuple[str, Any]] = []
     for message in asked.body["messages"]:
         content = message.get("content")
@@ -265,7 +265,7 @@ async def test_forbidden_call_continues_with_the_reason(services: InnerServices)
     assert seen == [PREFIX + "Continuing: tool rule violation."]
 
 
-async def test_exit_rule_ends_the_turn_and_is_its_reason_if_a_heartbeat_was_requested(
+async def test_an_exit_rule_ends_the_turn_and_is_the_stop_reason_after_a_heartbeat_request(
     services: InnerServices,
 ) -> None:
     agent = await make(services, tool_rules=[rule("exit_loop", "conversation_search")])
@@ -295,7 +295,7 @@ async def test_reply_without_a_call_ends_the_run_and_loses_nothing(services: Inn
 
 
 async def test_agent_without_tools_answers_in_text(services: InnerServices) -> None:
-    """The V2 loop requires a call in each step, but only where there is something to call."""
+    """The V2 loop requires a call in each step only if the agent has tools."""
     agent = await make(services, kind=pb.AGENT_TYPE_REACT, tools=[])
     services.model.script(say("Hi."))
     ran = await services.run(agent, "Hello.")
@@ -333,7 +333,7 @@ async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
     assert deltas(ran, "tool_call_delta") == '{"query": "a}"}{"message": "Hé {"}'
 
 
-async def test_last_step_of_a_run_stores_no_heartbeat(services: InnerServices) -> None:
+async def test_the_last_step_of_a_run_stores_no_heartbeat(services: InnerServices) -> None:
     agent = await make(services)
     before = len((await services.window(agent)).messages)
     services.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))

@@ -42,7 +42,7 @@ def answer(call: ModelCall) -> Step:
 
 
 class Calls:
-    """Counts the calls of an attempt, and dies at one of them.
+    """Counts the calls of an attempt, and simulates a crash at one of them.
 
     Attributes:
         last: Number of the call at which the process dies; 0 for none.
@@ -55,7 +55,7 @@ class Calls:
         self.count = 0
 
     def begin(self) -> bool:
-        """Counts a call; says whether the process dies when the call is over."""
+        """Counts a call; returns whether the process dies after it."""
         self.count += 1
         if self.count != self.last:
             return False
@@ -96,7 +96,7 @@ class DyingTools(DyingPort):
 
 
 async def archive_through_deaths(services: InnerServices, mortal: Mortal, *, after: bool) -> int:
-    """Runs a memory run whose attempts die ever later; returns how many died."""
+    """Runs a memory run whose attempts die at successive calls; returns their number."""
     agent = await services.make_agent(
         type=pb.AGENT_TYPE_VOICE_CONVO, enable_sleeptime=True, without_initial_messages=True
     )
@@ -127,7 +127,7 @@ async def archive_through_deaths(services: InnerServices, mortal: Mortal, *, aft
             continue
         break
     assert sink.stop_reason is StopReason.END_TURN
-    # Repeated by a gateway that has lost the end of the run, it changes nothing.
+    # When a gateway that has lost the end of the run repeats it, nothing changes.
     calls.last = 0
     await Turn(ports, replace(request, attempt=request.attempt + 1), Sink()).run()
 
@@ -145,7 +145,7 @@ async def archive_through_deaths(services: InnerServices, mortal: Mortal, *, aft
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before-calls", "after-calls"])
-async def test_range_is_archived_once_if_the_process_dies_at_any_call(
+async def test_a_range_is_archived_once_after_a_crash_at_any_call(
     services: InnerServices, mortal: Mortal, after: bool
 ) -> None:
     assert await archive_through_deaths(services, mortal, after=after) >= 8

@@ -25,7 +25,7 @@ from strata.shared.context import use
 from strata.shared.ids import new_id
 from strata.standalone.vectors import EmbeddedVectors
 
-# Files are indexed for the worker of core memory.
+# This reader is the file worker of core memory.
 PRINCIPAL = "core-memory-worker"
 
 

@@ -48,7 +48,7 @@ async def test_an_empty_file_replaces_the_previous_text(client: Client) -> None:
     assert await search(client, folder, "old words") == []
 
 
-async def test_a_long_file_comes_in_many_messages_and_little_memory(client: Client) -> None:
+async def test_a_long_file_is_streamed_in_bounded_memory(client: Client) -> None:
     folder, file = new_id("folder"), new_id("file")
     words = " ".join(f"word{n}" for n in range(200))
 
@@ -65,13 +65,13 @@ async def test_a_long_file_comes_in_many_messages_and_little_memory(client: Clie
     finally:
         tracemalloc.stop()
     assert answer.chunk_count == 5_000
-    # The text alone is 8 MB, and on its way it stands in several forms.
+    # The text alone is 8 MB, and in transit it exists in several forms.
     assert peak < 6 * 2**20
     assert (await progress(client, file) or (0, 0))[1] == 5_000
     await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
 
 
-async def test_a_broken_stream_leaves_the_indexed_file(client: Client) -> None:
+async def test_a_broken_stream_keeps_the_indexed_file(client: Client) -> None:
     folder, file = new_id("folder"), new_id("file")
     await index(client, folder, file, "the harbour at dawn")
 
@@ -166,7 +166,7 @@ async def test_searches_and_lists_are_checked(client: Client) -> None:
     assert await search(client, new_id("folder"), "nothing there") == []
 
 
-async def test_a_caller_of_another_project_finds_and_drops_nothing(client: Client) -> None:
+async def test_another_project_can_neither_find_nor_drop_files(client: Client) -> None:
     folder, file = new_id("folder"), new_id("file")
     await index(client, folder, file, "the treaty of the two rivers")
     await indexed(client, file)

@@ -58,7 +58,7 @@ async def test_repetitions_without_request_id_are_not_recognised(client: Client)
     assert await upload(client, archive, ["a"]) == (0, 1)
 
 
-async def test_an_upload_of_nothing_is_refused(client: Client) -> None:
+async def test_an_upload_without_passages_is_refused(client: Client) -> None:
     archive = await made(client)
     nothing: list[list[list[str]]] = [[], [[]], [[], []]]
     for messages in nothing:
@@ -67,7 +67,7 @@ async def test_an_upload_of_nothing_is_refused(client: Client) -> None:
         assert [violation.field for violation in caught.value.violations] == ["passages"]
 
 
-async def test_id_of_a_created_archive_is_refused_for_another_archive(client: Client) -> None:
+async def test_the_request_id_of_a_creation_is_refused_for_another_archive(client: Client) -> None:
     creation = archive_pb.CreateArchiveRequest(request_id=new_id("x"), name=new_id("x"))
     first = await client.archives.CreateArchive(creation)
     assert await client.archives.CreateArchive(creation) == first

@@ -23,7 +23,7 @@ from strata.shared.metric_names import RERANKS
 from strata.shared.service import BackgroundTasks
 
 PLAIN = "The boat is called Nora."
-# Little of what is asked for, and most of its words.
+# It has most words of the question, and little of its meaning.
 WORDY = "It is the end of the day, the end of the week, the end of the month."
 QUESTION = "What is the name of the boat?"
 

@@ -27,7 +27,7 @@ async def stored(client: Client, agent: str, way: str) -> None:
         request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
         answer = await client.passages.InsertPassage(request)
         assert list(answer.passage.tags) == EXPECTED
-        # What is there already is returned, however the tags were written this time.
+        # The stored passage is returned, whatever the order of the tags in this request.
         passage.tags.reverse()
         again = await client.passages.InsertPassage(request)
         assert (again.duplicate, list(again.passage.tags)) == (True, EXPECTED)
@@ -38,7 +38,7 @@ async def stored(client: Client, agent: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["InsertPassage", "UploadPassages"])
-async def test_tags_are_sorted_and_come_once(client: Client, way: str) -> None:
+async def test_tags_are_sorted_and_unique(client: Client, way: str) -> None:
     agent = new_id("agent")
     await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
     await stored(client, agent, way)
@@ -73,7 +73,7 @@ async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) ->
     await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
     shared = archive_pb.CreateArchiveRequest(name=new_id("x"), agent_id=agent)
     archive = (await client.archives.CreateArchive(shared)).archive.id
-    # One tag a passage, in turn in the agent's own archive and in the shared one.
+    # One tag for each passage, alternately in the agent's own archive and in the shared one.
     for number, tag in enumerate([*GIVEN, *reversed(GIVEN)]):
         place = {"archive_id": archive} if number % 2 else {"agent_id": agent}
         passage = pb.NewPassage(text=f"Fact number {number}.", tags=[tag])

@@ -13,12 +13,12 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 
-# Each is below the limit of bytes, and one token or a few thousand to the embedding model.
+# Each text is below the limit of bytes; the embedding model counts one token or a few thousand.
 TEXTS = ("x" * 30_000, "\U0001f389" * 8_000, "\u30e2" * 9_000, "\u65e5\u672c" * 4_200)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["letters", "emoji", "kana", "Han"])
-async def test_no_call_stores_a_text_above_the_limit(client: Client, text: str) -> None:
+async def test_no_method_stores_a_text_over_the_limit(client: Client, text: str) -> None:
     archive = await made(client)
     stored = await client.passages.InsertPassage(
         pb.InsertPassageRequest(archive_id=archive, passage=pb.NewPassage(text="A fact."))

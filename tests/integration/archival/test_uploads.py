@@ -25,7 +25,7 @@ def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int
     ]
 
 
-async def test_each_message_is_answered_when_it_is_durable(client: Client) -> None:
+async def test_each_message_is_acknowledged_when_it_is_durable(client: Client) -> None:
     archive = await made(client)
     turns: asyncio.Queue[list[str] | None] = asyncio.Queue()
 
@@ -39,7 +39,7 @@ async def test_each_message_is_answered_when_it_is_durable(client: Client) -> No
     for texts, stored in ((["a", "b"], 2), (["b", "c"], 3)):
         await turns.put(texts)
         answer = await anext(answers)
-        # The next message is sent only now: what is counted is stored.
+        # The next message is sent only now: items that were counted are stored.
         assert (answer.inserted_count, await count(client, archive)) == (stored, stored)
         assert not answer.complete
     await turns.put(None)
@@ -52,7 +52,7 @@ async def test_interrupted_upload_resumes(client: Client) -> None:
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a", "b"], ["c"], [" "], request_id=request)
-    # A request for the offset is answered, and does not end the upload.
+    # A request for the offset gets an answer, and does not end the upload.
     (asked, last) = await upload(client, archive, [], request_id=request)
     assert (asked.received_count, last.received_count, last.complete) == (3, 3, False)
     answers = await upload(client, archive, ["d"], request_id=request, skip=3)
@@ -66,7 +66,7 @@ async def test_durable_parts_may_be_sent_again(client: Client) -> None:
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a", "b"], [" "], request_id=request)
     answers = await upload(client, archive, ["a"], ["b", "c"], request_id=request)
-    # Nothing of it is a duplicate: it is one upload.
+    # No item counts as a duplicate: both requests are one upload.
     assert counts(answers) == [(2, 2, 0), (3, 3, 0), (3, 3, 0)]
     again = await upload(client, archive, ["a", "b", "c"], request_id=request)
     assert counts(again) == [(3, 3, 0), (3, 3, 0)]
@@ -114,7 +114,7 @@ async def test_an_upload_counts_near_duplicates(client: Client) -> None:
     assert [answer.near_duplicate_count for answer in answers] == [0, 2, 2]
 
 
-async def test_an_upload_to_a_missing_archive_leaves_nothing(client: Client) -> None:
+async def test_an_upload_to_a_missing_archive_stores_nothing(client: Client) -> None:
     request = new_id("x")
     with pytest.raises(NotFoundError):
         await upload(client, new_id("archive"), ["a"], request_id=request)

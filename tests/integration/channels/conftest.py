@@ -25,7 +25,7 @@ Start = Callable[..., Awaitable[GrpcServer]]
 
 
 def targets(servers: Iterable[GrpcServer]) -> str:
-    """Returns one gRPC target for several servers, whose turn comes round."""
+    """Returns one gRPC target for several servers, used in turn."""
     return "ipv4:" + ",".join(server.address for server in servers)
 
 

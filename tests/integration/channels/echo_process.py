@@ -1,7 +1,7 @@
 """A replica of the echo service as a process: ``echo_process.py GENERATED KEY_FILE EFFECTS``.
 
-Every method answers with the id of the process; `Replace` and `Change` add a line with their
-text to the file of effects first.
+Every method returns the id of the process; `Replace` and `Change` add a line with their text to the
+file of effects first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EFFECTS = Path(sys.argv[3])
 
 
 class Servicer(pb_grpc.EchoServiceServicer):  # type: ignore[misc]
-    """Says which process it is in."""
+    """Answers with the id of its process."""
 
     async def Echo(self, request: Any, context: Any) -> Any:
         return pb.Note(text=request.text, number=os.getpid())

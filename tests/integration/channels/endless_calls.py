@@ -1,4 +1,4 @@
-"""Calls that never end by themselves."""
+"""Servicers whose calls never end by themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Endless:
-    """Makes a servicer whose calls never end by themselves."""
+    """Creates a servicer whose calls never end by themselves."""
 
     def __init__(self) -> None:
         self.waiting = 0

@@ -1,4 +1,4 @@
-"""Attempts at a call: how long each lasts, and what a slow method makes of them."""
+"""Attempts at a call: their time limits, and slow methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.shared.channels import ChannelFactory, ChannelOptions
 
 
 class Slow:
-    """Makes a servicer whose methods take so many seconds."""
+    """Creates a servicer whose methods take some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -48,7 +48,7 @@ async def factory() -> AsyncIterator[ChannelFactory]:
     await made.close()
 
 
-async def test_a_slow_method_has_time_enough_in_a_later_attempt(
+async def test_a_slow_method_succeeds_in_a_later_and_longer_attempt(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     slow = Slow(0.5)
@@ -56,7 +56,7 @@ async def test_a_slow_method_has_time_enough_in_a_later_attempt(
     with keys.signed_in():
         call = stub_to(server.address, factory, echo).Echo(echo.pb.Note(text="a"))
         assert (await call).text == "a"
-    # Of the one that answered, not of the first.
+    # The number of the attempt that answered, not of the first one.
     assert ("x-attempt", str(slow.started)) in tuple(await call.trailing_metadata())
     assert slow.started > 1
     assert slow.cancelled == slow.started - 1
@@ -75,7 +75,7 @@ async def test_attempts_end_with_the_deadline_of_the_call(
 
 
 @pytest.mark.parametrize("method", ["Change", "Echo"])
-async def test_calls_that_are_not_repeatable_or_come_from_clients_are_attempted_once(
+async def test_unrepeatable_calls_and_calls_of_clients_are_attempted_once(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory, method: str
 ) -> None:
     slow = Slow(1.0)
@@ -99,7 +99,7 @@ async def test_a_cancelled_call_is_not_attempted_again(
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        # An attempt that was sent before may still arrive.
+        # An earlier attempt may still arrive.
         await asyncio.sleep(0.3)
         started = slow.started
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""More calls at once than a server takes: each is answered, or refused with a hint."""
+"""More concurrent calls than a server accepts: each is answered, or refused with a retry delay."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def repeated_shapes(stub: Any, echo: Any) -> None:
 
 
 class Client:
-    """A channel as services have it to each other."""
+    """A channel between services."""
 
     def __init__(self, options: ChannelOptions | None = None) -> None:
         self.telemetry = Telemetry()
@@ -132,7 +132,7 @@ async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
     assert refusals(servers[0]) == 0 < refusals(servers[1])
 
 
-async def test_no_refused_call_hangs_however_short_the_pause_is(
+async def test_a_refused_call_does_not_hang_with_any_pause(
     start: Any, echo: Any, keys: Any
 ) -> None:
     servers = [await start(servicer(echo)), await start(servicer(echo), clock=OffsetClock(-900))]
@@ -217,7 +217,7 @@ async def test_a_refused_internal_token_is_not_the_fault_of_the_client(
             assert raised.value.reason is Reason.INTERNAL_TOKEN_REFUSED
             assert raised.value.metadata == {"service": "echo"}
             assert raised.value.retry_after is not None
-    # The clock is named although no call succeeds.
+    # The error names the clock although no call succeeds.
     assert client.telemetry.total(CLOCK_SKEW_SECONDS, peer="echo") == pytest.approx(-900, abs=3)
 
 

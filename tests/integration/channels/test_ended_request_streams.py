@@ -1,4 +1,4 @@
-"""What a client sees of a service that ends a call while requests are still being sent."""
+"""Errors of a service that ends a call while the client is still sending requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_ONCE = 30
 
 
 class Refusing(grpc.GenericRpcHandler):
-    """Takes streams of requests, and ends each call before it has read them."""
+    """Accepts streams of requests, and ends each call before it has read them."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -79,7 +79,7 @@ async def write_all(call: Any) -> None:
 
 
 @pytest.mark.parametrize("send", [await_response, iterate, write_and_await, write_and_read])
-async def test_client_raises_the_error_of_the_service(channel: Any, send: Any) -> None:
+async def test_the_client_raises_the_error_of_the_service(channel: Any, send: Any) -> None:
     # A write fails as the call ends, in about one call of a hundred.
     async def outcome() -> tuple[type[StrataError], str]:
         try:

@@ -1,4 +1,4 @@
-"""Connections whose requests never come to their body."""
+"""HTTP connections with endless or slow request heads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def port() -> AsyncIterator[int]:
     channel: Any = None
     await listener.start(channel)
     yield listener.port
-    # It waits for the end of the connections.
+    # Stopping waits for the end of the connections.
     await listener.stop()
 
 
@@ -50,7 +50,7 @@ async def test_head_without_end_is_refused(port: int, start: bytes, repeated: by
     sent = 0
     try:
         writer.write(start)
-        # The connection may break while more is written.
+        # The connection may break during further writes.
         while not reader.at_eof() and sent < 4_000_000:
             writer.write(repeated)
             sent += len(repeated)
@@ -65,7 +65,7 @@ async def test_head_without_end_is_refused(port: int, start: bytes, repeated: by
     assert sent < 4_000_000
 
 
-async def test_head_that_takes_too_long_closes_the_connection(
+async def test_a_slow_head_closes_the_connection(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_connection, "HEAD_S", 0.2)

@@ -39,12 +39,12 @@ from strata.standalone.ports import pick_port
 
 
 def hello(_: grpc.aio.Channel) -> Application:
-    """An application that says hello."""
+    """An application with a fixed answer."""
     return PlainTextResponse("hello")
 
 
 class NoChannel:
-    """For applications that make no calls."""
+    """A channel for applications that make no calls."""
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_a_new_certificate_is_used_for_the_next_connection(
     with pytest.raises(httpx2.ConnectError):
         await fetch(listener, first)
 
-    # A file that cannot be used leaves the certificate in use.
+    # When the files cannot be used, the current certificate stays in use.
     certificate.write_text("nothing")
     assert await fetch(listener, other.read_bytes()) == "hello"
 
@@ -153,7 +153,7 @@ async def test_a_stopping_server_ends_its_streams_as_unavailable(
 
 
 @pytest.mark.parametrize("method", ["Echo", "Count"])
-async def test_a_client_that_leaves_ends_its_call(echo: Any, keys: Any, method: str) -> None:
+async def test_a_client_that_disconnects_ends_its_call(echo: Any, keys: Any, method: str) -> None:
     endless = Endless()
     server, url = await serve_connect(echo, keys, endless)
     request, content_type = b'{"text": "x"}', "application/json"

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("echo_process.py")
 
 
 class Replicas:
-    """Two processes that serve the same, behind one target."""
+    """Two replicas of a service, behind one target."""
 
     def __init__(self, effects: Path) -> None:
         self.effects_file = effects
@@ -40,7 +40,7 @@ class Replicas:
 
     @contextmanager
     def hung(self, index: int) -> Iterator[int]:
-        """Stops a replica for the block; gives the process id of the other."""
+        """Suspends a replica for the block; yields the process id of the other."""
         process = self.processes[index]
         process.send_signal(signal.SIGSTOP)
         try:
@@ -77,7 +77,7 @@ async def replicas(echo: Any, keys: Any, tmp_path: Path) -> AsyncIterator[Replic
 
 @pytest.fixture
 async def factory() -> AsyncIterator[ChannelFactory]:
-    # A second instead of five, so that the test does not wait; pings as services send them.
+    # A second instead of five, to shorten the test; the services send the same pings.
     made = ChannelFactory(ChannelOptions(attempt_s=1.0, local_subchannels=True))
     yield made
     await made.close()
@@ -92,13 +92,14 @@ async def connected_stub(replicas: Replicas, factory: ChannelFactory, echo: Any)
     return stub
 
 
-async def test_calls_that_may_be_repeated_go_to_the_other_replica(
+async def test_repeatable_calls_are_sent_to_the_other_replica(
     replicas: Replicas, factory: ChannelFactory, echo: Any, keys: Any
 ) -> None:
     with keys.signed_in():
         stub = await connected_stub(replicas, factory, echo)
         with replicas.hung(0) as alive:
-            # It hangs for as long as these take, so each must have got away by itself.
+            # The replica hangs until these calls end, so each of them must have moved to another
+            # replica.
             answers = await asyncio.gather(
                 *(stub.Echo(echo.pb.Note(text=str(number))) for number in range(30))
             )
@@ -106,7 +107,7 @@ async def test_calls_that_may_be_repeated_go_to_the_other_replica(
             assert {answer.number for answer in answers} == {alive}
 
 
-async def test_an_edit_is_repeated_by_its_key_and_none_is_lost(
+async def test_an_edit_is_repeated_with_its_key_and_none_is_lost(
     replicas: Replicas, factory: ChannelFactory, echo: Any, keys: Any
 ) -> None:
     texts = [f"edit-{number}" for number in range(20)]
@@ -131,13 +132,13 @@ async def test_unrepeatable_calls_end_unavailable_and_run_at_most_once(
             streams = [stub.Count(note(text=str(number))).read() for number in range(10)]
             ends = await asyncio.gather(*calls, *streams, return_exceptions=True)
             failed = [end for end in ends if isinstance(end, BaseException)]
-            # Those on the hung replica ended while it hung.
+            # The calls on the hung replica ended while it hung.
             assert failed
             for end in failed:
                 assert isinstance(end, UnavailableError)
                 assert end.reason is Reason.DEPENDENCY_UNAVAILABLE
-            # From then on calls go to the other replica. gRPC ends the calls of a connection a
-            # moment before it closes the connection, so one that begins in between is lost too.
+            # From then on calls use the other replica. gRPC ends the calls of a connection a moment
+            # before it closes the connection, so a call that begins in between is lost too.
             answered = number = 0
             while answered < 10:
                 number += 1

@@ -31,7 +31,7 @@ def url(port: int | None) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-async def test_calls_are_counted_where_prometheus_reads(
+async def test_calls_are_counted_in_the_scraped_metrics(
     start: Start, servicer: object, echo: Any, keys: Any
 ) -> None:
     server = await start(servicer, metrics_port=0)
@@ -45,24 +45,24 @@ async def test_calls_are_counted_where_prometheus_reads(
     assert counted.value == 3
 
 
-async def test_there_is_no_port_unless_it_is_set(start: Start, servicer: object) -> None:
+async def test_the_metrics_port_is_off_by_default(start: Start, servicer: object) -> None:
     assert (await start(servicer)).metrics_port is None
 
 
-async def test_a_service_on_a_unix_socket_has_the_port_on_loopback(
+async def test_a_service_on_a_unix_socket_serves_metrics_on_loopback(
     start: Start, servicer: object, tmp_path: Path
 ) -> None:
     server = await start(servicer, host=f"unix:{tmp_path}/s", metrics_port=0)
     assert (await scrape(url(server.metrics_port))).samples
 
 
-async def test_the_port_can_have_an_address_of_its_own(start: Start, servicer: object) -> None:
+async def test_the_metrics_port_can_have_its_own_address(start: Start, servicer: object) -> None:
     server = await start(servicer, metrics_port=0, metrics_host="127.0.0.2")
     assert (await scrape(f"http://127.0.0.2:{server.metrics_port}")).samples
     assert listening_addresses(server.metrics_port) == {"127.0.0.2"}
 
 
-async def test_a_port_that_is_taken_ends_the_start(start: Start, servicer: object) -> None:
+async def test_a_used_metrics_port_fails_the_start(start: Start, servicer: object) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(OSError, match="cannot listen on"),

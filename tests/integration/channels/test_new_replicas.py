@@ -1,4 +1,4 @@
-"""Replicas that come and go behind one name, with a DNS server of the test's own."""
+"""Replicas that are added and removed behind one name, with a DNS server of the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strata.standalone.ports import pick_port
 
 
 class Replica:
-    """Counts the calls of a server, and the connections that they came by."""
+    """Counts the calls and connections of a server."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -64,7 +64,7 @@ class Replicas:
         return Counter([(await self.stub.Echo(note)).text for _ in range(calls)])
 
     async def until_asked(self, times: int) -> Counter[str]:
-        """Calls until the name server was asked so often; returns who answered."""
+        """Calls until the name server had some further questions; returns the answering hosts."""
         asked, counts = self.names.questions, Counter[str]()
         async with asyncio.timeout(60):
             while self.names.questions < asked + times:
@@ -101,12 +101,12 @@ async def test_a_new_replica_gets_calls_and_every_replica_keeps_its_one_connecti
     three = await replicas.replica("127.0.0.3")
     replicas.names.addresses = [three.host, one.host, two.host]
     await replicas.until(one.host, two.host, three.host)
-    # Many replacements later there is still no storm of connections.
+    # After many replacements there is still no storm of connections.
     await replicas.until_asked(5)
     assert [len(server.connections) for server in (one, two, three)] == [1, 1, 1]
 
 
-async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(
+async def test_a_removed_replica_gets_no_new_calls_and_finishes_its_calls(
     replicas: Replicas, echo: Any
 ) -> None:
     one, two = await replicas.replica("127.0.0.1"), await replicas.replica("127.0.0.2")
@@ -119,7 +119,7 @@ async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(
     assert (await stream.read()).text == "the end"
 
 
-async def test_a_failing_or_empty_name_server_changes_nothing(
+async def test_a_failing_or_empty_name_server_keeps_the_known_addresses(
     replicas: Replicas,
 ) -> None:
     one = await replicas.replica("127.0.0.1")
@@ -129,7 +129,7 @@ async def test_a_failing_or_empty_name_server_changes_nothing(
         assert set(await replicas.until_asked(2)) == {one.host}
 
 
-async def test_a_new_address_that_does_not_answer_takes_no_calls(replicas: Replicas) -> None:
+async def test_a_new_address_that_does_not_answer_gets_no_calls(replicas: Replicas) -> None:
     one = await replicas.replica("127.0.0.1")
     replicas.names.addresses = [one.host]
     await replicas.until(one.host)
@@ -141,8 +141,8 @@ async def test_an_unused_channel_does_not_resolve_names(replicas: Replicas) -> N
     one = await replicas.replica("127.0.0.1")
     replicas.names.addresses = [one.host]
     await replicas.until(one.host)
-    # What the last calls have asked for may still be on its way. Then there is quiet, while a
-    # channel in use asks every few tenths of a second.
+    # Look-ups that the last calls started may still be running. Then there are none, while a
+    # channel in use does one every few tenths of a second.
     async with asyncio.timeout(60):
         asked = -1
         while replicas.names.questions != asked:
@@ -150,8 +150,8 @@ async def test_an_unused_channel_does_not_resolve_names(replicas: Replicas) -> N
             await asyncio.sleep(1.5)
 
 
-def test_a_new_replica_has_work_within_fifteen_seconds_of_being_ready() -> None:
-    # The pause is spread by a fifth; the name servers of Kubernetes remember for five seconds.
+def test_a_new_replica_gets_calls_within_fifteen_seconds() -> None:
+    # The pause varies by a fifth; the name servers of Kubernetes cache for five seconds.
     assert ChannelOptions().renew_s * 1.2 + 5 < 15
 
 

@@ -50,7 +50,7 @@ async def ask(address: str, version: str, **question: str) -> pb.ServerReflectio
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_both_versions_list_the_services_and_each_other(address: str, version: str) -> None:
+async def test_both_versions_list_all_services(address: str, version: str) -> None:
     answer = await ask(address, version, list_services="")
     names = {service.name for service in answer.list_services_response.service}
     assert names == {
@@ -100,7 +100,7 @@ async def test_unknown_symbols_are_not_found(address: str, version: str, symbol:
 
 @pytest.mark.skipif(GRPCURL is None, reason="needs grpcurl: `make tools` builds it with Go")
 @pytest.mark.parametrize("symbol", [PASSAGES, f"{PASSAGES}.SearchPassages"])
-async def test_grpcurl_describes_services_and_methods(address: str, symbol: str) -> None:
+async def test_grpcurl_can_describe_services_and_methods(address: str, symbol: str) -> None:
     assert GRPCURL is not None
     program = await asyncio.create_subprocess_exec(
         GRPCURL, "-plaintext", address, "describe", symbol,

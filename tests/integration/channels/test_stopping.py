@@ -1,4 +1,4 @@
-"""A server that stops: what becomes of the calls it has, over a socket and in the process."""
+"""Calls of a server that is stopping, over a socket and in process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def side(request: Any, echo: Any, keys: Any) -> AsyncIterator[Side]:
 
 
 @pytest.mark.parametrize("grace", [None, 0.2])
-async def test_calls_that_a_stopping_server_breaks_off_end_unavailable_with_a_hint(
+async def test_calls_broken_off_by_a_stopping_server_end_unavailable_with_a_retry_delay(
     side: Side, echo: Any, keys: Any, grace: float | None
 ) -> None:
     endless = Endless()
@@ -88,7 +88,7 @@ async def test_calls_that_a_stopping_server_breaks_off_end_unavailable_with_a_hi
         assert error.reason is Reason.SHUTTING_DOWN
         assert error.retry_after is not None
     assert endless.cleaned_up == 5
-    # The log and the metrics call them what the callers got.
+    # The log and the metrics count the status that the callers got.
     assert side.telemetry.total(RPC_REQUESTS, code="UNAVAILABLE") == 5
     assert side.telemetry.total(RPC_REQUESTS, code="CANCELLED") == 0
 
@@ -111,9 +111,7 @@ async def test_calls_that_end_within_the_grace_are_answered(
     assert (await call).text == "a"
 
 
-async def test_callers_of_two_replicas_do_not_notice_that_one_stops(
-    start: Any, echo: Any, keys: Any
-) -> None:
+async def test_stopping_one_of_two_replicas_fails_no_call(start: Any, echo: Any, keys: Any) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
             await asyncio.sleep(0.05)
@@ -136,7 +134,7 @@ async def test_callers_of_two_replicas_do_not_notice_that_one_stops(
         callers = [asyncio.create_task(keep_calling()) for _ in range(100)]
         while answered < 200:
             await asyncio.sleep(0.01)
-        # Calls run, begin and wait to be taken in the moment of the stop.
+        # At the stop some calls are running, some begin and some wait to be accepted.
         await servers[0].stop(0)
         enough = answered + 200
         while answered < enough and not any(caller.done() for caller in callers):
@@ -146,9 +144,9 @@ async def test_callers_of_two_replicas_do_not_notice_that_one_stops(
     await factory.close()
 
 
-async def test_a_call_that_is_cut_off_without_a_status_counts_as_unavailable() -> None:
+async def test_a_call_cut_off_without_a_status_counts_as_unavailable() -> None:
     cut = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, None, None, details="CANCELLED")
     error = from_rpc_error(cut)
     assert isinstance(error, UnavailableError)
-    # The method may have run: gRPC ends handlers so that do not end themselves.
+    # The method may have run: gRPC ends handlers this way when they do not end by themselves.
     assert error.lost

@@ -1,4 +1,4 @@
-"""Streams that the client leaves after their last message: what the server's log says."""
+"""Streams that the client closes after their last message: the status in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def servicer(echo: Any, ends: bool) -> Any:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
             yield request
-            # What is left to do after the last message.
+            # Work that is left after the last message.
             await asyncio.sleep(0.1 if ends else 3600)
 
         async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -73,7 +73,7 @@ async def test_a_completed_stream_is_logged_with_its_final_status(
     assert ended() == {"OK": 1}
 
 
-async def test_a_stream_with_questions_completes_after_its_result(
+async def test_a_stream_with_nested_requests_completes_after_its_result(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     server = await start(servicer(echo, ends=True))

@@ -1,4 +1,4 @@
-"""Streams of requests that one replica refuses and another one takes."""
+"""Streams of requests that one replica refuses and another one accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strata.shared.clock_skew import SERVER_TIME_KEY
 from strata.shared.request_stream import RequestStream
 from strata.shared.server import GrpcServer
 
-# By a clock that differs so much every token is refused.
+# With a clock that differs so much every token is refused.
 REFUSED_S = -900
 
 
@@ -58,7 +58,7 @@ async def refusing(start: Any, echo: Any) -> GrpcServer:
 
 @pytest.fixture
 async def stub(start: Any, echo: Any, refusing: GrpcServer, factory: ChannelFactory) -> Any:
-    """To a replica that answers and two that refuse."""
+    """A stub to one replica that answers and two that refuse."""
     others = [
         await start(servicer(echo)),
         await start(servicer(echo), clock=OffsetClock(REFUSED_S)),
@@ -66,7 +66,7 @@ async def stub(start: Any, echo: Any, refusing: GrpcServer, factory: ChannelFact
     return stub_to(targets([refusing, *others]), factory, echo)
 
 
-async def test_requests_that_come_slowly_are_replayed(
+async def test_slowly_arriving_requests_are_replayed(
     echo: Any, keys: Any, stub: Any, refusing: GrpcServer
 ) -> None:
     texts = [str(number) for number in range(20)]
@@ -83,7 +83,7 @@ async def test_requests_that_come_slowly_are_replayed(
             adding = asyncio.create_task(add_slowly(requests))
             assert [response.text async for response in stub.Chat(requests)] == texts
             await adding
-            # The requests are still there.
+            # The requests can be read again.
             call = stub.Chat(requests)
             responses = [await call.read() for _ in texts]
             assert [response.text for response in responses] == texts
@@ -92,7 +92,7 @@ async def test_requests_that_come_slowly_are_replayed(
     assert refusals(refusing)
 
 
-async def test_conversation_continues_after_a_refusal(
+async def test_a_bidirectional_stream_continues_after_a_refusal(
     echo: Any, keys: Any, stub: Any, refusing: GrpcServer
 ) -> None:
     with keys.signed_in():
@@ -121,7 +121,7 @@ async def test_no_task_waits_for_requests_after_the_end_of_a_call(
     with keys.signed_in():
         calls = []
         for stub in (both, both, both, none):
-            # More requests may come at any time.
+            # The stream of requests stays open.
             requests = RequestStream(echo.pb.Note(text="a"))
             call = stub.Chat(requests)
             calls.append(call)
@@ -153,7 +153,7 @@ async def test_call_can_be_cancelled_between_two_attempts(
                 call.add_done_callback(lambda _: ended.append(True))
                 reading = asyncio.ensure_future(call.read())
                 await eventually(lambda: bool(refusals(refusing)))
-                # The pause lasts long.
+                # The pause is long.
                 await asyncio.sleep(0.1)
                 assert not call.done()
                 assert not ended
@@ -187,7 +187,7 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
             assert ended == [call]
             assert await call.code() is grpc.StatusCode.OK
             assert SERVER_TIME_KEY in dict(await call.trailing_metadata())
-            # As calls of grpc.aio do.
+            # Like calls of grpc.aio.
             call.add_done_callback(ended.append)
             assert ended == [call, call]
     assert refusals(refusing)
@@ -195,7 +195,8 @@ async def test_done_callback_is_called_once_after_the_last_attempt(
 
 async def test_attempts_end_with_the_deadline_of_the_call(echo: Any, keys: Any, stub: Any) -> None:
     with keys.signed_in():
-        # Connects to the replicas, which takes longer than the deadline when the machine is busy.
+        # Connects to the replicas first, which takes longer than the deadline when the machine is
+        # busy.
         requests: RequestStream[Any] = RequestStream(echo.pb.Note(text="end"))
         assert await stub.Chat(requests).read() is grpc.aio.EOF
         requests.close()

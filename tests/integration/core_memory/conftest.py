@@ -45,7 +45,7 @@ def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
         port=0,
         database_url=urls.service_url,
         worker_database_url=urls.worker_url,
-        # No process listens there: archival is down in these tests.
+        # No process listens on this port: archival is down in these tests.
         targets={"archival": "127.0.0.1:1"},
         token_public_keys=keys.public,
         drain_s=0,
@@ -69,7 +69,7 @@ async def client(
 
 @pytest.fixture(autouse=True)
 def project(keys: TokenKeys) -> Iterator[str]:
-    """A project of the test's own, signed in."""
+    """A new project, signed in."""
     project_id = new_id("project")
     with use(keys.context(project_id)):
         yield project_id

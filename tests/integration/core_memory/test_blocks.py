@@ -58,7 +58,7 @@ async def test_a_repeated_request_gets_the_same_answer(client: Any) -> None:
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_an_edit_with_a_known_key_is_done_once(client: Any) -> None:
+async def test_a_repeated_edit_takes_effect_once(client: Any) -> None:
     await create(client, value="a")
     responses = [
         await edit(client, request_id="run-1/1/call-1", append=pb.AppendEdit(content="b"))
@@ -89,7 +89,7 @@ async def test_verbs_change_the_block_and_show_the_change(client: Any) -> None:
     assert (await edit(client, append=pb.AppendEdit(content="line"))).block.value == "new\nline"
 
 
-async def test_an_edit_without_effect_makes_no_version(client: Any) -> None:
+async def test_an_edit_without_effect_creates_no_version(client: Any) -> None:
     await create(client, value="same")
     response = await edit(client, rethink=pb.RethinkEdit(new_memory="same"))
     assert (response.block.revision, response.diff) == (1, "")
@@ -112,7 +112,7 @@ async def test_rethink_of_an_unknown_label_makes_the_block(client: Any) -> None:
     assert (await read(client, "notes")).value == "text"
 
 
-async def test_create_takes_paths_and_refuses_a_taken_label(client: Any) -> None:
+async def test_create_accepts_paths_and_refuses_a_used_label(client: Any) -> None:
     create_edit = pb.CreateEdit(description="About.", file_text="text")
     response = await edit(client, "/memories/a/b", create=create_edit)
     assert response.message == "Successfully created memory block 'a_b'"
@@ -140,7 +140,7 @@ async def test_rename_and_delete_work_and_are_confirmed(client: Any) -> None:
     assert (kept.block.value, list(kept.block.agent_ids)) == ("text", [])
 
 
-async def test_rename_to_a_taken_or_impossible_label_is_refused(client: Any) -> None:
+async def test_renaming_to_a_used_or_invalid_label_is_refused(client: Any) -> None:
     await create(client, "a")
     await create(client, "b")
     with pytest.raises(AlreadyExistsError) as taken:
@@ -163,7 +163,7 @@ async def test_rename_to_a_taken_or_impossible_label_is_refused(client: Any) -> 
         {"rename": pb.RenameEdit(new_label="other")},
     ],
 )
-async def test_agents_cannot_touch_a_read_only_block(client: Any, verb: Any) -> None:
+async def test_agents_cannot_change_a_read_only_block(client: Any, verb: Any) -> None:
     block = await create(client, value="text", read_only=True)
     with pytest.raises(FailedPreconditionError) as caught:
         await edit(client, **verb)
@@ -171,7 +171,7 @@ async def test_agents_cannot_touch_a_read_only_block(client: Any, verb: Any) -> 
     assert await read(client) == block
 
 
-async def test_the_api_may_change_a_read_only_block(client: Any) -> None:
+async def test_a_read_only_block_can_be_changed_through_the_api(client: Any) -> None:
     block = await create(client, value="text", read_only=True, metadata={"a": "1", "b": "2"})
     request = pb.UpdateBlockRequest(
         block_id=block.id, value="new", metadata={"a": "", "c": "3"}, reason="why"
@@ -183,7 +183,7 @@ async def test_the_api_may_change_a_read_only_block(client: Any) -> None:
     assert again == updated
 
 
-async def test_the_limit_holds_for_every_way_to_write(client: Any) -> None:
+async def test_the_limit_applies_to_every_kind_of_write(client: Any) -> None:
     block = await create(client, value="1234567890", limit=10)
     with pytest.raises(FailedPreconditionError) as caught:
         await edit(client, append=pb.AppendEdit(content=""))
@@ -197,7 +197,7 @@ async def test_the_limit_holds_for_every_way_to_write(client: Any) -> None:
     assert await read(client) == block
 
 
-async def test_an_expected_revision_must_be_the_current_one(client: Any) -> None:
+async def test_an_outdated_expected_revision_is_refused(client: Any) -> None:
     block = await create(client, value="a")
     await edit(client, append=pb.AppendEdit(content="b"), expected_revision=1)
     for attempt in (
@@ -212,7 +212,7 @@ async def test_an_expected_revision_must_be_the_current_one(client: Any) -> None
         assert caught.value.metadata == {"expected": "1", "current": "2"}
 
 
-async def test_no_edit_of_many_writers_is_lost(client: Any) -> None:
+async def test_concurrent_edits_are_all_kept(client: Any) -> None:
     await create(client, value="start")
     await asyncio.gather(
         *(edit(client, append=pb.AppendEdit(content=f"line {n}")) for n in range(16))
@@ -242,7 +242,7 @@ async def test_attach_and_detach_share_a_block(client: Any) -> None:
     ) == [other]
 
 
-async def test_delete_removes_the_block_everywhere(client: Any) -> None:
+async def test_deleting_a_block_removes_it_from_every_agent(client: Any) -> None:
     block = await create(client)
     request = pb.DeleteBlockRequest(block_id=block.id, request_id="gone")
     for _ in range(2):
@@ -278,7 +278,7 @@ async def test_lists_are_paged(client: Any) -> None:
         await client.blocks.ListBlocks(pb.ListBlocksRequest(page_size=-1))
 
 
-async def test_a_made_up_page_token_reaches_no_further_than_the_list(client: Any) -> None:
+async def test_a_forged_page_token_returns_only_rows_of_the_list(client: Any) -> None:
     block = await create(client)
     for scope, key in ((f"ListBlocks {AGENT} ", 2**62), ("ListBlocks  ", "é" * 30)):
         agent_id = AGENT if isinstance(key, int) else ""
@@ -294,7 +294,7 @@ async def test_a_made_up_page_token_reaches_no_further_than_the_list(client: Any
     assert len(versions.versions) == 1
 
 
-async def test_versions_tell_who_did_what(client: Any, project: str) -> None:
+async def test_versions_record_the_author_and_the_operation(client: Any, project: str) -> None:
     block = await create(client, value="a")
     run = new_id("run")
     with use(client.keys.context(project, run)):
@@ -345,7 +345,7 @@ async def test_diffs_compare_any_two_versions(client: Any) -> None:
         assert caught.value.reason is Reason.VERSION_NOT_FOUND
 
 
-async def test_a_block_can_be_read_as_it_was(client: Any) -> None:
+async def test_a_block_can_be_read_as_of_an_earlier_time(client: Any) -> None:
     block = await create(client, value="old", limit=50)
     await client.blocks.UpdateBlock(
         pb.UpdateBlockRequest(block_id=block.id, value="new", limit=60, label="renamed")

@@ -85,7 +85,7 @@ async def test_a_prepared_agent_compiles_to_the_specified_bytes(client: Any) -> 
     assert response.last_modified_time == blocks[0].update_time
 
 
-async def test_compile_answers_not_changed_until_something_shown_changes(client: Any) -> None:
+async def test_compile_returns_not_changed_until_the_shown_memory_changes(client: Any) -> None:
     agent = new_id("agent")
     (block,) = await prepare_blocks(client, agent, blocks=[new("human", "a")])
     first = await compiled(client, agent)
@@ -131,7 +131,7 @@ async def test_blocks_are_rendered_in_the_order_of_attachment(client: Any) -> No
         )
 
 
-async def test_all_rule_types_are_taken_from_the_wire(client: Any) -> None:
+async def test_all_rule_types_are_converted_from_the_proto(client: Any) -> None:
     agent = new_id("agent")
     for kind in ToolRuleType:
         number = tool_pb2.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}")
@@ -146,7 +146,7 @@ async def test_all_rule_types_are_taken_from_the_wire(client: Any) -> None:
     assert caught.value.violations[0].field == "tool_rules[0].type"
 
 
-async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> None:
+async def test_an_invalid_revision_is_refused_or_ignored(client: Any) -> None:
     agent = new_id("agent")
     await prepare_blocks(client, agent, blocks=[new("human")])
     for text in ("nonsense", ".", "0", "." * 200):
@@ -155,7 +155,7 @@ async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> Non
         await compiled(client, agent, if_revision="\0")
 
 
-async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any) -> None:
+async def test_repeated_preparations_return_the_first_blocks(client: Any) -> None:
     agent = new_id("agent")
     first = await prepare_blocks(client, agent, blocks=[new("human", "a"), new("persona")])
     again = await asyncio.gather(
@@ -167,7 +167,7 @@ async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any)
     assert again == [first] * 4
 
 
-async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
+async def test_concurrent_preparations_create_the_blocks_once(client: Any) -> None:
     agent = new_id("agent")
     results = await asyncio.gather(
         *(prepare_blocks(client, agent, blocks=[new("human")]) for _ in range(4))
@@ -177,7 +177,7 @@ async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
     assert list(listed.blocks) == results[0]
 
 
-async def test_preparing_is_all_or_nothing(client: Any) -> None:
+async def test_a_failed_preparation_stores_nothing(client: Any) -> None:
     agent = new_id("agent")
     (taken,) = await prepare_blocks(client, new_id("agent"), blocks=[new("human")])
     failures: list[tuple[dict[str, Any], type[Exception], Reason]] = [
@@ -225,7 +225,7 @@ async def test_another_project_sees_no_memory(client: Any) -> None:
     assert "secret" in (await compiled(client, agent)).memory_section
 
 
-async def test_compile_is_one_statement_that_reads_by_index(
+async def test_compile_is_one_statement_that_uses_indexes(
     client: Any, settings: CoreMemorySettings
 ) -> None:
     agent = new_id("agent")
@@ -236,7 +236,7 @@ async def test_compile_is_one_statement_that_reads_by_index(
             await PostgresBlockStore(database).agent_memory(agent, "")
         (statement,) = texts
         async with database.transaction(read_only=True) as connection:
-            # Few rows make a scan cheap; what matters is whether it can be avoided.
+            # With few rows a scan is cheap; the test checks whether it can be avoided.
             await connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
             explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", statement)
             plan = "\n".join(row[0] for row in await connection.exec_driver_sql(explain))

@@ -38,7 +38,7 @@ async def memory(client: Any) -> dict[str, str]:
     return {block.label: block.value for block in listed.blocks}
 
 
-async def test_a_patch_of_one_block_is_a_version_of_its_own(client: Any) -> None:
+async def test_a_patch_of_one_block_creates_one_version(client: Any) -> None:
     block = await create(client, value="one\n\ttwo\nthree")
     response = await patch(client, "@@ -1,9 +1,9 @@\n \ttwo\n-three\n+3")
     assert (response.block.value, response.block.revision) == ("one\n\ttwo\n3", 2)
@@ -108,7 +108,7 @@ async def test_a_patch_of_several_blocks_writes_each(client: Any) -> None:
         ("*** Delete Block: a", FailedPreconditionError, "EDIT_NOT_APPLICABLE"),
     ],
 )  # fmt: skip
-async def test_a_patch_is_applied_whole_or_not_at_all(
+async def test_a_patch_is_applied_completely_or_not_at_all(
     client: Any, last: str, kind: type[StrataError], reason: str
 ) -> None:
     for label in ("a", "b"):
@@ -152,7 +152,7 @@ async def test_a_patch_must_name_its_target(client: Any) -> None:
     )
 
 
-async def test_an_insertion_is_merged_at_the_place_that_was_seen(client: Any) -> None:
+async def test_an_insertion_is_merged_at_the_place_of_its_base_revision(client: Any) -> None:
     seen = await create(client, value="a\nb\nc")
     await edit(client, insert=pb.InsertEdit(new_string="top", insert_line=0))
     response = await edit(
@@ -197,12 +197,12 @@ async def test_a_conflict_changes_nothing_and_shows_the_text(client: Any, verb: 
     assert error.message.endswith("Edit its current text (revision 2), which is:\nlikes coffee")
     assert error.metadata == {"label": "human", "revision": "2"}
     assert len(await versions(client, block.id)) == 2
-    # Without a base it is what it says: that text is not there.
+    # Without a base revision the edit fails, because the text is not there.
     if "rethink" not in verb:
         await failure(edit(client, **verb), FailedPreconditionError, Reason.EDIT_NOT_APPLICABLE)
 
 
-async def test_text_that_was_never_there_is_not_a_conflict(client: Any) -> None:
+async def test_text_missing_in_every_revision_is_not_a_conflict(client: Any) -> None:
     seen = await create(client, value="a")
     await append(client, "b")
     for verb in (
@@ -229,7 +229,7 @@ async def test_edits_by_content_apply_to_the_newest_text(client: Any) -> None:
         assert (response.block.value, response.merged) == (value, False)
 
 
-async def test_an_unknown_base_is_a_wrong_revision(client: Any) -> None:
+async def test_an_unknown_base_revision_is_a_revision_mismatch(client: Any) -> None:
     block = await create(client, value="a")
     for attempt in (
         edit(client, rethink=pb.RethinkEdit(new_memory="b"), base_revision=2),
@@ -242,7 +242,7 @@ async def test_an_unknown_base_is_a_wrong_revision(client: Any) -> None:
         await failure(attempt, AbortedError, Reason.REVISION_MISMATCH)
 
 
-async def test_an_expected_revision_comes_before_merging(client: Any) -> None:
+async def test_an_expected_revision_is_checked_before_merging(client: Any) -> None:
     await create(client, value="a")
     await append(client, "b")
     for verb in (
@@ -310,7 +310,7 @@ async def test_every_verb_returns_its_changes(client: Any) -> None:
         {"rethink": pb.RethinkEdit(new_memory="x"), "base_revision": 1},
     ],
 )
-async def test_agents_cannot_touch_a_read_only_block(client: Any, verb: Any) -> None:
+async def test_agents_cannot_change_a_read_only_block(client: Any, verb: Any) -> None:
     block = await create(client, value="text", read_only=True)
     await client.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="text 2"))
     before = await versions(client, block.id)
@@ -342,8 +342,10 @@ async def test_versions_have_the_kind_of_editor(client: Any) -> None:
     await failure(attempt, InvalidArgumentError, Reason.INVALID_FIELD)
 
 
-async def test_an_edit_may_name_the_block_that_it_means(client: Any) -> None:
-    """A label can come to stand for another block, or for none; then nothing is made either."""
+async def test_an_edit_with_a_block_id_is_refused_if_the_label_names_another_block(
+    client: Any,
+) -> None:
+    """A label can later refer to another block, or to none; then no block is created either."""
     block = await create(client, value="a")
     rethink: dict[str, Any] = {
         "rethink": pb.RethinkEdit(new_memory="b"),

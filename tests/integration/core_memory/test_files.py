@@ -1,6 +1,6 @@
 """`FileService` over the service: folders, uploads, listings, deletions.
 
-The archival service is not there in these tests: what needs no index works without it.
+The archival service is absent in these tests: files work without an index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strata.shared.ids import new_id
 from uploading import MIB, PDF, make_agent, make_folder, rows, until_read, upload, upload_requests
 
 
-async def test_a_file_is_read_as_soon_as_it_is_there(client: Any) -> None:
+async def test_an_uploaded_file_is_read_immediately(client: Any) -> None:
     folder = await make_folder(client, "notes", description="what", instructions="how")
     file = await upload(client, folder.id, "a.md", b"# Title\n\nText\n", media_type="")
     assert (file.name, file.folder_id, file.media_type) == ("a.md", folder.id, "text/markdown")
@@ -43,7 +43,7 @@ async def test_a_file_is_read_as_soon_as_it_is_there(client: Any) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 65_536])
-async def test_result_does_not_depend_on_the_chunks_of_an_upload(
+async def test_the_stored_file_does_not_depend_on_the_chunk_size_of_the_upload(
     client: Any, admin: Any, project: str, chunk: int
 ) -> None:
     folder = await make_folder(client)
@@ -57,7 +57,7 @@ async def test_result_does_not_depend_on_the_chunks_of_an_upload(
     assert all(len(part["data"]) == MIB for part in parts[:-1])
 
 
-async def test_fifty_megabytes_come_in_without_being_held(client: Any) -> None:
+async def test_an_upload_of_fifty_megabytes_needs_little_memory(client: Any) -> None:
     folder = await make_folder(client)
     line = b"A line of some text that is neither short nor long, with a number 0123456789.\n"
     chunk = (line * (MIB // len(line) + 1))[:MIB]
@@ -82,7 +82,7 @@ async def test_fifty_megabytes_come_in_without_being_held(client: Any) -> None:
     response = await client.files.UploadFile(requests())
     measuring.cancel()
     assert response.file.size_bytes == 50 * MIB
-    # The whole file twice, as sender and receiver would hold it, would be 100 MiB.
+    # The whole file twice, held by sender and receiver, would be 100 MiB.
     assert grown < 60 * MIB
 
 
@@ -104,9 +104,7 @@ async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(
     assert await rows(admin, project) == {}
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing(
-    client: Any, admin: Any, project: str
-) -> None:
+async def test_an_interrupted_upload_leaves_nothing(client: Any, admin: Any, project: str) -> None:
     folder = await make_folder(client)
     arrived = asyncio.Event()
 
@@ -170,9 +168,7 @@ async def test_the_same_bytes_are_another_text_as_a_web_page(
     assert "Title" in by_name["a.html"]
 
 
-async def test_a_file_is_replaced_only_when_it_is_asked_for(
-    client: Any, admin: Any, project: str
-) -> None:
+async def test_a_file_is_replaced_only_on_request(client: Any, admin: Any, project: str) -> None:
     folder = await make_folder(client)
     first = await upload(client, folder.id, "a.txt", b"one\n")
     await until_read(client, first)
@@ -186,7 +182,7 @@ async def test_a_file_is_replaced_only_when_it_is_asked_for(
     assert counts == {"files": 1, "contents": 1, "content_parts": 1, "content_pages": 1}
 
 
-async def test_an_upload_has_one_answer_for_a_request(client: Any) -> None:
+async def test_a_repeated_upload_gets_the_first_answer(client: Any) -> None:
     folder, request = await make_folder(client), new_id("request")
     first = await upload(client, folder.id, "a.txt", b"one\n", request_id=request)
     await client.files.DeleteFile(pb.DeleteFileRequest(file_id=first.id))
@@ -243,7 +239,7 @@ async def test_unreadable_input_is_refused_at_once(
     "name",
     ["", "a/b.txt", "/", "a\nb", "a\tb", "\x7f", "x" * 256, " a", "a ", "a\u2028b", "\x85x"],
 )
-async def test_names_that_a_prompt_cannot_show_are_refused(client: Any, name: str) -> None:
+async def test_names_that_cannot_be_shown_in_a_prompt_are_refused(client: Any, name: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         await make_folder(client, name)
     assert refused.value.violations[0].field == "name"

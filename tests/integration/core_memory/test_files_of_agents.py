@@ -117,7 +117,7 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
     compiled = await client.context.Compile(compile_request)
     assert compiled.has_folders
     assert "2: two" in compiled.memory_section
-    # It is waited for until just before the deadline, which a busy machine can miss.
+    # The call waits for it until just before the deadline, which a busy machine can miss.
     with pytest.raises((UnavailableError, DeadlineExceededError)):
         await client.files.SearchFiles(
             pb.SearchFilesRequest(agent_id=agent, query="two"), timeout=2
@@ -149,7 +149,7 @@ async def test_deletion_works_while_the_index_is_down(
     assert (list(listed.files), list(listed.open_files)) == ([], [])
 
 
-async def test_the_files_of_another_project_are_not_there(client: Any) -> None:
+async def test_files_and_folders_of_another_project_are_not_found(client: Any) -> None:
     agent, folder = await make_agent(client), await make_folder(client)
     file = await upload(client, folder.id, "a.txt", b"secret\n")
     attach = pb.AttachFolderRequest(agent_id=agent, folder_id=folder.id)

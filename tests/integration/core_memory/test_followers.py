@@ -29,7 +29,7 @@ async def labels(client: Any, agent: str) -> list[str]:
     return sorted(block.label for block in response.blocks)
 
 
-async def test_a_follower_gets_and_loses_blocks_with_the_agent_that_it_follows(
+async def test_a_follower_gains_and_loses_blocks_with_the_followed_agent(
     client: Any,
 ) -> None:
     chat, memory = new_id("agent"), new_id("agent")
@@ -48,11 +48,11 @@ async def test_a_follower_gets_and_loses_blocks_with_the_agent_that_it_follows(
     assert await labels(client, memory) == ["human", "memory_persona", "persona"]
     await client.blocks.AttachBlock(pb.AttachBlockRequest(agent_id=chat, block_id=made.block.id))
     assert "project" in await labels(client, memory)
-    # What is attached to the follower alone stays its own.
+    # A block that is attached only to the follower is not shared.
     assert await labels(client, chat) == ["human", "persona", "project"]
 
 
-async def test_a_block_attached_while_another_agent_begins_to_follow_reaches_both(
+async def test_a_block_attached_while_another_agent_starts_to_follow_is_attached_to_both(
     client: Any,
 ) -> None:
     for _ in range(8):
@@ -88,7 +88,7 @@ async def test_a_label_that_the_follower_has_stays_its_own(client: Any) -> None:
     assert after.block.id == own.block.id != made.block.id
 
 
-async def test_the_end_of_a_follower_leaves_the_blocks_of_the_followed_agent(client: Any) -> None:
+async def test_releasing_a_follower_keeps_the_blocks_of_the_followed_agent(client: Any) -> None:
     chat, memory = new_id("agent"), new_id("agent")
     await prepare(client, chat, "human", "persona")
     await prepare(client, memory, "memory_persona", follows=chat)

@@ -86,7 +86,7 @@ async def compiled(client: Any, **more: Any) -> context_pb.CompileResponse:
     return response
 
 
-async def test_a_deleted_block_is_gone_but_its_history_stays(client: Any) -> None:
+async def test_a_deleted_block_is_not_found_but_its_history_is_readable(client: Any) -> None:
     block = await create(client, value="text")
     shared = pb.AttachBlockRequest(agent_id=OTHER, block_id=block.id)
     await client.blocks.AttachBlock(shared)
@@ -138,7 +138,7 @@ async def test_a_label_is_free_again_after_a_deletion(client: Any) -> None:
 
 
 @pytest.mark.parametrize("target", [{"revision": 3}, {"to_revision": 2}, {"to_revision": 1}])
-async def test_a_deleted_block_can_be_brought_back(client: Any, target: dict[str, int]) -> None:
+async def test_a_deleted_block_can_be_restored(client: Any, target: dict[str, int]) -> None:
     block = await create(client, value="a", description="d", read_only=False, limit=50)
     changed = await update(client, block, value="b", limit=60, metadata={"k": "v"})
     await delete(client, block)
@@ -154,7 +154,7 @@ async def test_a_deleted_block_can_be_brought_back(client: Any, target: dict[str
     assert await labels(client, agent_id=AGENT) == ["human"]
 
 
-async def test_a_deleted_block_is_not_changed_before_it_is_back(client: Any) -> None:
+async def test_a_deleted_block_cannot_be_changed_before_it_is_restored(client: Any) -> None:
     block = await create(client, value="a")
     await update(client, block, value="b")
     await delete(client, block)
@@ -181,7 +181,7 @@ async def test_a_purge_destroys_everything(client: Any) -> None:
     assert await labels(client, show_deleted=True) == []
 
 
-async def test_memory_can_be_seen_as_it_was(client: Any) -> None:
+async def test_memory_can_be_compiled_as_of_an_earlier_time(client: Any) -> None:
     human = await create(client, value="h1")
     first = await compiled(client)
     notes = await create(client, "notes", "n1")
@@ -223,7 +223,7 @@ async def test_memory_can_be_seen_as_it_was(client: Any) -> None:
     assert rendered.last_modified_time == changed
 
 
-async def test_versions_hold_everything(client: Any) -> None:
+async def test_versions_have_all_fields_of_the_block(client: Any) -> None:
     block = await create(client, value="a", description="d", limit=50, metadata={"k": "v"})
     await append(client, "b", run="run-1")
     newest, first = await versions(client, block)
@@ -305,7 +305,7 @@ async def test_one_edit_is_undone_and_later_ones_stay(client: Any) -> None:
     assert (await versions(client, block))[0].origin.reason == "undoes revision 5"
 
 
-async def test_an_edit_that_was_built_upon_is_not_undone(client: Any) -> None:
+async def test_an_edit_with_later_changes_of_its_text_is_not_undone(client: Any) -> None:
     block = await create(client, value="one")
     await update(client, block, value="two")
     await update(client, block, value="three")
@@ -362,7 +362,7 @@ async def revert_response(client: Any, **more: Any) -> pb.RevertBlockResponse:
     return response
 
 
-async def test_of_several_blocks_all_are_reverted_or_none(client: Any) -> None:
+async def test_several_blocks_are_reverted_together_or_not_at_all(client: Any) -> None:
     human, notes = await create(client, value="h"), await create(client, "notes", "n")
     await append(client, "bad", run="run-1")
     await append(client, "bad", run="run-1", label="notes")
@@ -406,7 +406,7 @@ async def test_undoing_keeps_to_the_limit_and_to_labels(client: Any) -> None:
     assert (await read(client, block)).label == "renamed"
 
 
-async def test_requests_that_name_no_edits_are_refused(client: Any) -> None:
+async def test_reverts_without_a_selection_of_edits_are_refused(client: Any) -> None:
     block, time = await create(client), Timestamp(seconds=1)
     for request, field in (
         (pb.RevertBlockRequest(block_id=block.id), "target"),
@@ -427,7 +427,7 @@ async def test_requests_that_name_no_edits_are_refused(client: Any) -> None:
         assert [violation.field for violation in caught.value.violations] == [field]
 
 
-async def test_reverts_and_edits_at_once_lose_nothing(client: Any) -> None:
+async def test_concurrent_reverts_and_edits_lose_no_line(client: Any) -> None:
     block = await create(client, value="top")
     for number in range(6):
         await append(client, f"bad {number}", run=f"run-{number}")
@@ -441,7 +441,7 @@ async def test_reverts_and_edits_at_once_lose_nothing(client: Any) -> None:
     assert [version.revision for version in await versions(client, block)] == list(range(19, 0, -1))
 
 
-async def test_other_projects_undo_and_see_nothing(client: Any) -> None:
+async def test_other_projects_can_neither_revert_nor_read_edits(client: Any) -> None:
     block = await create(client, value="h")
     await append(client, "x", run="run-1")
     with use(client.keys.context(new_id("project"))):
@@ -502,7 +502,7 @@ async def test_a_block_that_the_agent_never_had_or_that_was_purged_is_not_found(
         await last_named(client, "human")
 
 
-async def test_detached_blocks_are_asked_for_by_agent_and_label_only(client: Any) -> None:
+async def test_detached_blocks_are_listed_by_agent_and_label_only(client: Any) -> None:
     block = await create(client)
     with pytest.raises(InvalidArgumentError) as refused:
         await client.blocks.GetBlock(pb.GetBlockRequest(block_id=block.id, show_detached=True))

@@ -73,14 +73,14 @@ class LimitedMemory:
         await self.client.blocks.UpdateBlock(request)
 
     async def limit(self, most: int | None, **more: Any) -> int | None:
-        """Sets or raises the limit; returns the one before."""
+        """Sets or raises the limit; returns the previous one."""
         limit = None if most is None else context_pb.PromptLimit(bytes=most)
         request = context_pb.LimitPromptRequest(agent_id=self.agent, prompt_limit=limit, **more)
         response = await self.client.context.LimitPrompt(request)
         return response.previous_limit.bytes if response.HasField("previous_limit") else None
 
     async def everything(self) -> list[Any]:
-        """All blocks of the project with all their versions, and what the agent has."""
+        """Returns all blocks of the project with all versions, and the blocks of the agent."""
         listed = await self.client.blocks.ListBlocks(pb.ListBlocksRequest(show_deleted=True))
         versions = [
             (await self.client.blocks.ListBlockVersions(request)).versions
@@ -90,7 +90,7 @@ class LimitedMemory:
         return [listed, versions, mine]
 
     async def refuses(self, attempt: Callable[[], Awaitable[Any]]) -> FailedPreconditionError:
-        """Makes sure that an attempt is refused as a whole and leaves nothing."""
+        """Asserts that an attempt is refused and changes nothing."""
         before = await self.everything()
         with pytest.raises(FailedPreconditionError) as caught:
             await attempt()
@@ -142,7 +142,7 @@ VERBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_no_verb_makes_memory_too_large(memory: LimitedMemory, verb: str) -> None:
+async def test_no_edit_can_exceed_the_prompt_limit(memory: LimitedMemory, verb: str) -> None:
     label, edit = VERBS[verb]
     await memory.refuses(lambda: memory.edit(label=label, **edit))
 
@@ -167,7 +167,7 @@ async def test_update_through_the_api_cannot_exceed_the_limit(memory: LimitedMem
 
 
 async def test_merge_cannot_exceed_the_limit(memory: LimitedMemory) -> None:
-    """Two changes that fit, each for itself, are merged into one that does not."""
+    """Two changes that fit separately are merged into one that does not."""
     await memory.update(memory.block, value="line one\nline two" + "y" * 150)
     first = await memory.edit(append=pb.AppendEdit(content="tail"))
     both = "z" * 500 + "line one\nline two"
@@ -206,17 +206,17 @@ async def test_changes_that_shrink_memory_succeed_above_the_limit(memory: Limite
     await memory.edit(string_replace=pb.StringReplaceEdit(old_string="line one", new_string=""))
     await memory.edit(string_replace=pb.StringReplaceEdit(old_string="two", new_string="six"))
     await memory.update(memory.block, metadata={"seen": "yes"}, limit=5_000)
-    # A part of a block is moved into a new one, which takes less than what is cut.
+    # A part of a block is moved into a new one, which is shorter than the removed text.
     cut = patch(f"*** Update Block: human\n@@\n-{LONG}\n*** Add Block: notes\n+few words")
     await memory.edit(label="", **cut)
-    # A block is taken away and its memory is used.
+    # A block is detached and its memory is used.
     swap = patch(f"*** Delete Block: notes\n*** Update Block: shared\n@@\n line one\n+{'z' * 90}")
     await memory.edit(label="", **swap)
     await memory.detach(memory.block)
     await memory.edit(label="shared", append=pb.AppendEdit(content="y"))
 
 
-async def test_a_patch_counts_as_a_whole(memory: LimitedMemory) -> None:
+async def test_the_limit_applies_to_a_patch_as_a_whole(memory: LimitedMemory) -> None:
     await memory.limit(None)
     await memory.edit(append=pb.AppendEdit(content=LONG))
     await memory.limit(LIMIT)
@@ -234,7 +234,7 @@ async def test_a_refused_edit_may_be_tried_again_under_its_id(memory: LimitedMem
     assert LONG in (await memory.edit(**edit)).value
 
 
-async def test_an_agent_begins_within_its_limit_or_not_at_all(
+async def test_an_agent_whose_first_blocks_exceed_the_limit_is_not_prepared(
     client: Any, memory: LimitedMemory
 ) -> None:
     agent = new_id("agent")
@@ -263,14 +263,16 @@ async def test_limit_is_raised_at_once_and_lowered_on_request(memory: LimitedMem
     assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
     assert caught.value.metadata["limit"] == "1500"
     assert caught.value.metadata["agent_id"] == memory.agent
-    assert await memory.limit(1_500, agent_revision=3) == 2_000, "and now it is told"
-    assert await memory.limit(1_600, only_raise=True) == 1_500, "too small, but better than before"
-    assert await memory.limit(9_000, agent_revision=2) == 1_600, "that was of an older agent"
+    assert await memory.limit(1_500, agent_revision=3) == 2_000, "the new limit is applied"
+    assert await memory.limit(1_600, only_raise=True) == 1_500, "too large, but smaller than before"
+    assert await memory.limit(9_000, agent_revision=2) == 1_600, (
+        "the limit is of an older revision of the agent"
+    )
     assert await memory.limit(None, only_raise=True) == 1_600
     assert await memory.limit(5_000, agent_revision=3) is None
 
 
-async def test_numbered_lines_take_more_of_a_limit(memory: LimitedMemory) -> None:
+async def test_line_numbers_count_towards_the_limit(memory: LimitedMemory) -> None:
     await memory.edit(rethink=pb.RethinkEdit(new_memory="a\n" * 150))
     limit = context_pb.PromptLimit(bytes=LIMIT, line_numbers=True)
     request = context_pb.LimitPromptRequest(
@@ -292,7 +294,7 @@ async def test_limits_are_checked(memory: LimitedMemory) -> None:
     assert missing.value.reason is Reason.AGENT_NOT_FOUND
 
 
-async def test_of_two_edits_at_once_one_is_refused_if_both_are_too_much(
+async def test_one_of_two_concurrent_edits_that_together_exceed_the_limit_is_refused(
     memory: LimitedMemory,
 ) -> None:
     content = "x" * 300

@@ -18,7 +18,7 @@ STEPS = 14
 
 
 class Story:
-    """A block that several hands change at random."""
+    """A block with random changes by several editors."""
 
     def __init__(self, client: Any, seed: int) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class Story:
         await self._attach(self._agents[1])
 
     async def go_on(self) -> None:
-        """Tries one change; a refusal is a part of the story."""
+        """Tries one random change, which may be refused."""
         kind = self._random.choice((self._append, self._rewrite, self._update, self._undo))
         if self._random.random() < 0.1:
             kind = self._delete
@@ -124,7 +124,7 @@ async def present(client: Any, block_id: str) -> pb.Block:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_state_is_found_again_and_comes_back_exactly(client: Any, seed: int) -> None:
+async def test_every_earlier_state_can_be_read_and_restored_exactly(client: Any, seed: int) -> None:
     story = Story(client, seed)
     await story.begin()
     for _ in range(STEPS):
@@ -152,7 +152,7 @@ async def check_as_of(client: Any, version: pb.BlockVersion) -> None:
 
 
 async def check_back_to(client: Any, target: pb.BlockVersion, last: pb.BlockVersion) -> None:
-    """Goes back to a version in both ways, and forth again."""
+    """Reverts to a version in both ways, and undoes the revert."""
     block_id = target.block_id
     deleted = (await present(client, block_id)).HasField("delete_time")
     await client.blocks.RevertBlock(

@@ -77,7 +77,7 @@ async def test_people_remove_taint_labels(client: Any) -> None:
     dirty = (await edit(client, append=pb.AppendEdit(content="x"), origin=UNDER_WEB)).block
     assert (await update(client, block, description="Other.")).block.taint
     assert (await update(client, block, value=dirty.value)).block.taint, "nothing was rewritten"
-    # Merged with what the agent wrote, which is still in it.
+    # Merged with text that the agent wrote, which is still in the block.
     merged = await update(client, block, value="zero\none", base_revision=block.revision)
     assert (merged.merged, list(merged.block.taint)) == (True, [WEB])
     vouched = (await update(client, block, clear_taint=True)).block

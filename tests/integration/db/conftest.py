@@ -1,4 +1,4 @@
-"""A small service with a real schema, and a database of it for each test."""
+"""A small service with a real schema, and a database of it per test."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ async def urls(databases: Databases, service: ServiceMigrations) -> ServiceDatab
 
 @pytest.fixture
 def pool_size() -> int:
-    # One project has four of them.
+    # One project may use four of them.
     return 5

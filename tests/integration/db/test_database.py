@@ -1,4 +1,4 @@
-"""Transactions: what they promise when all is well, and when it is not."""
+"""Transactions, in normal operation and after failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 P = "project-a"
 INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES ('project-a', :n, '')")
-# One cluster serves all tests, and a session that another test has closed may still be going.
+# One cluster serves all tests, and a session that another test closed may not have ended yet.
 SESSIONS = "application_name = 'strata' AND datname = current_database()"
 NOTES = text("SELECT note_id FROM example.notes ORDER BY note_id")
 NOTES_OF = text("SELECT note_id FROM example.notes WHERE project_id = :project")
@@ -54,7 +54,9 @@ async def test_a_block_commits_as_a_whole(database: Database) -> None:
     assert await _notes(database) == ["1", "2", "3"]
 
 
-async def test_an_exception_rolls_the_block_back_and_passes_unchanged(database: Database) -> None:
+async def test_an_exception_rolls_the_transaction_back_and_is_raised_unchanged(
+    database: Database,
+) -> None:
     async def fail() -> None:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": "1"})
@@ -67,7 +69,7 @@ async def test_an_exception_rolls_the_block_back_and_passes_unchanged(database: 
     assert database.statistics.rollbacks == 1
 
 
-async def test_a_violated_constraint_stays_for_the_store_to_name(database: Database) -> None:
+async def test_a_violated_constraint_is_raised_as_an_integrity_error(database: Database) -> None:
     async with database.transaction(project_id=P) as connection:
         await connection.execute(INSERT, {"n": "1"})
 
@@ -76,7 +78,9 @@ async def test_a_violated_constraint_stays_for_the_store_to_name(database: Datab
             await connection.execute(INSERT, {"n": "1"})
 
 
-async def test_a_savepoint_undoes_its_part_only(database: Database) -> None:
+async def test_rolling_back_a_savepoint_keeps_the_rest_of_the_transaction(
+    database: Database,
+) -> None:
     async with database.transaction(project_id=P) as connection:
         await connection.execute(INSERT, {"n": "1"})
         with pytest.raises(IntegrityError):
@@ -110,7 +114,7 @@ async def test_a_server_that_cannot_work_now_is_unavailable(database: Database, 
 async def test_a_server_that_is_read_only_is_unavailable(database: Database) -> None:
     async def write() -> None:
         async with database.transaction(project_id=P) as connection:
-            # As on a standby: the transaction was not begun as a read-only one.
+            # Like on a standby: the transaction was not begun as a read-only one.
             await connection.execute(text("SET LOCAL transaction_read_only = on"))
             await connection.execute(INSERT, {"n": "1"})
 
@@ -119,7 +123,7 @@ async def test_a_server_that_is_read_only_is_unavailable(database: Database) -> 
     assert raised.value.retry_after
 
 
-async def test_a_snapshot_sees_one_moment_and_refuses_writes(database: Database) -> None:
+async def test_a_snapshot_sees_one_state_and_refuses_writes(database: Database) -> None:
     count = text("SELECT count(*) FROM example.notes")
     async with database.transaction(project_id=P, snapshot=True) as connection:
         async with database.transaction(project_id=P) as other:
@@ -131,7 +135,7 @@ async def test_a_snapshot_sees_one_moment_and_refuses_writes(database: Database)
     assert await _notes(database) == ["1"]
 
 
-async def test_a_generic_plan_is_for_one_transaction(database: Database) -> None:
+async def test_a_generic_plan_is_forced_for_one_transaction_only(database: Database) -> None:
     mode = text("SHOW plan_cache_mode")
     async with database.transaction(project_id=P, snapshot=True, generic_plan=True) as connection:
         assert (await connection.execute(mode)).scalar() == "force_generic_plan"
@@ -140,7 +144,7 @@ async def test_a_generic_plan_is_for_one_transaction(database: Database) -> None
         assert (await connection.execute(mode)).scalar() == "auto"
 
 
-async def test_a_swallowed_error_cannot_pass_for_a_commit(database: Database) -> None:
+async def test_a_transaction_with_a_suppressed_error_is_not_committed(database: Database) -> None:
     async def swallow() -> None:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": "1"})
@@ -158,7 +162,7 @@ async def test_a_block_that_ends_its_transaction_raises_an_error(database: Datab
             await connection.execute(text("COMMIT"))
 
 
-async def test_json_goes_in_and_out(database: Database) -> None:
+async def test_json_values_are_returned_unchanged(database: Database) -> None:
     held = '{"a": [1, null, "\u00e9\u4e2d"]}'
     async with database.transaction(project_id=P) as connection:
         rows = await connection.execute(text("SELECT CAST(:x AS jsonb)"), {"x": held})
@@ -177,7 +181,7 @@ async def test_named_columns_match_unnamed_ones(database: Database) -> None:
     assert [row["json"] for row in plain] == [{"a": [1]}] * 3
 
 
-async def test_statements_and_commits_are_counted(database: Database) -> None:
+async def test_statements_and_commits_are_counted_exactly(database: Database) -> None:
     with database.statistics.record() as texts:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": "1"})
@@ -193,7 +197,7 @@ async def test_statements_and_commits_are_counted(database: Database) -> None:
     assert statistics.round_trips == 7
 
 
-async def test_a_query_without_a_tenant_is_one_round_trip_and_sees_no_row(
+async def test_a_query_without_a_tenant_costs_one_round_trip_and_returns_no_rows(
     database: Database,
 ) -> None:
     async with database.transaction(project_id=P) as connection:
@@ -206,7 +210,7 @@ async def test_a_query_without_a_tenant_is_one_round_trip_and_sees_no_row(
     assert await _notes(database) == ["1"]
 
 
-async def test_a_cancelled_query_leaves_its_connection_usable(urls: ServiceDatabase) -> None:
+async def test_after_a_cancelled_query_its_connection_can_be_used(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=1)
     try:
         query = asyncio.create_task(database.system_query(text("SELECT pg_sleep(30)")))
@@ -223,7 +227,7 @@ async def test_a_cancelled_query_leaves_its_connection_usable(urls: ServiceDatab
 async def test_a_plain_transaction_sends_the_counted_statements(
     database: Database, urls: ServiceDatabase
 ) -> None:
-    """The server's own count of transactions is ours: SQLAlchemy adds none."""
+    """The transaction count of the server equals ours: SQLAlchemy adds none."""
     await _notes(database)
     watcher = await asyncpg.connect(urls.admin_url)
     try:
@@ -239,7 +243,7 @@ async def test_a_plain_transaction_sends_the_counted_statements(
 
 
 @pytest.mark.parametrize("twice", [False, True])
-async def test_a_cancelled_block_leaves_no_transaction_open(
+async def test_a_cancelled_block_leaves_no_open_transaction(
     database: Database, urls: ServiceDatabase, twice: bool
 ) -> None:
     async def work(number: int) -> None:
@@ -261,7 +265,7 @@ async def test_a_cancelled_block_leaves_no_transaction_open(
     for _ in range(8):
         assert await _notes(database) == []
     await _until_idle(urls.admin_url)
-    assert database.statistics.connections == 4, "a cancelled caller costs no connection"
+    assert database.statistics.connections == 4, "a cancelled caller releases its connection"
 
 
 async def _until_asleep(url: str, count: int) -> None:
@@ -290,7 +294,7 @@ async def _until_idle(url: str) -> None:
         await watcher.close()
 
 
-async def test_a_cancellation_at_any_moment_leaves_no_partial_change(database: Database) -> None:
+async def test_a_cancellation_at_any_step_leaves_no_partial_change(database: Database) -> None:
     async def work(number: int) -> None:
         async with database.transaction(project_id=P) as connection:
             await connection.execute(INSERT, {"n": f"{number:03}-a"})
@@ -298,9 +302,9 @@ async def test_a_cancellation_at_any_moment_leaves_no_partial_change(database: D
 
     assert await _notes(database) == []
     finished = set()
-    for number in range(500):  # ever later, until the commit comes first ten times
+    for number in range(500):  # cancelled later each time, until the commit was first ten times
         task = asyncio.create_task(work(number))
-        # On a slow machine the steps grow.
+        # On a slow machine the steps get longer.
         await asyncio.sleep(number * 0.0002 * max(1.0, number / 100))
         task.cancel()
         (end,) = await asyncio.gather(task, return_exceptions=True)
@@ -316,7 +320,7 @@ async def test_a_cancellation_at_any_moment_leaves_no_partial_change(database: D
     assert finished <= pairs
 
 
-async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write(
+async def test_after_a_cancelled_reader_the_next_transaction_can_write(
     urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1)
@@ -326,7 +330,7 @@ async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write
             pass
 
     try:
-        for number in range(300):  # at each of its first steps, again and again
+        for number in range(300):  # cancelled at each of its first steps, repeatedly
             task = asyncio.create_task(read())
             for _ in range(number % 12):
                 await asyncio.sleep(0)
@@ -335,7 +339,7 @@ async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write
             async with database.transaction(project_id=P) as connection:
                 await connection.execute(INSERT, {"n": str(number)})
         assert len(await _notes(database)) == 300
-        assert database.statistics.connections == 1, "a cancelled caller costs no connection"
+        assert database.statistics.connections == 1, "a cancelled caller releases its connection"
     finally:
         await database.close()
 
@@ -354,7 +358,7 @@ async def test_a_full_pool_is_an_error_with_a_retry_hint(
         await database.close()
 
 
-async def test_one_project_leaves_connections_to_the_others(urls: ServiceDatabase) -> None:
+async def test_one_project_cannot_take_all_connections(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=4, pool_timeout=10.0)
     may_end = asyncio.Event()
 
@@ -377,7 +381,7 @@ async def test_one_project_leaves_connections_to_the_others(urls: ServiceDatabas
         await database.close()
 
 
-async def test_a_free_connection_goes_to_the_project_that_uses_the_fewest(
+async def test_a_free_connection_goes_to_the_project_that_uses_fewest(
     urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=2)
@@ -407,7 +411,7 @@ async def test_a_free_connection_goes_to_the_project_that_uses_the_fewest(
     assert order.index("project-b") <= 1
 
 
-async def test_a_waiter_that_is_cancelled_takes_no_connection(urls: ServiceDatabase) -> None:
+async def test_a_cancelled_waiter_takes_no_connection(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=1, pool_timeout=10.0)
     try:
         async with database.transaction(project_id=P):
@@ -422,7 +426,7 @@ async def test_a_waiter_that_is_cancelled_takes_no_connection(urls: ServiceDatab
 
 
 async def test_a_statement_has_a_time_limit(urls: ServiceDatabase) -> None:
-    # Long enough for the statements that are not to run into it.
+    # Long enough for the statements that must not exceed it.
     database = Database(urls.service_url, statement_timeout=2.0)
     try:
         with pytest.raises(DeadlineExceededError):
@@ -436,7 +440,7 @@ async def test_a_statement_has_a_time_limit(urls: ServiceDatabase) -> None:
 async def test_process_that_hangs_in_a_transaction_loses_its_locks(
     urls: ServiceDatabase, database: Database
 ) -> None:
-    """SIGSTOP leaves the connection open, so PostgreSQL has to notice that nothing comes."""
+    """SIGSTOP leaves the connection open, so PostgreSQL has to detect the silence."""
     hanging = Database(urls.service_url, hung_timeout=0.5)
     locked, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -453,7 +457,7 @@ async def test_process_that_hangs_in_a_transaction_loses_its_locks(
         async with database.transaction(project_id=P) as connection:
             await connection.execute(text("SELECT pg_advisory_xact_lock(7)"))
         goes_on.set()
-        # What it had begun is rolled back: it may be repeated.
+        # The statements before it were rolled back, so it may be repeated.
         with pytest.raises(UnavailableError):
             await hung
         assert await _notes(hanging) == []
@@ -511,7 +515,7 @@ async def test_broken_connections_in_the_pool_are_replaced_silently(
 async def test_connections_that_a_burst_needed_are_closed_when_idle(
     urls: ServiceDatabase,
 ) -> None:
-    # One project has four of five connections.
+    # One project uses four of five connections.
     database = Database(urls.service_url, pool_size=5, application_name="idle", idle_timeout=0.5)
     sessions = text("SELECT pid FROM pg_stat_activity WHERE application_name = 'idle'")
     watching = Database(urls.service_url, pool_size=1)
@@ -535,7 +539,7 @@ async def test_connections_that_a_burst_needed_are_closed_when_idle(
         await watching.close()
 
 
-async def test_one_caller_after_another_keeps_one_connection(urls: ServiceDatabase) -> None:
+async def test_sequential_callers_reuse_one_connection(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=4)
     backend = text("SELECT pg_backend_pid()")
     try:
@@ -550,7 +554,7 @@ async def test_one_caller_after_another_keeps_one_connection(urls: ServiceDataba
 
 
 @pytest.mark.parametrize("before_commit", [False, True])
-async def test_a_connection_lost_in_the_middle_is_unavailable(
+async def test_a_connection_lost_during_a_transaction_is_unavailable(
     database: Database, urls: ServiceDatabase, before_commit: bool
 ) -> None:
     async def lose() -> None:
@@ -574,7 +578,7 @@ async def test_errors_of_the_block_are_not_mapped_to_database_errors(database: D
                 raise own
 
 
-async def test_a_database_that_is_not_there_is_unavailable() -> None:
+async def test_an_unreachable_database_is_unavailable() -> None:
     database = Database("postgresql://someone:secret@127.0.0.1:1/none")
     try:
         with pytest.raises(UnavailableError) as away:
@@ -591,7 +595,7 @@ async def test_a_pooler_that_moves_connections_can_be_used(urls: ServiceDatabase
             assert await _notes(database) == []
         async with database.transaction(project_id=P) as connection:
             kept = await connection.execute(text("SELECT count(*) FROM pg_prepared_statements"))
-            # The one that asks; nothing of earlier transactions is left on the server.
+            # Only the query itself; nothing of earlier transactions is left on the server.
             assert kept.scalar() == 1
     finally:
         await database.close()
@@ -642,7 +646,7 @@ async def test_no_acknowledged_commit_is_lost_when_the_server_is_killed(
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
         await asyncio.gather(*writers)
-        while server.pid == killed:  # until its death is noticed
+        while server.pid == killed:  # until its end is noticed
             await asyncio.sleep(0.01)
         await server.wait_serving()
 
@@ -676,7 +680,7 @@ async def test_statements_of_a_traced_call_are_spans_without_their_values(
     ]
     assert {span.parent_id for span in recorder.spans} == {call.span_id}
     assert "secret" not in recorder.texts()
-    # They are counted as without a trace.
+    # They are counted like statements without a trace.
     assert database.statistics.statements == 4
     assert database.statistics.commits == 2
 

@@ -1,4 +1,4 @@
-"""Every service's migrations, taken back and made again: each leaves what it had found."""
+"""Downgrades and upgrades of every service: a downgrade restores the earlier schema."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ _STEPS = [
 
 # The migrations after these revisions change rows only.
 _ROWS_ONLY = {("core_memory", "0010")}
-# All that a schema is made of. Places of columns count from one without the dropped ones, and
-# privileges are sorted: neither is seen by anyone. The owner of each is the service's one owner.
+# All properties of a schema. Positions of columns are counted without dropped columns, and
+# privileges are sorted, because neither difference is visible. The owner of each object is the
+# service's owner.
 _PARTS = {
     "tables": """
         SELECT c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relforcerowsecurity,
@@ -116,7 +117,7 @@ _PARTS = {
 
 
 async def schema_of(url: str, service: ServiceMigrations) -> dict[str, list[tuple[Any, ...]]]:
-    """Returns all that a service's schema is made of, by kind."""
+    """Returns all objects of a service's schema, by kind."""
     connection = await asyncpg.connect(url)
     try:
         return {
@@ -129,7 +130,7 @@ async def schema_of(url: str, service: ServiceMigrations) -> dict[str, list[tupl
 
 @pytest.fixture
 def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Gives a service's migrations as an earlier release had them, up to a revision."""
+    """Returns a service's migrations as an earlier release had them, up to a revision."""
     made = []
 
     def earlier(service: ServiceMigrations, revision: str) -> ServiceMigrations:
@@ -162,7 +163,7 @@ def test_the_downgrade_tests_cover_every_service() -> None:
 
 
 @pytest.mark.parametrize("name", _SERVICES)
-async def test_down_to_nothing_and_up_again_is_a_fresh_schema(
+async def test_a_full_downgrade_and_upgrade_results_in_a_fresh_schema(
     databases: Databases, name: str
 ) -> None:
     service = _SERVICES[name]
@@ -211,7 +212,7 @@ def project() -> Iterator[str]:
 
 
 async def _there_and_back(urls: ServiceDatabase, service: ServiceMigrations) -> None:
-    """Goes down by one revision and up again, then by one after the other, and up again."""
+    """Downgrades by one revision and upgrades; then goes down revision by revision and upgrades."""
     await service.downgrade(urls.admin_url, service.revisions[-2])
     await service.upgrade(urls.admin_url)
     for revision in reversed(service.revisions[:-1]):
@@ -238,7 +239,7 @@ async def _opened_by_worker(urls: ServiceDatabase) -> AsyncIterator[Database]:
 
 
 @pytest.mark.usefixtures("project")
-async def test_blocks_survive_a_downgrade_and_deleted_ones_do_not(
+async def test_existing_blocks_survive_a_downgrade_and_deleted_ones_do_not(
     databases: Databases,
 ) -> None:
     urls = await databases.of(_SERVICES["core_memory"])
@@ -334,7 +335,7 @@ async def test_runs_and_events_survive_a_downgrade_and_approvals_do_not(
         assert [event.payload for event in page.events] == [b"one", b"two"]
         with pytest.raises(NotFoundError):
             await store.approval(PROJECT, approval_id)
-        # Nothing waits for the answer any more.
+        # No run waits for the answer any more.
         assert await store.claim(10) == [(PROJECT, waiting.run.id)]
         assert (await store.load(PROJECT, waiting.run.id)).payload == b"hello"
 

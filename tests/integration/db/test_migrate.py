@@ -1,4 +1,4 @@
-"""Migrations of a service: what they make, and when they refuse."""
+"""Migrations of a service: their results, and when they are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_two_databases_of_one_cluster_migrate_at_once(
     assert [await service.version(url) for url in urls] == [service.head] * 4
 
 
-async def test_check_accepts_the_head_from_every_role(
+async def test_check_accepts_the_head_revision_for_every_role(
     urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
     for url in (urls.service_url, urls.worker_url, urls.admin_url):
@@ -107,7 +107,7 @@ async def test_check_refuses_an_empty_database(
         await service.check(databases.url(await databases.create()))
 
 
-async def test_upgrade_leaves_a_newer_database_alone(
+async def test_upgrade_refuses_the_database_of_a_newer_release(
     databases: Databases, urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:
     await execute_all(urls.admin_url, "UPDATE example.schema_version SET version_num = '9000'")
@@ -121,7 +121,7 @@ async def test_upgrade_reports_an_unreachable_database(service: ServiceMigration
         await service.upgrade("postgresql://nobody@127.0.0.1:1/none")
 
 
-async def test_upgrade_without_passwords_makes_no_roles(
+async def test_an_upgrade_without_passwords_creates_no_roles(
     databases: Databases, other_service: Path
 ) -> None:
     _migration(other_service, "0001", None, "SELECT 1")
@@ -189,7 +189,7 @@ async def test_migrations_run_as_an_admin_without_superuser(
     assert await service.version(url) == "0001"
 
 
-async def test_a_failed_migration_leaves_the_last_good_one(
+async def test_a_failed_migration_keeps_the_previous_revision(
     databases: Databases, other_service: Path
 ) -> None:
     _migration(other_service, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
@@ -236,7 +236,7 @@ async def test_a_table_open_to_other_tenants_fails_the_upgrade(
         await _other().upgrade(databases.url(await databases.create()), databases.passwords)
 
 
-def test_the_head_is_the_newest_file(other_service: Path) -> None:
+def test_the_head_is_the_newest_migration_file(other_service: Path) -> None:
     _migration(other_service, "0001", None, "SELECT 1")
     _migration(other_service, "0002", "0001", "SELECT 1")
     (other_service / "helpers.py").write_text("")

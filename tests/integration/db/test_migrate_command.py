@@ -27,7 +27,9 @@ def urls(databases: Databases) -> dict[str, tuple[str, str]]:
 RECALL = next(spec.migrations for spec in SERVICES if spec.name == "recall")
 
 
-async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Databases) -> None:
+async def test_one_service_is_downgraded_and_upgraded_without_the_others(
+    databases: Databases,
+) -> None:
     url = databases.url(await databases.create())
     await migrate_all(url, urls(databases), check_only=False)
     first = RECALL.revisions[0]
@@ -77,7 +79,7 @@ def test_options_that_do_not_fit_together_are_refused(options: dict[str, object]
         migrate(url="postgresql://nowhere", **options)  # type: ignore[arg-type]
 
 
-async def test_all_partitions_are_migrated_and_none_is_forgotten(
+async def test_all_partitions_are_migrated_or_the_command_is_refused(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = [databases.url(await databases.create()) for _ in range(2)]

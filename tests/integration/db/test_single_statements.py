@@ -45,7 +45,7 @@ async def notes(database: Database, project: str) -> list[str]:
     return list(result.scalars())
 
 
-async def test_project_sees_its_own_rows_only_on_one_connection_in_turn(
+async def test_a_project_sees_only_its_own_rows_on_a_shared_connection(
     urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1)
@@ -69,7 +69,7 @@ async def test_concurrent_statements_see_their_own_projects(database: Database) 
     assert results == [[project] for project in projects]
 
 
-async def test_the_project_does_not_outlive_its_statement(urls: ServiceDatabase) -> None:
+async def test_the_project_is_reset_after_its_statement(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=1)
     try:
         await insert(database, P, "1")
@@ -94,7 +94,9 @@ async def test_row_cannot_be_given_to_another_project(database: Database) -> Non
     assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
 
 
-async def test_the_tenant_is_the_project_whatever_the_values_say(database: Database) -> None:
+async def test_the_tenant_is_the_project_of_the_caller_whatever_the_values(
+    database: Database,
+) -> None:
     await insert(database, P, "1")
     result = await database.execute(NOTES, {"project": Q}, project_id=P)
     assert list(result.scalars()) == ["1"]
@@ -110,14 +112,14 @@ async def test_statement_without_a_project_is_refused(database: Database) -> Non
     assert database.statistics.statements == 0
 
 
-async def test_statement_takes_effect_as_a_whole_or_not_at_all(database: Database) -> None:
+async def test_a_statement_takes_effect_as_a_whole_or_not_at_all(database: Database) -> None:
     await insert(database, P, "2")
     with pytest.raises(IntegrityError):
         await insert(database, P, "1", "2")
     assert await notes(database, P) == ["2"]
 
 
-async def test_statement_is_one_message_to_the_server(urls: ServiceDatabase) -> None:
+async def test_a_single_statement_is_sent_as_one_message(urls: ServiceDatabase) -> None:
     queries: list[str] = []
 
     def log(adapted: Any, _record: Any) -> None:
@@ -130,14 +132,15 @@ async def test_statement_is_one_message_to_the_server(urls: ServiceDatabase) -> 
     database = Database(urls.service_url, pool_size=1)
     try:
         await notes(database, P)
-        await asyncio.sleep(0.01)  # the driver logs in a later step of the loop
+        await asyncio.sleep(0.01)  # the driver logs in a later iteration of the event loop
         queries.clear()
         await notes(database, Q)
         await asyncio.sleep(0.01)
     finally:
         event.remove(Pool, "connect", log)
         await database.close()
-    # The driver logs everything but what is prepared, such as BEGIN and what it asks the catalogue.
+    # The driver logs everything except prepared statements, such as BEGIN and its queries of the
+    # catalogue.
     assert queries == []
     assert (database.statistics.round_trips, database.statistics.alone) == (2, 2)
 
@@ -190,7 +193,7 @@ async def _has_no_session(url: str) -> bool:
     return bool(await fetch_value(url, sessions) == 0)
 
 
-async def test_cancelled_statement_is_ended_and_leaves_its_connection_usable(
+async def test_a_cancelled_statement_is_ended_and_its_connection_can_be_used(
     urls: ServiceDatabase,
 ) -> None:
     database = Database(urls.service_url, pool_size=1)
@@ -211,7 +214,7 @@ async def test_cancelled_statement_is_ended_and_leaves_its_connection_usable(
         await database.close()
 
 
-async def test_statement_that_takes_too_long_is_ended(urls: ServiceDatabase) -> None:
+async def test_a_statement_past_its_time_limit_is_ended(urls: ServiceDatabase) -> None:
     database = Database(urls.service_url, pool_size=1, statement_timeout=0.1)
     try:
         with pytest.raises(DeadlineExceededError):

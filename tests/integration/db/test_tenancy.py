@@ -70,7 +70,7 @@ async def test_rows_of_another_project_cannot_be_changed_or_deleted(database: Da
     assert await _bodies(database, "project-b") == ["of b"]
 
 
-async def test_no_project_no_transaction(database: Database) -> None:
+async def test_a_transaction_without_a_project_is_refused(database: Database) -> None:
     with pytest.raises(MissingTenantError) as missing:
         async with database.transaction():
             pass
@@ -86,7 +86,7 @@ async def test_a_project_id_that_could_be_sql_is_refused(database: Database, pro
             pass
 
 
-async def test_the_project_comes_from_the_call_being_served(database: Database) -> None:
+async def test_the_project_is_that_of_the_served_call(database: Database) -> None:
     await _add(database, "project-a", "1", "of a")
     caller = context.Caller("organization-1", "project-a", "key-1")
 
@@ -95,7 +95,7 @@ async def test_the_project_comes_from_the_call_being_served(database: Database) 
             assert list((await connection.execute(BODIES)).scalars()) == ["of a"]
 
 
-async def test_without_a_project_no_row_is_seen_or_written(database: Database) -> None:
+async def test_without_a_project_no_row_can_be_read_or_written(database: Database) -> None:
     await _add(database, "project-a", "1", "of a")
 
     async with database.system_transaction() as connection:
@@ -142,7 +142,7 @@ async def test_the_service_cannot_lift_the_policy(database: Database, statement:
     assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
 
 
-async def test_switching_row_security_off_is_an_error_and_not_a_leak(database: Database) -> None:
+async def test_switching_row_security_off_is_an_error(database: Database) -> None:
     await _add(database, "project-b", "1", "of b")
     async with database.transaction(project_id="project-a") as connection:
         await connection.execute(text("SET LOCAL row_security = off"))
@@ -151,7 +151,7 @@ async def test_switching_row_security_off_is_an_error_and_not_a_leak(database: D
                 await connection.execute(BODIES)
 
 
-async def test_the_worker_sees_granted_columns_of_every_project(
+async def test_the_worker_reads_granted_columns_of_every_project(
     database: Database, worker: Database
 ) -> None:
     await _add(database, "project-a", "1", "of a")
@@ -171,7 +171,7 @@ async def test_the_worker_sees_granted_columns_of_every_project(
         "SELECT * FROM example.regions",
     ],
 )
-async def test_the_worker_sees_and_does_nothing_else(worker: Database, statement: str) -> None:
+async def test_the_worker_role_has_no_other_privileges(worker: Database, statement: str) -> None:
     with pytest.raises(DBAPIError) as refused:
         async with worker.system_transaction() as connection:
             await connection.execute(text(statement))
@@ -209,7 +209,8 @@ async def test_a_project_of_another_partition_is_refused(urls: ServiceDatabase) 
                 await database.execute(
                     text("SELECT body FROM example.notes WHERE project_id = :project"), {}
                 )
-            # Work for other projects, and tables that are of no partition, are not the caller's.
+            # Work for other projects, and tables without a partition, are not restricted to the
+            # caller.
             assert await _bodies(database, "project-b") == []
             assert await _bodies(database.of_any_partition(), "project-a") == []
         assert database.statistics.transactions == 2

@@ -19,7 +19,7 @@ def asks(
     by_client: bool = False,
     behind_s: float = 0,
 ) -> Any:
-    """A turn that ends with a request, of an agent loop whose clock is behind by some seconds."""
+    """Returns a turn that ends with an approval request, of an agent loop whose clock is behind."""
     now = datetime.now(UTC) - timedelta(seconds=behind_s)
     request = message_pb2.ApprovalRequestPart(
         approval_id=approval_id,

@@ -33,14 +33,14 @@ from strata.tool_execution.domain.tools import (
 
 @dataclass
 class Members:
-    """The agents of a group; each says its name and the number of its turn.
+    """Scripted agents of a group; each replies with its name and the number of its turn.
 
     Attributes:
         spoken: Agents whose turns were ended, in order.
         held: Turns, by name and number, that wait until their event is set.
-        says: What an agent says in place of that, by its name.
+        says: Other replies, by name of the agent.
         gateway: The gateway that the tools of the agents call.
-        asks: What an agent asks the members of its group, one question after the other, by name.
+        asks: Questions of an agent to the members of its group, in order, by name.
         answers: Results of these calls.
         hands: Turns, by name and number, that hand the conversation over: the member, the message.
     """
@@ -80,7 +80,7 @@ class Members:
         return group_pb.GroupMember(agent_id=agent_id, name=name)
 
     def shown(self, name: str) -> list[list[tuple[str, str]]]:
-        """The messages, with names, that an agent was sent, turn by turn, each once."""
+        """Returns the messages, with names, that an agent was sent in each turn."""
         by_run = {
             request.run_id: [
                 (message.name, "".join(part.text.text for part in message.parts))
@@ -195,7 +195,7 @@ def send(gateway: Gateway, group: group_pb.Group, text: str = "Hi", **fields: An
 
 
 def spoken_texts(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
-    """Name, text and turn of the messages in a stream."""
+    """Returns name, text and turn of the messages in a stream."""
     return [
         (
             event.member.agent_name,
@@ -208,7 +208,7 @@ def spoken_texts(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, st
 
 
 def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
-    """The stored events have no gap, no double, and each turn begins and ends once."""
+    """Asserts that the events have no gaps or repetitions and each turn starts and ends once."""
     stored_events = [event for event in events if event.sequence]
     assert [event.sequence for event in stored_events] == list(range(1, len(stored_events) + 1))
     copied = [
@@ -221,7 +221,7 @@ def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
     assert ended == list(range(1, turns + 1))
     assert kinds(list(events))[-1] == "run_finished"
     steps = [event.step_started.step for event in events if event.HasField("step_started")]
-    # A step that was cut off is begun again under its number.
+    # An interrupted step begins again with the same number.
     assert list(dict.fromkeys(steps)) == list(range(1, turns + 1))
 
 

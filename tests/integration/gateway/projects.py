@@ -16,7 +16,7 @@ async def project(gateway: Gateway, name: str, **fields: Any) -> pb.Project:
 
 
 async def project_key(gateway: Gateway, project_id: str, *scopes: str) -> Gateway:
-    """The gateway as a key of a project sees it; made by the organization key."""
+    """Creates a key of a project with the organization key; returns the gateway with that key."""
     request = pb.CreateApiKeyRequest(project_id=project_id, name="k", scopes=scopes)
     made = await gateway.admin.CreateApiKey(request, metadata=gateway.as_organization)
     return replace(gateway, api_key=made.secret)

@@ -85,7 +85,7 @@ def plays(*items: run_event_pb2.RunEvent | asyncio.Event | str) -> Script:
 
 
 def reply(text: str) -> Script:
-    """A whole plain turn: two deltas, one message, the end."""
+    """Returns a plain turn: two deltas, one message, the end."""
     middle = len(text) // 2
     return plays(
         started(), step(), delta(text[:middle]), delta(text[middle:]), stored(text), finished()

@@ -1,4 +1,4 @@
-"""Servicers behind the gateway whose answers a test scripts."""
+"""Servicers behind the gateway with scripted answers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         self.agents: set[str] = set()
         self.conversations: set[str] = set()
         self.calls: list[str] = []
-        # Replaces the method for one test, over both transports.
+        # Replaces the method for one test, on both transports.
         self.on_get: Callable[[Any, Any], Awaitable[Any]] | None = None
         self.on_export: Callable[[Any, Any], AsyncIterator[Any]] | None = None
 

@@ -150,7 +150,7 @@ class ScriptedServices:
         return agent_id
 
     def services(self) -> list[Service]:
-        """The services behind the gateway; those that a test does not script are not there."""
+        """Returns the services behind the gateway; unscripted ones are absent."""
         return [
             Service(
                 "agent_loop",
@@ -208,9 +208,9 @@ class ScriptedServices:
             self.targets[absent] = "127.0.0.1:1"
 
     async def serve_absent_services(self) -> None:
-        """Makes the services that are not scripted refuse every call at once.
+        """Makes the unscripted services refuse every call immediately.
 
-        Over sockets a call of a service that is not there waits until shortly before its deadline.
+        Over sockets a call of an absent service waits until shortly before its deadline.
         """
         if self.transport == "inprocess":
             return

@@ -23,7 +23,7 @@ from strata.shared.scopes import OrganizationScope, Scope
 
 
 async def organization(services: ScriptedServices, gateway: Gateway, name: str) -> Gateway:
-    """The gateway as another organization sees it, with a project of its own."""
+    """Creates another organization with a project; returns the gateway with its keys."""
     made = await gateway.admin.CreateOrganization(
         pb.CreateOrganizationRequest(name=name), metadata=gateway.as_organization
     )
@@ -78,12 +78,12 @@ async def test_the_first_key_of_an_installation_is_an_organization_key(
     assert who.api_key.organization_id == who.organization_id
 
 
-async def test_a_folder_from_before_there_were_organization_keys_keeps_its_project_key(
+async def test_a_folder_of_an_earlier_release_keeps_its_project_key(
     services: ScriptedServices,
 ) -> None:
     settings = services.settings()
     assert services.local is not None
-    # As it was: a key of the project "default" with every scope that there was.
+    # As before the migration: a key of the project "default" with every scope of that release.
     connection = await asyncpg.connect(services.urls.service_url)
     try:
         await connection.execute(
@@ -102,7 +102,7 @@ async def test_a_folder_from_before_there_were_organization_keys_keeps_its_proje
     assert (project.secret, project.created) == (services.local.secret, False)
 
 
-async def test_an_organization_key_reaches_no_data(services: ScriptedServices) -> None:
+async def test_an_organization_key_cannot_use_agents(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     as_organization = replace(gateway, api_key=gateway.organization_key)
     agent_id = services.new_agent()
@@ -114,7 +114,7 @@ async def test_an_organization_key_reaches_no_data(services: ScriptedServices) -
 
 
 @pytest.mark.parametrize("scopes", [("admin",), tuple(Scope)])
-async def test_an_admin_key_of_a_project_administers_no_other(
+async def test_an_admin_key_of_a_project_cannot_administer_another(
     services: ScriptedServices, scopes: tuple[str, ...]
 ) -> None:
     gateway = await services.gateway()
@@ -154,7 +154,7 @@ async def test_an_admin_key_of_a_project_administers_no_other(
             grpc.StatusCode.PERMISSION_DENIED,
             "SCOPE_MISSING",
         )
-    # Nothing was revoked.
+    # No key was revoked.
     await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
 
 
@@ -175,7 +175,7 @@ async def test_an_admin_key_administers_the_keys_of_its_project(services: Script
     assert revoked.api_key.HasField("revoke_time")
 
 
-async def test_a_key_gives_no_scope_that_it_does_not_have(services: ScriptedServices) -> None:
+async def test_a_key_cannot_grant_scopes_that_it_lacks(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     own = await project(gateway, "own")
     us = await project_key(gateway, own.id, "admin", "read")
@@ -183,7 +183,7 @@ async def test_a_key_gives_no_scope_that_it_does_not_have(services: ScriptedServ
     for scopes in (["write"], ["read", "run"], []):
         request = pb.CreateApiKeyRequest(name="k", scopes=scopes)
         assert await refused(us.admin.CreateApiKey(request, metadata=us.metadata)) == denied
-    # What its own scopes include it may give.
+    # It may grant what its own scopes include.
     included = pb.CreateApiKeyRequest(name="k", scopes=["secrets"])
     await us.admin.CreateApiKey(included, metadata=us.metadata)
     made = await gateway.admin.CreateOrganizationKey(
@@ -222,7 +222,7 @@ async def test_organizations_are_created_listed_and_named_once(services: Scripte
     assert (sorted(names), token) == (["acme", "local"], "")
 
 
-async def test_an_organization_that_a_call_made_can_be_given_a_key_on_the_server(
+async def test_the_server_can_create_a_key_for_an_organization_created_by_a_call(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -272,7 +272,9 @@ async def test_revoked_organization_key_is_refused(services: ScriptedServices) -
     ) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID")
 
 
-async def test_projects_are_created_listed_and_named_once(services: ScriptedServices) -> None:
+async def test_projects_are_created_and_listed_and_their_names_are_unique(
+    services: ScriptedServices,
+) -> None:
     gateway = await services.gateway()
     first = await project(gateway, "one", request_id="r-1")
     assert await project(gateway, "one", request_id="r-1") == first
@@ -300,7 +302,7 @@ async def test_projects_are_created_listed_and_named_once(services: ScriptedServ
     assert first.id != second.id
 
 
-async def test_a_key_reaches_only_its_project(services: ScriptedServices) -> None:
+async def test_a_key_has_access_only_to_its_project(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     other = await project(gateway, "other")
     stranger = await project_key(gateway, other.id, "run", "read")
@@ -328,12 +330,12 @@ async def test_the_secret_is_shown_once_and_never_stored(services: ScriptedServi
     assert made.secret.rpartition(".")[2].encode() not in listed.SerializeToString()
 
 
-async def test_another_organization_is_out_of_reach(services: ScriptedServices) -> None:
+async def test_another_organization_cannot_be_accessed(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     assert services.local is not None
     them = await organization(services, gateway, "theirs")
     theirs = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
-    # The lesser key of our organization, which does not administer the installation.
+    # The key of our organization with fewer scopes, which does not administer the installation.
     made = await gateway.admin.CreateOrganizationKey(
         pb.CreateOrganizationKeyRequest(name="k", scopes=["organization.admin"]),
         metadata=gateway.as_organization,
@@ -375,7 +377,7 @@ async def test_another_organization_is_out_of_reach(services: ScriptedServices) 
         admin.CreateOrganization(pb.CreateOrganizationRequest(name="n"), metadata=lesser),
     ):
         assert await refused(request) == denied
-    # An organization key is not revoked as if it were a project key, nor by another organization.
+    # Neither the method for project keys nor another organization can revoke an organization key.
     first = await admin.WhoAmI(pb.WhoAmIRequest(), metadata=gateway.as_organization)
     revoke = pb.RevokeApiKeyRequest(api_key_id=first.api_key.id)
     key_not_found = (not_found, "API_KEY_NOT_FOUND")
@@ -393,7 +395,7 @@ async def test_another_organization_is_out_of_reach(services: ScriptedServices) 
     )
 
 
-async def test_use_is_summed(services: ScriptedServices) -> None:
+async def test_usage_is_summed(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     agent, other = services.new_agent(), services.new_agent()
     for runner in (agent, agent, other):
@@ -417,7 +419,7 @@ async def test_use_is_summed(services: ScriptedServices) -> None:
     assert not (await admin.GetUsageSeries(empty, metadata=metadata)).buckets
 
 
-async def test_the_usage_of_all_projects_is_that_of_the_organization(
+async def test_the_usage_of_all_projects_covers_the_organization(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -444,7 +446,7 @@ async def test_the_usage_of_all_projects_is_that_of_the_organization(
         pb.ListProjectUsageRequest(), metadata=them.as_organization
     )
     assert [project.usage.prompt_tokens for project in whole.projects] == [7]
-    # An organization key has no project of its own.
+    # An organization key belongs to no project.
     assert (await refused(gateway.admin.GetUsage(pb.GetUsageRequest(), metadata=metadata)))[
         0
     ] is grpc.StatusCode.INVALID_ARGUMENT

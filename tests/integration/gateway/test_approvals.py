@@ -23,7 +23,7 @@ from strata.shared.ids import new_id
 async def open_approval(
     services: ScriptedServices, gateway: Gateway, **fields: Any
 ) -> tuple[str, str]:
-    """An agent, and the approval that it waits for."""
+    """Creates an agent with a pending approval; returns both ids."""
     agent, approval_id = services.new_agent(), new_id("approval")
     services.turns.script = asks(approval_id, **fields)
     events = await collect(gateway.send(agent))
@@ -92,7 +92,7 @@ async def test_call_of_a_changed_tool_can_only_be_denied_and_refused_answers_kee
     assert services.turns.requests[-1].approval.decisions[0].reason == "No."
 
 
-async def test_a_message_can_take_the_place_of_an_answer(services: ScriptedServices) -> None:
+async def test_a_message_can_replace_an_answer(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     agent, approval_id = await open_approval(services, gateway)
     events = await collect(gateway.send(agent, "Forget it.", on_approval=pb.ON_APPROVAL_DENY))
@@ -124,7 +124,7 @@ async def test_approval_by_default_continues_at_its_deadline(services: ScriptedS
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
 
 
-async def test_deadline_of_a_request_does_not_depend_on_the_clock_of_the_agent_loop(
+async def test_the_deadline_of_a_request_does_not_depend_on_the_clock_of_the_agent_loop(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -138,7 +138,7 @@ async def test_deadline_of_a_request_does_not_depend_on_the_clock_of_the_agent_l
     assert kinds(answered)[-1] == "run_finished"
 
 
-async def test_an_answer_in_vain_can_be_given_again(services: ScriptedServices) -> None:
+async def test_an_unused_answer_can_be_given_again(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     services.tools.versions["pay"] = "v1"
     agent, approval_id = await open_approval(services, gateway)
@@ -186,14 +186,14 @@ async def test_key_with_the_approve_scope_can_only_decide(services: ScriptedServ
 
 
 async def key_with(gateway: Gateway, *scopes: str) -> tuple[Gateway, str]:
-    """The gateway with another key of the project, and the id of that key."""
+    """Creates a key of the project; returns the gateway with it, and its id."""
     request = admin_pb.CreateApiKeyRequest(name="k", scopes=scopes)
     made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
     return replace(gateway, api_key=made.secret), made.api_key.id
 
 
 @pytest.mark.parametrize("scopes", [("approve",), ("run", "read"), ("approve", "run", "read")])
-async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of_ours(
+async def test_replacing_the_return_of_a_server_tool_needs_the_write_scope(
     services: ScriptedServices, scopes: tuple[str, ...]
 ) -> None:
     gateway = await services.gateway()
@@ -215,7 +215,7 @@ async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of
     assert (answer.decisions[0].client_return, answer.answered_by) == ("paid", key_id)
 
 
-async def test_key_with_the_approve_scope_returns_results_of_client_tools(
+async def test_the_approve_scope_suffices_to_return_results_of_client_tools(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -226,7 +226,7 @@ async def test_key_with_the_approve_scope_returns_results_of_client_tools(
     assert services.turns.requests[-1].approval.answered_by == key_id
 
 
-async def test_the_key_that_answered_is_not_for_the_client_to_say(
+async def test_the_answering_key_is_recorded_by_the_gateway_and_not_by_the_client(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -240,6 +240,6 @@ async def test_the_key_that_answered_is_not_for_the_client_to_say(
     )
     first = await collect(approver.runs.RespondToApproval(request, metadata=approver.metadata))
     assert services.turns.requests[-1].approval.answered_by == key_id
-    # The same request with another key of the project is the same request.
+    # The same request with another key of the project is a repetition.
     again = await collect(gateway.runs.RespondToApproval(request, metadata=gateway.metadata))
     assert again[0].run_id == first[0].run_id

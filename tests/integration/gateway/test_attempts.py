@@ -1,4 +1,4 @@
-"""Attempts of a run: which ends of a turn lead to another attempt, and when a run fails."""
+"""Attempts of a run: after which ends of a turn it is dispatched again, and when it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.protocol.errors import Reason, UnavailableError
 
 
-async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
+async def test_a_run_whose_stream_breaks_is_dispatched_again_without_repeated_events(
     services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -66,7 +66,7 @@ async def test_run_whose_stream_breaks_is_dispatched_again_and_repeats_no_event(
     assert (await gateway.run(events[0].run_id)).attempt == 2
 
 
-async def test_usage_includes_the_reply_that_streamed_when_its_process_died(
+async def test_usage_includes_the_reply_that_was_streaming_when_its_process_died(
     services: ScriptedServices,
 ) -> None:
     def sent(message_id: str) -> turn_pb.ExecuteRunResponse:
@@ -107,7 +107,7 @@ async def test_usage_includes_the_reply_that_streamed_when_its_process_died(
     )
 
 
-async def test_end_of_a_run_is_stored_once_the_database_is_back(
+async def test_the_end_of_a_run_is_stored_when_the_database_is_available_again(
     services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await services.gateway()
@@ -126,13 +126,13 @@ async def test_end_of_a_run_is_stored_once_the_database_is_back(
     assert len(services.turns.requests) == 1
 
 
-async def test_gateway_that_could_not_renew_its_leases_does_not_claim_its_own_runs(
+async def test_a_gateway_with_expired_leases_does_not_claim_its_own_runs(
     services: ScriptedServices,
 ) -> None:
     gate = asyncio.Event()
 
     services.turns.script = plays(started(), step(), gate, stored("done"), finished())
-    # It neither renews its leases nor claims runs by itself.
+    # The gateway neither renews its leases nor claims runs by itself.
     gateway = await services.gateway(lease_s=0.2, heartbeat_s=600, poll_s=600)
     run = await gateway.start_run(services.new_agent())
     await eventually(lambda: services.turns.requests)
@@ -183,7 +183,7 @@ async def test_run_whose_holders_are_lost_too_often_fails(
     assert len(services.turns.requests) == 1
 
 
-async def test_step_of_a_run_that_was_taken_over_is_progress_once(
+async def test_a_repeated_step_after_a_take_over_counts_as_progress_once(
     services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -213,7 +213,7 @@ async def test_step_of_a_run_that_was_taken_over_is_progress_once(
             text("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
         )
     await services.gateway()
-    # It was dispatched again and has begun the same step.
+    # The run was dispatched again and has begun the same step.
     await eventually(lambda: _stored_events(lost, run.id, 5))
     assert await count() == 1
     first.set()
@@ -252,7 +252,7 @@ async def test_run_fails_with_the_reason_of_its_last_attempt(services: ScriptedS
     assert run.error == end.run_finished.error
 
 
-async def test_attempts_that_find_a_service_unavailable_are_not_counted(
+async def test_attempts_refused_by_an_unavailable_service_are_not_counted(
     services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -269,7 +269,7 @@ async def test_attempts_that_find_a_service_unavailable_are_not_counted(
     assert len(services.turns.requests) == 5
 
 
-async def test_run_whose_attempts_make_no_progress_fails_after_max_attempts(
+async def test_a_run_without_progress_fails_after_the_maximum_of_attempts(
     services: ScriptedServices,
 ) -> None:
     services.turns.script = plays(started(), step())

@@ -48,7 +48,7 @@ def bearer(secret: str) -> tuple[str, str]:
     return ("authorization", f"Bearer {secret}")
 
 
-async def test_no_public_method_answers_without_a_valid_key(services: ScriptedServices) -> None:
+async def test_every_public_method_requires_a_valid_key(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     wrong = new_secret().text
     right = gateway.api_key
@@ -77,7 +77,7 @@ async def test_internal_token_is_not_accepted_as_a_key(services: ScriptedService
     [caller] = services.turns.callers
     for method in METHODS:
         error = await status(gateway, method, bearer(caller.token))
-        # Some are for the agents of runs; an empty request is wrong then.
+        # Some are for the agents of runs; for these an empty request is invalid.
         for_runs = path_of(method) in FOR_RUNS
         assert (error is None or error.code() is not UNAUTHENTICATED) == for_runs, method.full_name
 
@@ -179,13 +179,13 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
         "Read",
         "Render",
         "Watch",
-        # What is stored of a run, to be read elsewhere.
+        # Reads what is stored of a run, for a replay elsewhere.
         "Record",
     )
     assert all(name.rpartition(".")[2].startswith(verbs) for name in readers)
 
 
-async def test_a_key_may_come_in_either_header(services: ScriptedServices) -> None:
+async def test_a_key_is_accepted_in_either_header(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     for metadata in (
         bearer(gateway.api_key),
@@ -207,7 +207,7 @@ async def test_revoked_key_is_refused(services: ScriptedServices) -> None:
         pb.RevokeApiKeyRequest(api_key_id=made.id), metadata=gateway.metadata
     )
     assert response.api_key.HasField("revoke_time")
-    # Here at once, elsewhere when the remembered key is looked up again.
+    # This gateway refuses at once, another one when it looks up the cached key again.
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await gateway.admin.WhoAmI(who, metadata=(bearer(secret),))
     assert raised.value.code() is UNAUTHENTICATED
@@ -226,7 +226,7 @@ async def test_a_key_expires(services: ScriptedServices) -> None:
     authenticator = authenticator._keys
     authenticator._clock = OffsetClock(3000)
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
-    # It is remembered, and refused all the same.
+    # The key is cached, and refused after its end.
     authenticator._clock = OffsetClock(3600)
     assert await refused(gateway, response.secret)
 
@@ -247,7 +247,7 @@ async def test_key_over_its_rate_limit_gets_a_retry_delay(services: ScriptedServ
     assert reason(errors[3]) == "QUOTA_EXCEEDED"
 
 
-async def test_a_project_may_have_so_many_open_runs(services: ScriptedServices) -> None:
+async def test_open_runs_of_a_project_are_limited(services: ScriptedServices) -> None:
     services.turns.script = plays(NEVER)
     gateway = await services.gateway(open_runs_per_project=2)
     agent = services.new_agent()

@@ -122,7 +122,7 @@ async def test_each_attempt_of_a_run_is_explained(services: ScriptedServices) ->
     assert not answer.HasField("cost_micros")
 
 
-async def test_run_that_was_cancelled_in_the_queue_has_no_steps(services: ScriptedServices) -> None:
+async def test_a_run_cancelled_in_the_queue_has_no_steps(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
     services.turns.script = plays(started(), go_on, finished(steps=0))

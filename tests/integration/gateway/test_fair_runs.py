@@ -17,11 +17,11 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 
 
 class Held:
-    """Turns that last until the test ends one of their project.
+    """Turns that run until the test ends one of their project.
 
     Attributes:
-        running: Turns under way by project.
-        order: The projects, in the order in which their turns began.
+        running: Active turns by project.
+        order: The projects, in the order in which their turns started.
     """
 
     def __init__(self, services: ScriptedServices) -> None:
@@ -52,7 +52,7 @@ class Held:
 
 async def test_a_project_with_many_runs_leaves_slots_to_another(services: ScriptedServices) -> None:
     held = Held(services)
-    # The polls are far apart: a free slot starts the next run without a poll.
+    # The poll interval is long: a free slot starts the next run without a poll.
     gateway = await services.gateway(runs_at_once=4, poll_s=60)
     made = [await project(gateway, name) for name in ("noisy", "quiet")]
     noisy, quiet = [await project_key(gateway, project.id, "run", "read") for project in made]
@@ -69,7 +69,7 @@ async def test_a_project_with_many_runs_leaves_slots_to_another(services: Script
     assert kinds(await collect(quiet.stream(run.id)))[-1] == "run_finished"
 
 
-async def test_a_long_conversation_does_not_keep_its_slot_when_another_project_waits(
+async def test_a_long_conversation_yields_its_slot_to_a_waiting_project(
     services: ScriptedServices,
 ) -> None:
     held = Held(services)

@@ -64,12 +64,14 @@ async def test_members_reply_in_turn_and_read_the_messages_of_the_others(
     assert list(asked[0].messages[1].taint) == [message_pb2.PROVENANCE_MCP]
 
 
-async def test_a_run_of_a_group_is_a_run_like_any_other(services: ScriptedServices) -> None:
+async def test_a_group_run_is_stored_listed_and_repeated_like_other_runs(
+    services: ScriptedServices,
+) -> None:
     gateway, members = await services.gateway(), Members(services)
     group = members.group("Ada", "Bo")
     request_id = new_id("request")
     events = await collect(send(gateway, group, request_id=request_id))
-    # Changed meanwhile: the same request is still the same run.
+    # The group changes meanwhile: the same request is still the same run.
     group.manager.max_turns = 9
     assert await collect(send(gateway, group, request_id=request_id)) == [
         event for event in events if event.sequence
@@ -98,7 +100,7 @@ async def test_a_run_of_a_group_is_a_run_like_any_other(services: ScriptedServic
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1", "Ada 2"])
-async def test_a_gateway_that_is_lost_at_any_turn_makes_no_member_reply_twice(
+async def test_a_gateway_lost_at_any_turn_repeats_no_reply_of_a_member(
     socket_services: ScriptedServices, held: str
 ) -> None:
     services, members = socket_services, Members(socket_services)
@@ -116,13 +118,13 @@ async def test_a_gateway_that_is_lost_at_any_turn_makes_no_member_reply_twice(
     assert sorted(set(members.turns.items())) == [("Ada", 2), ("Bo", 2), ("Cy", 1)]
 
 
-async def test_a_suspended_gateway_that_counts_as_lost_makes_no_member_reply_twice(
+async def test_a_suspended_gateway_that_counts_as_lost_repeats_no_reply_of_a_member(
     socket_services: ScriptedServices,
 ) -> None:
     services, members = socket_services, Members(socket_services)
     group = members.group("Ada", "Bo", "Cy", max_turns=4)
     members.held["Bo 1"] = asyncio.Event()
-    # It does not renew its leases but continues its runs.
+    # The gateway does not renew its leases but continues its runs.
     hanging = await services.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
     request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
     run_id = (await hanging.runs.StartRun(request, metadata=hanging.metadata)).run.id
@@ -140,7 +142,7 @@ async def test_a_suspended_gateway_that_counts_as_lost_makes_no_member_reply_twi
     assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}
 
 
-async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
+async def test_a_turn_whose_stream_breaks_is_requested_again(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -160,7 +162,7 @@ async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
     assert members.turns == {"Ada": 1, "Bo": 1}
 
 
-async def test_a_cancelled_group_stops_its_active_member_and_begins_no_turn(
+async def test_a_cancelled_group_stops_its_active_member_and_starts_no_turn(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -207,7 +209,7 @@ async def test_a_member_that_fails_ends_the_run_with_its_reason(services: Script
     assert ended[-1].turn_finished.stop_reason == run_event_pb2.STOP_REASON_LLM_API_ERROR
 
 
-async def test_a_member_that_waits_for_an_approval_ends_the_run_and_the_group_stays_free(
+async def test_a_member_that_needs_approval_ends_the_run_and_the_group_accepts_messages(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -240,7 +242,7 @@ async def test_second_message_waits_for_the_first_and_continues_after_its_last_s
     ]
 
 
-async def test_groups_that_wait_for_their_members_leave_slots_to_them(
+async def test_groups_that_wait_for_their_members_do_not_hold_slots(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(runs_at_once=2), Members(services)
@@ -289,7 +291,7 @@ async def test_the_manager_agent_picks_the_speakers_and_ends_the_run(
     assert shown[0][0] == ("", "Go.")
     assert ids["Ada"] in shown[0][1][1]
     assert shown[1][0] == ("Bo", "Bo 1")
-    # Who has just spoken is not offered again.
+    # The member that spoke last is not offered again.
     assert ids["Bo"] not in shown[1][1][1]
     assert "names none of these agents" in shown[3][0][1]
     assert not any("Max" in name for turn in members.shown("Bo") for name, _ in turn)
@@ -320,7 +322,7 @@ async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
 @pytest.mark.parametrize(
     "kind", [group_pb.MANAGER_TYPE_SLEEPTIME, group_pb.MANAGER_TYPE_VOICE_SLEEPTIME]
 )
-async def test_agent_of_a_pair_answers_and_its_memory_agent_gets_no_message(
+async def test_the_agent_of_a_pair_answers_and_its_memory_agent_gets_no_message(
     services: ScriptedServices, kind: Any
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -402,7 +404,7 @@ async def test_a_deleted_group_has_its_run_cancelled(services: ScriptedServices)
     assert (await reading)[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
 
 
-async def test_the_runs_of_members_are_no_open_runs_of_their_own(
+async def test_runs_of_members_do_not_count_as_open_runs(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(open_runs_per_project=1), Members(services)
@@ -421,7 +423,7 @@ async def test_the_runs_of_members_are_no_open_runs_of_their_own(
 async def _with_a_busy_member(
     services: ScriptedServices, **settings: Any
 ) -> tuple[Gateway, Members, Any, Any]:
-    """Bo has another active run when the rest of the group run is to be stored in its window."""
+    """Starts a group run at whose end the member Bo has another active run."""
     gateway, members = await services.gateway(**settings), Members(services)
     group = members.group("Ada", "Bo", "Cy", max_turns=3)
     members.held |= {"Cy 1": asyncio.Event(), "Bo 2": asyncio.Event()}
@@ -440,7 +442,7 @@ async def _with_a_busy_member(
     return gateway, members, reading, busy
 
 
-async def test_a_run_that_is_cancelled_while_a_busy_member_has_yet_to_be_shown_the_rest(
+async def test_a_cancelled_group_run_does_not_wait_for_a_busy_member(
     services: ScriptedServices,
 ) -> None:
     gateway, members, reading, busy = await _with_a_busy_member(services)
@@ -455,11 +457,11 @@ async def test_a_run_that_is_cancelled_while_a_busy_member_has_yet_to_be_shown_t
     assert not busy.done()
     members.held["Bo 2"].set()
     await busy
-    # It is shown the rest all the same when it is free.
+    # It gets the missed messages when it is free.
     await eventually(lambda: members.shown("Bo")[-1] == [("Cy", "Cy 1")])
 
 
-async def test_a_run_whose_time_is_over_while_a_busy_member_has_yet_to_be_shown_the_rest(
+async def test_a_group_run_past_its_deadline_does_not_wait_for_a_busy_member(
     services: ScriptedServices,
 ) -> None:
     _, members, reading, busy = await _with_a_busy_member(services, run_timeout_s=4.0)

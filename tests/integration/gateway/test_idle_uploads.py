@@ -22,7 +22,7 @@ def upload(gateway: Gateway) -> Any:
 async def test_idle_uploads_of_one_key_leave_streams_for_another(
     socket_services: ScriptedServices,
 ) -> None:
-    # Calls per second are limited by a setting of its own, which is not the subject here.
+    # Another setting limits calls per second, which is not tested here.
     gateway = await socket_services.gateway(call_burst=1000, calls_per_second=1000)
     made = [await project(gateway, name) for name in ("idle", "busy")]
     scopes = ("run", "read", "write")

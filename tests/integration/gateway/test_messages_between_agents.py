@@ -44,7 +44,7 @@ class Talk:
     async def ask(
         self, key: str = "run/step/call", *, wait_s: float = 20, runs: Any = None
     ) -> Output:
-        """Makes a call of the tool that asks the other agent."""
+        """Calls the tool that asks the other agent."""
         tools = AgentTools(
             runs or self.runs,
             agent_grpc.AgentServiceStub(ClientChannel(self.gateway.channel)),
@@ -56,7 +56,7 @@ class Talk:
             return await tools.run(ToolCall("call", WAIT, "", key), arguments, caller)
 
     def asked(self) -> list[Any]:
-        """The dispatches of the other agent's runs."""
+        """Returns the dispatches of the other agent's runs."""
         return [
             request for request in self.services.turns.requests if request.agent_id == self.other
         ]
@@ -95,7 +95,9 @@ async def test_repeated_call_returns_the_reply_of_its_first_message(talk: Talk) 
     assert len(talk.asked()) == 2
 
 
-async def test_call_that_times_out_is_unfinished_and_its_reply_is_sent_later(talk: Talk) -> None:
+async def test_a_call_past_its_time_limit_is_unfinished_and_its_reply_is_sent_later(
+    talk: Talk,
+) -> None:
     go_on = asyncio.Event()
 
     async def slow(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -120,7 +122,7 @@ async def test_call_that_times_out_is_unfinished_and_its_reply_is_sent_later(tal
 
 
 class Torn:
-    """A gateway that dies in the middle of a stream, so many times."""
+    """A gateway whose streams break a number of times."""
 
     def __init__(self, runs: Any, times: int) -> None:
         self._runs = runs
@@ -171,7 +173,7 @@ async def test_an_agent_that_fails_is_a_failed_call(
     assert "reply" not in caught.value.value
 
 
-async def test_two_whose_runs_people_started_do_not_wait_for_each_other(talk: Talk) -> None:
+async def test_agents_of_separately_started_runs_cannot_wait_for_each_other(talk: Talk) -> None:
     over = asyncio.Event()
 
     talk.answers = plays(started(), over, stored("Well."), finished())
@@ -195,7 +197,7 @@ async def test_two_whose_runs_people_started_do_not_wait_for_each_other(talk: Ta
     assert (await waiting).value["status"] == "answered"
 
 
-async def test_a_run_that_is_over_sends_nothing(talk: Talk) -> None:
+async def test_a_finished_run_cannot_send_messages(talk: Talk) -> None:
     talk.over.set()
 
     async def ended() -> bool:
@@ -208,7 +210,7 @@ async def test_a_run_that_is_over_sends_nothing(talk: Talk) -> None:
     assert talk.asked() == []
 
 
-async def test_interrupted_run_cancels_the_runs_that_it_waits_for(talk: Talk) -> None:
+async def test_interrupting_a_run_cancels_the_runs_that_it_waits_for(talk: Talk) -> None:
     talk.answers = plays(started(), NEVER)
     asking: Awaitable[Any] = asyncio.ensure_future(talk.ask())
     await eventually(talk.asked)

@@ -51,7 +51,7 @@ async def import_agent(channel: Any, names: AsyncIterator[str], metadata: Any) -
 
 
 async def upload_passages(channel: Any, names: AsyncIterator[str], metadata: Any) -> int:
-    """As `import_agent`, with a method that streams its responses too."""
+    """Like `import_agent`, with a method that also streams its responses."""
 
     async def requests() -> AsyncIterator[Any]:
         async for name in names:
@@ -63,7 +63,7 @@ async def upload_passages(channel: Any, names: AsyncIterator[str], metadata: Any
     return counts[-1]
 
 
-# With the service behind the gateway that has the method.
+# With a service behind the gateway that has the method.
 REQUEST_STREAMS = [
     pytest.param(
         import_agent,
@@ -93,7 +93,7 @@ async def test_a_unary_call_is_forwarded_with_its_trailing_metadata(
     assert agent not in services.agents.agents
 
 
-async def test_deleting_an_agent_makes_its_next_message_not_found(
+async def test_a_message_to_a_deleted_agent_is_not_found(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -145,10 +145,10 @@ async def test_an_error_arrives_as_the_service_sent_it(
 
 
 @pytest.mark.parametrize(("send", "descriptor", "target"), REQUEST_STREAMS)
-async def test_an_error_arrives_whole_while_the_client_still_sends(
+async def test_an_error_arrives_complete_while_the_client_is_sending(
     socket_services: ScriptedServices, send: Any, descriptor: Any, target: str
 ) -> None:
-    """Behind is a socket, where a failed write hides the status; before it there is none."""
+    """The service is behind a socket, where a failed write hides the status; the client is not."""
     services = socket_services
     signer = TokenSigner(services.private_key)
     token = signer.mint("organization-1", "project-1", "key-1", {"write"})
@@ -182,7 +182,9 @@ def assert_refused(error: grpc.aio.AioRpcError) -> None:
     assert retry.retry_delay.ToMilliseconds() == 2500
 
 
-async def test_a_client_that_leaves_cancels_the_forwarded_call(services: ScriptedServices) -> None:
+async def test_a_client_that_disconnects_cancels_the_forwarded_call(
+    services: ScriptedServices,
+) -> None:
     ended = asyncio.Event()
 
     async def endless(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -203,7 +205,7 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(services: Scripte
     await asyncio.wait_for(ended.wait(), 60)
 
 
-async def test_a_slow_reader_holds_the_service_back(services: ScriptedServices) -> None:
+async def test_a_slow_reader_blocks_the_service(services: ScriptedServices) -> None:
     produced = 0
 
     async def fast(request: Any, context: Any) -> AsyncIterator[Any]:
@@ -257,7 +259,7 @@ async def test_error_for_an_unreachable_service_hides_its_address(
     gateway = await services.gateway()
     call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        # It waits for the service until shortly before this deadline.
+        # The gateway waits for the service until shortly before this deadline.
         await call(b"", metadata=gateway.metadata, timeout=2)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert reason(raised.value) == "DEPENDENCY_UNAVAILABLE"
@@ -332,7 +334,7 @@ async def aiter_of(*items: Any) -> AsyncIterator[Any]:
 
 
 async def test_a_stream_both_ways_is_forwarded() -> None:
-    """No public method has this shape yet; reflection's own has."""
+    """No public method has this shape yet; that of reflection has."""
     private, _ = generate_key_pair()
     network = InProcessNetwork(TokenVerifier(public_key_of(private)))
     descriptor = descriptor_pool.Default().FindServiceByName(

@@ -78,7 +78,7 @@ async def test_agent_loop_gets_the_log_and_later_changes(services: ScriptedServi
     ]
 
 
-async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(
+async def test_recording_requires_read_access_to_the_project_of_the_run(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -94,7 +94,7 @@ async def test_recording_needs_the_right_to_read_in_the_project_of_the_run(
     assert services.turns.recorded == []
 
 
-async def test_run_under_way_is_not_recorded(services: ScriptedServices) -> None:
+async def test_an_active_run_cannot_be_recorded(services: ScriptedServices) -> None:
     go_on = asyncio.Event()
 
     services.turns.script = plays(started(), go_on, finished(steps=0))
@@ -116,7 +116,7 @@ async def test_recordings_of_a_project_are_made_one_after_the_other(
     error = refused.exception()
     assert isinstance(error, grpc.aio.AioRpcError)
     assert f"{error.code().name} {reason(error)}" == "RESOURCE_EXHAUSTED OVERLOADED"
-    # One is made, and eight wait for it.
+    # One recording is being made, and eight wait for it.
     assert len(waiting) == 9
     services.turns.may_record.set()
     assert await asyncio.gather(*waiting) == [b'{"format": "a test"}'] * 9

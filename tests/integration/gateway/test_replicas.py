@@ -67,13 +67,13 @@ async def test_a_run_is_followed_from_another_gateway(services: ScriptedServices
 async def holder_and_other(
     services: ScriptedServices, stack: AsyncExitStack
 ) -> tuple[Gateway, Gateway]:
-    """A gateway that others reach, and another one."""
+    """Starts a gateway that others can reach, and another one."""
     port = stack.enter_context(ReservedPort()).number
     holder = await services.gateway(port=port, reuse_port=True, advertised_host="127.0.0.1")
     return holder, await services.gateway(poll_s=60)
 
 
-async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
+async def test_tokens_are_streamed_through_a_gateway_that_does_not_hold_the_run(
     socket_services: ScriptedServices,
 ) -> None:
     services, gate = socket_services, Gate()
@@ -99,7 +99,7 @@ async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
     assert [event for event in followed if event.sequence] == durable
 
 
-async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_sent_to(
+async def test_tokens_of_a_queued_message_are_streamed_by_the_gateway_that_accepted_it(
     socket_services: ScriptedServices,
 ) -> None:
     services, gate = socket_services, Gate()
@@ -133,7 +133,7 @@ async def _count(gateway: Gateway, agent: str, count: int) -> bool:
 
 
 async def first_text(call: Any, has_text: asyncio.Event) -> str:
-    """Reads a stream to its end; sets the event at the first text, and returns that."""
+    """Reads a stream to its end; sets the event at the first text; returns that text."""
     text = ""
     async for response in call:
         text = text or response.event.text_delta.text or response.event.text_snapshot.text
@@ -147,7 +147,7 @@ async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
 ) -> None:
     services, gate = socket_services, Gate()
     services.turns.script = gate.turn
-    # Nothing listens there.
+    # No process listens on this port.
     holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
     other = await services.gateway(poll_s=60)
     run = await holder.start_run(services.new_agent())
@@ -162,13 +162,13 @@ async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
     ]
 
 
-async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
+async def test_an_unreachable_gateway_is_not_called_again_at_once(
     socket_services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services, gate = socket_services, Gate()
     services.turns.script = gate.turn
     monkeypatch.setattr(run_follower, "_PEER_PAUSE_S", 600.0)
-    # Nothing listens there.
+    # No process listens on this port.
     holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
     other = await services.gateway(poll_s=60)
     servicer: Any = other.service.services[0].servicer
@@ -190,7 +190,7 @@ async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
     assert len(asked) == 1
 
 
-async def test_clients_find_no_method_to_follow_runs_as_gateways_do(
+async def test_clients_cannot_call_the_internal_follow_method(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -237,7 +237,7 @@ async def test_a_stopping_gateway_releases_its_runs_to_others(services: Scripted
     )
     run = await first.start_run(services.new_agent())
     follower = asyncio.create_task(collect(second.stream(run.id)))
-    # It stops in the middle of the step, not before the event was received.
+    # The turn stops in the middle of the step, not before the event was received.
     heard = first.stream(run.id)
     async for response in heard:
         if response.event.HasField("text_delta") or response.event.HasField("text_snapshot"):
@@ -254,10 +254,12 @@ async def test_a_stopping_gateway_releases_its_runs_to_others(services: Scripted
     assert sequences == list(range(1, len(events) + 1))
 
 
-async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(services: ScriptedServices) -> None:
+async def test_a_suspended_gateway_that_lost_its_lease_stops_writing(
+    services: ScriptedServices,
+) -> None:
     gate = Gate()
     services.turns.script = gate.turn
-    # Never renews: as a process that stands still would.
+    # Never renews its leases, like a process that is paused.
     frozen = await services.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
     agent = services.new_agent()
     call = frozen.send(agent)
@@ -265,7 +267,7 @@ async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(services: Scripte
     other = await services.gateway()
     assert kinds(await collect(other.stream(first.run_id)))[-1] == "run_finished"
     gate.open.set()
-    # Its own follower gets the end that the other gateway stored, and only that.
+    # Its own follower receives the end that the other gateway stored, and only that.
     rest = await collect(call)
     assert kinds(rest).count("run_finished") == 1
     assert [request.attempt for request in services.turns.requests] == [1, 2]
@@ -302,7 +304,8 @@ async def test_runs_of_a_killed_gateway_are_taken_over(socket_services: Scripted
             process.send_signal(signal.SIGKILL)
             await process.wait()
         events = await collect(survivor.stream(active.id))
-        # What was seen with a sequence is in the log, byte by byte, and nothing is missing there.
+        # Every event that was received with a sequence is in the log, byte by byte, and none is
+        # missing there.
         durable = [event for event in seen if event.sequence]
         assert len(durable) == 2
         assert [event.SerializeToString() for event in events[:2]] == [
@@ -344,7 +347,7 @@ async def test_a_run_that_is_taken_over_stays_in_its_trace(
     assert [request.attempt for request in services.turns.requests] == [1, 2]
     in_trace = [span for span in recorder.spans if span.trace_id == TRACE]
     [accepted] = [span for span in in_trace if span.name.endswith("/StartRun")]
-    # Only the gateway that ended the run exports its span, which both of them know by its id.
+    # Only the gateway that ended the run exports its span, whose id both of them know.
     [whole] = [span for span in in_trace if span.name == "invoke_agent"]
     attempts = [span for span in in_trace if span.name.endswith("/ExecuteRun")]
     assert accepted.parent_id == SPAN
@@ -370,7 +373,7 @@ async def test_a_gateway_process_ends_cleanly_on_sigterm(socket_services: Script
     assert kinds(await collect(survivor.stream(run.id)))[-1] == "run_finished"
 
 
-async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(
+async def test_following_a_run_from_any_gateway_returns_only_events_after_the_sequence(
     socket_services: ScriptedServices,
 ) -> None:
     services, gate = socket_services, Gate()
@@ -384,7 +387,7 @@ async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(
             events = []
             async for response in gateway.stream(run.id, after):
                 events.append(response.event)
-                # The follower of the running turn is there: it has its text.
+                # The follower of the running turn has received its text.
                 reached[gateway.address].set()
             return [event.sequence for event in events if event.sequence]
 

@@ -91,7 +91,7 @@ async def test_hostile_format_of_a_message_is_refused_by_field(
     assert await violations(schedules.create(agent, response_format=hostile)) == fields
 
 
-async def test_message_to_a_group_takes_no_format_and_managers_answer_in_text(
+async def test_a_message_to_a_group_cannot_have_a_format_and_managers_answer_in_text(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()

@@ -27,7 +27,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 STORED_SEQUENCES = [1, 2, 3, 4]
 
 
-async def test_resumed_stream_has_only_the_events_after_the_given_one(
+async def test_a_resumed_stream_has_only_the_events_after_the_sequence(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
@@ -79,7 +79,7 @@ async def test_client_that_joins_during_a_reply_gets_a_snapshot_of_its_text(
     assert kinds([response.event async for response in first])[-1] == "run_finished"
 
 
-async def test_a_client_that_leaves_does_not_stop_the_run(services: ScriptedServices) -> None:
+async def test_a_client_that_disconnects_does_not_stop_the_run(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
     services.turns.script = plays(started(), gate, stored("done"), finished())
@@ -109,7 +109,7 @@ async def test_a_repeated_request_id_replays_and_never_runs_twice(
     assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
-async def test_a_repeated_request_id_follows_the_run_under_way(services: ScriptedServices) -> None:
+async def test_a_repeated_request_id_follows_the_active_run(services: ScriptedServices) -> None:
     gate = asyncio.Event()
 
     services.turns.script = plays(started(), gate, finished())
@@ -124,7 +124,7 @@ async def test_a_repeated_request_id_follows_the_run_under_way(services: Scripte
     assert len(services.turns.requests) == 1
 
 
-async def test_slow_client_gets_every_stored_event(services: ScriptedServices) -> None:
+async def test_a_slow_client_gets_every_stored_event(services: ScriptedServices) -> None:
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield step()

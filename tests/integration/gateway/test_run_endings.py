@@ -32,7 +32,7 @@ from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 
 @pytest.fixture
 def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn that does not end at its deadline is left soon."""
+    """Shortens the time that a turn has to end after its deadline."""
     terms = functools.partial(DispatchTerms, settle_s=0.3)
     monkeypatch.setattr("strata.gateway.main.DispatchTerms", terms)
 
@@ -121,7 +121,7 @@ async def test_text_of_a_run_that_ends_before_it_is_stored_is_withdrawn_for_ever
 
 async def test_a_run_has_a_deadline(services: ScriptedServices, short_settling: None) -> None:
     gateway = await services.gateway(run_timeout_s=6.0)
-    # The time of a run begins before there is a connection; one is made beforehand.
+    # The time limit of a run includes connecting; a connection is made beforehand.
     assert kinds(await collect(gateway.send(services.new_agent()))) == REPLY_EVENTS
     services.turns.script = plays(started(), NEVER)
     events = await collect(gateway.send(services.new_agent()))
@@ -132,7 +132,7 @@ async def test_a_run_has_a_deadline(services: ScriptedServices, short_settling: 
 async def test_turn_that_ends_at_its_deadline_reports_its_stored_messages(
     services: ScriptedServices,
 ) -> None:
-    """The agent loop has time to report them: the messages of the run are in its log."""
+    """The agent loop has time to report the stored messages of the run."""
 
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -149,14 +149,14 @@ async def test_turn_that_ends_at_its_deadline_reports_its_stored_messages(
 
 
 async def breaks_off(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
-    """A turn of an agent loop that is away after the first step."""
+    """A turn whose agent loop becomes unavailable after the first step."""
     if request.attempt == 1:
         yield started()
         yield step()
     raise UnavailableError("The agent loop is away.")
 
 
-async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
+async def test_a_run_interrupted_past_its_deadline_is_settled_once(
     services: ScriptedServices,
 ) -> None:
     async def settled(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -172,7 +172,7 @@ async def test_run_that_is_interrupted_past_its_deadline_is_settled_once(
     assert [request.cancel for request in services.turns.requests].count(True) == 1
 
 
-async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_away(
+async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_unreachable(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway(run_timeout_s=2.0)
@@ -182,7 +182,7 @@ async def test_run_past_its_deadline_ends_even_if_the_agent_loop_is_away(
     assert [request.cancel for request in services.turns.requests].count(True) == 1
 
 
-async def test_agent_that_was_deleted_fails_the_run_and_leaves_the_cache(
+async def test_a_deleted_agent_fails_the_run_and_is_removed_from_the_cache(
     services: ScriptedServices,
 ) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
@@ -228,7 +228,7 @@ async def test_deleting_an_agent_cancels_its_active_and_queued_runs(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_agent_that_vanishes_during_a_run_cancels_it(services: ScriptedServices) -> None:
+async def test_an_agent_deleted_during_a_run_cancels_it(services: ScriptedServices) -> None:
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         if request.attempt == 1:
             yield started()

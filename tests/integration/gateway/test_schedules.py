@@ -29,7 +29,7 @@ from strata.shared.ids import new_id
 
 
 async def make_due(services: ScriptedServices) -> None:
-    """Sets all schedules back to the tick of this year: they are due."""
+    """Makes all schedules due by setting them back to the tick of this year."""
     await execute(
         services.urls.admin_url,
         "UPDATE gateway.schedules SET next_time = next_time - interval '1 year'"
@@ -48,7 +48,7 @@ async def refused(call: Any) -> tuple[str, str, list[str]]:
     return error.status, error.reason.value, [violation.field for violation in error.violations]
 
 
-async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(
+async def test_a_due_schedule_starts_one_run_on_any_gateway(
     services: ScriptedServices,
 ) -> None:
     first, second = await services.gateway(), await services.gateway()
@@ -69,11 +69,11 @@ async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(
     assert [part.text.text for part in request.messages[0].parts] == ["Good morning"]
     [tick] = (await schedules.ticks(schedule.id)).ticks
     assert (tick.run_id, tick.outcome) == (run_id, pb.TICK_OUTCOME_STARTED)
-    # It acts with the scopes of the key that made the schedule.
+    # The run has the scopes of the key that made the schedule.
     assert set(services.turns.callers[0].scopes) >= {"run"}
 
 
-async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
+async def test_a_killed_gateway_neither_loses_nor_repeats_a_tick(
     socket_services: ScriptedServices,
 ) -> None:
     services = socket_services

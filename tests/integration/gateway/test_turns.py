@@ -76,7 +76,7 @@ async def test_stream_without_tokens_has_no_text_deltas(services: ScriptedServic
 async def test_a_plain_turn_costs_three_statements_and_three_commits(
     services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its start with its lease, the first step that is shown, its end with its last message."""
+    """They store the start with the lease, the first step, and the end with the last message."""
     wait_for_following_events(monkeypatch)
     shown = asyncio.Event()
 
@@ -157,13 +157,13 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(
 
     services.turns.script = reply("second")
     second = await collect(gateway.send(agent, on_busy=pb.ON_BUSY_INTERRUPT))
-    # A run that was queued can be over before anybody follows it: deltas are not stored.
+    # A queued run can end before anybody follows it: deltas are not stored.
     assert [kind for kind in kinds(second) if kind != "text_delta"] == [
         kind for kind in REPLY_EVENTS if kind != "text_delta"
     ]
     rest = await collect(first)
     assert rest[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
-    # What the interrupted turn had spent is not forgotten.
+    # The usage of the interrupted turn is kept.
     assert rest[-1].run_finished.usage.total_tokens == 10
     assert rest[-1].run_finished.step_count == 1
     assert list(rest[-1].run_finished.taint) == [message_pb2.PROVENANCE_MCP]
@@ -171,7 +171,7 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(
     assert services.turns.cancelled == [services.turns.requests[0].run_id]
 
 
-async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(
+async def test_a_finished_turn_is_not_interrupted_at_its_end(
     socket_services: ScriptedServices,
 ) -> None:
     """The agent loop would log it as CANCELLED."""
@@ -180,7 +180,7 @@ async def test_turn_that_has_ended_is_not_cut_off_in_its_last_step(
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
         yield finished()
-        # What is left to do after the last event.
+        # Work that is left after the last event.
         await asyncio.sleep(0.2)
         ended.append(True)
 

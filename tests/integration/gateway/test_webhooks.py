@@ -79,7 +79,7 @@ class Webhooks:
         return (await self._stub.RedeliverWebhook(request, **self._call)).delivery
 
     async def reach(self, state: Any, count: int = 1) -> list[pb.WebhookDelivery]:
-        """Waits until so many deliveries are in a state, and returns them."""
+        """Waits until a number of deliveries are in a state, and returns them."""
         deliveries: list[pb.WebhookDelivery] = []
 
         async def there() -> bool:
@@ -118,7 +118,7 @@ async def test_the_end_of_a_run_is_delivered_once_and_signed(
     assert (delivery.run_id, delivery.event) == (run.id, "run.completed")
     assert (delivery.attempts, delivery.last_status, delivery.last_error) == (1, 200, "")
     [body], [head] = receiver.bodies, receiver.heads
-    # Verified as a receiver does it, by the specification of Standard Webhooks.
+    # Verified like a receiver does, by the specification of Standard Webhooks.
     signed = f"{header(head, 'webhook-id')}.{header(head, 'webhook-timestamp')}.".encode() + body
     key = base64.b64decode(created.secret.removeprefix("whsec_"))
     expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
@@ -188,7 +188,7 @@ async def test_a_failed_delivery_is_repeated_with_the_same_id_up_to_a_limit(
     assert delivery.state == pb.DELIVERY_STATE_PENDING
     assert delivery.attempts == 1
     assert delivery.next_time.seconds > delivery.last_attempt_time.seconds
-    # The pauses grow; the last attempt ends it.
+    # The pauses grow; after the last attempt the delivery has failed.
     due = "UPDATE gateway.webhook_deliveries SET next_time = now()"
     await execute(services, f"{due}, tries = {len(RETRIES_S)} WHERE state = 'PENDING'")
     [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
@@ -202,7 +202,7 @@ async def test_a_failed_delivery_is_repeated_with_the_same_id_up_to_a_limit(
     assert (done.id, done.attempts) == (failed.id, 3)
 
 
-async def test_a_redirect_is_a_failure_and_is_not_followed(
+async def test_a_redirect_counts_as_a_failure(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     receiver.answers["/hook"] = redirect(receiver.url("/elsewhere"), 307)
@@ -220,7 +220,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(
     assert not any("/elsewhere" in head for head in receiver.heads)
 
 
-async def test_receiver_that_answers_gone_disables_its_webhook(
+async def test_a_receiver_that_answers_410_disables_its_webhook(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     receiver.answers["/hook"] = GONE
@@ -232,7 +232,7 @@ async def test_receiver_that_answers_gone_disables_its_webhook(
     assert [webhook.enabled for webhook in await webhooks.all()] == [False]
     await collect(gateway.send(socket_services.new_agent()))
     assert len(await webhooks.deliveries()) == 1
-    # Asking for the delivery again enables it.
+    # Requesting the delivery again enables the webhook.
     receiver.answers["/hook"] = ok(b"")
     await webhooks.redeliver(failed.id)
     await webhooks.reach(pb.DELIVERY_STATE_DELIVERED)
@@ -273,7 +273,7 @@ async def test_an_address_that_has_become_private_is_not_reached(
     await Webhooks(maker).create(receiver.url("/hook"))
     await collect(maker.send(socket_services.new_agent()))
     await maker.stop()
-    # Another gateway, whose operator allows no private network.
+    # Another gateway, which does not allow private networks.
     strict = await gateway_of(socket_services, receiver, webhook_private_networks=())
 
     async def tried() -> bool:
@@ -317,7 +317,7 @@ async def test_webhook_of_a_missing_target_or_without_a_master_key_is_refused(
         assert from_rpc_error(raised.value).reason.value == expected
 
 
-async def test_a_repeated_request_gives_the_webhook_without_its_secret(
+async def test_a_repeated_request_returns_the_webhook_without_its_secret(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     webhooks = Webhooks(await gateway_of(socket_services, receiver))
@@ -332,7 +332,7 @@ async def test_a_repeated_request_gives_the_webhook_without_its_secret(
     assert first.secret.encode() not in sealed
 
 
-async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
+async def test_a_slow_receiver_does_not_delay_runs_and_other_projects(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:
     services = socket_services
@@ -346,7 +346,7 @@ async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
     for _ in range(12):
         await collect(gateway.send(services.new_agent()))
     await eventually(lambda: len(receiver.heads) == 8)
-    # Another project has a receiver that is quick.
+    # The receiver of another project is fast.
     await execute(
         services,
         "INSERT INTO gateway.webhooks SELECT 'project-other', id, request_id, request_hash,"
@@ -392,14 +392,14 @@ async def test_another_gateway_makes_the_delivery_of_a_gateway_that_died(
     receiver.answers["/hook"] = ok(b"")
     second = await gateway_of(services, receiver)
     [delivery] = await Webhooks(second).deliveries()
-    # As long as it may be under way it is not sent a second time.
+    # While the first attempt may still be running, there is no second one.
     assert (delivery.state, delivery.attempts) == (pb.DELIVERY_STATE_PENDING, 1)
     await execute(services, "UPDATE gateway.webhook_deliveries SET next_time = now()")
     [done] = await Webhooks(second).reach(pb.DELIVERY_STATE_DELIVERED)
     assert (done.id, done.attempts) == (delivery.id, 2)
 
 
-async def test_the_command_line_creates_lists_and_redelivers(
+async def test_the_command_line_creates_and_lists_webhooks_and_repeats_deliveries(
     socket_services: ScriptedServices, receiver: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = await gateway_of(socket_services, receiver)

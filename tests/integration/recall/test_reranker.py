@@ -26,7 +26,7 @@ from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 
 PLAIN = "The boat is called Nora."
-# Little of what is asked for, and most of its words.
+# It has most words of the question, and little of its meaning.
 WORDY = "It is the end of the day, the end of the week, the end of the month."
 QUESTION = "Is the name of the boat Nora at the end?"
 
@@ -44,7 +44,7 @@ async def test_reranker_of_the_settings_orders_the_results(
     caller = keys.context(new_id("project"))
     folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
     agent = new_id("agent")
-    # Words alone: the reranker needs no index.
+    # Full-text search only: the reranker needs no index.
     settings = RecallSettings(
         database_url=urls.service_url,
         token_public_keys=keys.public,

@@ -44,7 +44,7 @@ def verifier(keys: TokenKeys) -> TokenVerifier:
 
 @pytest.fixture
 def caller(keys: TokenKeys) -> Caller:
-    # Anew for each test: a session outlives a token.
+    # A new token for each test: a session lasts longer than a token.
     return keys.verifier.verify(keys.signer.mint("org", "project-1", "key-1", ()))
 
 

@@ -1,8 +1,9 @@
 """A small service for tests, run as a process: ``service_process.py KEY_FILE MODE``.
 
-Its method answers after the milliseconds it is sent; to ``waiting`` with how many calls do that;
-to ``objects`` with how many objects are set aside and how many are not, and ``load`` makes some
-more before. Modes: ``plain``; ``stuck`` never ends its start; ``broken`` fails in it.
+Its method answers after the requested number of milliseconds. The request ``waiting`` returns how
+many calls are waiting; ``objects`` returns how many objects are frozen and how many are not;
+``load`` creates more objects first. Modes: ``plain``; ``stuck`` never ends its start; ``broken``
+fails in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that a service starts are not touched by gRPC (see `strata.shared.fork_safety`)."""
+"""Programs that a service starts are not affected by gRPC (see `strata.shared.fork_safety`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRIES = (
     *("strata.archival.main", "strata.tool_execution.main", "strata.tool_runner.main"),
     *("strata.cli.main", "strata.cli.commands.up", "strata.standalone.vectors.server"),
 )
-# What the C library has is what gRPC reads.
+# gRPC reads the environment of the C library.
 LOOK = """
 import ctypes, importlib, sys
 

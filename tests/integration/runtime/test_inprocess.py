@@ -23,7 +23,7 @@ PATH = "/strata.testing.Raw"
 async def test_services_are_wired_in_any_order(
     verifier: TokenVerifier, caller: Caller, service_of: Callable[..., Service]
 ) -> None:
-    """The front is built before the service it calls; identity and tenant reach the end."""
+    """The front is built before the service that it calls; identity and tenant are forwarded."""
 
     async def front(wiring: Wiring, stack: AsyncExitStack) -> Service:
         behind: Any = wiring.channel("behind").unary_unary(f"{PATH}/Whose")
@@ -53,7 +53,7 @@ async def test_services_are_wired_in_any_order(
             network.register(service_of({}, "behind"))
 
 
-async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
+async def test_closing_waits_for_running_calls_and_refuses_new_ones(
     verifier: TokenVerifier, caller: Caller, service_of: Callable[..., Service]
 ) -> None:
     go, cancelled = asyncio.Event(), asyncio.Event()
@@ -88,7 +88,7 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
         go.set()
         assert await short == b"done"
         assert not closing.done()
-        # The grace of the other call is over sooner.
+        # The shorter grace period of the other call ends first.
         await network.close(0.1)
         await asyncio.wait_for(closing, 30)
         with pytest.raises(UnavailableError) as raised:
@@ -97,7 +97,7 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
     assert cancelled.is_set()
 
 
-async def test_a_closed_channel_takes_no_calls(
+async def test_a_closed_channel_accepts_no_calls(
     verifier: TokenVerifier, service_of: Callable[..., Service]
 ) -> None:
     network = InProcessNetwork(verifier)

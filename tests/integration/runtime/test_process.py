@@ -77,7 +77,7 @@ async def until_called(call: Any) -> None:
 
 
 class Health:
-    """What a balancer knows of the service, over one connection."""
+    """The health states of the service over one connection, as a load balancer gets them."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -88,7 +88,7 @@ class Health:
         return _name(await self._stub.Check(health_pb2.HealthCheckRequest(service=service)))
 
     async def news(self) -> str:
-        """Waits for the next state that the service tells of itself."""
+        """Waits for the next health state of the service."""
         return _name(await asyncio.wait_for(self._watch.read(), 30))
 
     def leave(self) -> None:
@@ -112,7 +112,7 @@ async def probe() -> AsyncIterator[Callable[[str], Health]]:
         yield connect
 
 
-async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
+async def test_a_running_call_is_finished_and_resources_are_closed_in_reverse_order(
     spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
     process = await spawn(drain_s=5)
@@ -149,7 +149,7 @@ async def test_objects_of_the_start_are_excluded_from_garbage_collection(
     with use(RequestContext(caller=caller)):
         aside, walked = await objects(b"objects")
         assert aside > 20 * walked
-        # What is loaded a little later is set aside, too.
+        # Objects that are loaded a little later are frozen, too.
         _, walked = await objects(b"load")
         assert walked > 50_000
         async with asyncio.timeout(30):
@@ -162,7 +162,7 @@ async def test_objects_of_the_start_are_excluded_from_garbage_collection(
 async def test_a_second_signal_cuts_drain_and_grace_short(
     spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
-    # Longer than the limit of a test.
+    # Longer than the time limit of a test.
     process = await spawn(drain_s=600)
     address = await ready(process)
     health, wait = probe(address), waiting(factory, address)
@@ -171,7 +171,7 @@ async def test_a_second_signal_cuts_drain_and_grace_short(
         call = asyncio.ensure_future(wait(b"60000"))
         await until_called(wait)
         process.send_signal(signal.SIGINT)
-        # Two signals that are sent before the first is taken are one.
+        # Two signals that are sent before the first is delivered are one.
         assert await health.news() == "NOT_SERVING"
         health.leave()
         process.send_signal(signal.SIGINT)

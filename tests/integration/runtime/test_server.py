@@ -42,7 +42,7 @@ async def answer(request: bytes, context: Any) -> bytes:
     return request
 
 
-async def test_health_and_reflection_need_no_credentials_and_know_the_services(
+async def test_health_and_reflection_need_no_credentials_and_list_the_services(
     start: Start,
 ) -> None:
     server = await start({"Echo": answer})
@@ -115,7 +115,7 @@ async def test_a_silent_call_outlives_the_pings_of_its_client(
     factory = ChannelFactory(ChannelOptions(keepalive_s=0.1, local_subchannels=True))
     try:
         with use(RequestContext(caller=caller)):
-            # A server that counts these pings as too many hangs up at the third.
+            # A server that limits pings closes the connection at the third.
             assert await factory.channel(server.address).unary_unary(f"{PATH}/Think")(b"a") == b"a"
     finally:
         await factory.close()
@@ -139,7 +139,7 @@ async def test_a_used_port_is_an_error_unless_it_is_shared(start: Start) -> None
     assert twin.port == shared.port
 
 
-async def test_a_unix_socket_serves_as_well(
+async def test_a_service_can_listen_on_a_unix_socket(
     start: Start, factory: ChannelFactory, caller: Caller, tmp_path: Path
 ) -> None:
     server = await start({"Echo": answer}, host=f"unix:{tmp_path}/s")
@@ -148,7 +148,7 @@ async def test_a_unix_socket_serves_as_well(
         assert await factory.channel(server.address).unary_unary(f"{PATH}/Echo")(b"x") == b"x"
 
 
-async def test_other_protocols_and_silent_connections_do_no_harm(
+async def test_other_protocols_and_silent_connections_do_not_affect_the_server(
     start: Start, factory: ChannelFactory, caller: Caller
 ) -> None:
     server = await start({"Echo": answer})
@@ -223,7 +223,7 @@ async def test_unavailable_is_retried_for_repeatable_methods_only(
     assert tries == {"Read": 4, "Write": 1, "Busy": 0}
 
 
-async def test_replicas_take_turns_and_one_may_go_away(
+async def test_replicas_are_used_in_turn_and_one_may_stop(
     start: Start, factory: ChannelFactory, caller: Caller
 ) -> None:
     def counting(into: list[int]) -> Callable[..., Awaitable[bytes]]:

@@ -1,4 +1,4 @@
-"""Parts that the attacks share, as source that runs in the jail."""
+"""Shared helpers of the attacks, as source code that runs in the jail."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def alone(jail: Worker) -> None:
 
 
 def all_stopped(attempts: dict[str, Any]) -> None:
-    """Asserts that something was tried, and that all of it was stopped."""
+    """Asserts that attempts were made and all of them were stopped."""
     assert attempts
     assert {name: what for name, what in attempts.items() if what[0] != "stopped"} == {}
 
 
 def no_process_has(mark: str) -> None:
-    """Asserts that no process of the machine has a mark in its command line."""
+    """Asserts that no process of the machine has the mark in its command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -1,4 +1,4 @@
-"""Sandboxes of each user and level that can be had here."""
+"""Sandboxes of each user and isolation level that the machine supports."""
 
 from __future__ import annotations
 

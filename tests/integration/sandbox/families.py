@@ -9,12 +9,12 @@ import psutil
 
 
 def children() -> set[int]:
-    """Our own children; the engines of the tests come and go with processes of their own."""
+    """Returns the child processes of this process."""
     return {child.pid for child in psutil.Process().children()}
 
 
 def descendants(besides: AbstractSet[int]) -> set[int]:
-    """Our processes that live, without the families of some children."""
+    """Returns the running descendants of this process, without those of some children."""
     processes = set()
     for child in psutil.Process().children():
         if child.pid not in besides:

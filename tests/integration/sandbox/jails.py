@@ -1,4 +1,4 @@
-"""Sandboxes in processes of their own, of each user and level that can be had here."""
+"""Sandboxes in separate processes, of each user and isolation level that the machine supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = 65_534
 
 
 def readable(path: Path) -> bool:
-    """Tells whether any user can get at a path."""
+    """Returns whether every user can read a path."""
     return all(p.stat().st_mode & 0o005 == 0o005 for p in (path, *path.parents))
 
 

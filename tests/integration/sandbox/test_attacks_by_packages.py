@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Packages that mean harm: nothing of them runs but in the call, or stands where it was not asked."""
+"""Malicious packages: their code runs only in calls, and their files stay in their folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ESCAPES = ["../escaped.py", "../../escaped.py", "x/../../escaped.py", "/var/tmp/
            "evil-1.0.data/purelib/../../../escaped.py", "..\\..\\escaped.py"]  # fmt: skip
 
 
-async def test_no_file_of_a_wheel_is_written_outside_its_folder(place: Path) -> None:
+async def test_no_file_of_a_wheel_is_written_outside_of_its_folder(place: Path) -> None:
     for number, escape in enumerate(ESCAPES):
         name = f"evil{number}"
         make_wheel(place / "wheels", name, files={escape.replace("evil-", f"{name}-"): "x = 1"})
@@ -67,7 +67,7 @@ async def test_no_file_of_a_wheel_is_written_outside_its_folder(place: Path) -> 
     assert set((place / "root").iterdir()) == {place / "root" / ".locks", *kept}
 
 
-async def test_modes_links_and_start_files_of_a_wheel_do_nothing(place: Path) -> None:
+async def test_modes_links_and_start_files_of_a_wheel_have_no_effect(place: Path) -> None:
     ran = place / "ran"
     code = f"open({str(ran)!r}, 'w').close()\nimport sys\nsys.modules['json'] = None\n"
     files: dict[str, str | bytes] = dict.fromkeys(

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks on what is the machine's or the service's: files, secrets, processes, network."""
+"""Attacks on files, secrets, processes and network of the machine and the service."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_files_of_the_machine_cannot_be_read(jail: Worker, open_file: Path) -> N
     all_stopped(jail.value(source(body), {"paths": paths}))
 
 
-def test_only_the_environment_of_the_call_is_seen(jail: Worker) -> None:
+def test_only_the_environment_of_the_call_is_readable(jail: Worker) -> None:
     body = """
     def f():
         found = dict(os.environ)
@@ -76,7 +76,7 @@ def test_the_memory_of_the_parent_and_the_service_cannot_be_read(jail: Worker) -
 
 @pytest.fixture
 def listener() -> Iterator[tuple[int, list[Any]]]:
-    """A server on the loopback interface, and who came."""
+    """A server on the loopback interface, and the connections it has received."""
     came: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
@@ -109,7 +109,7 @@ def test_a_server_on_loopback_cannot_be_reached(
     assert came == []
 
 
-def test_no_network_of_any_kind_is_had(jail: Worker) -> None:
+def test_no_network_of_any_kind_is_reachable(jail: Worker) -> None:
     body = """
     def f():
         kinds = {
@@ -129,7 +129,7 @@ def test_no_network_of_any_kind_is_had(jail: Worker) -> None:
     all_stopped(jail.value(source(body)))
 
 
-def test_names_are_not_resolved(jail: Worker) -> None:
+def test_names_cannot_be_resolved(jail: Worker) -> None:
     body = """
     def f():
         return {"dns": attempt(lambda: socket.getaddrinfo("example.com", 80))}
@@ -214,7 +214,7 @@ def test_other_processes_cannot_be_signalled_or_limited(jail: Worker) -> None:
     assert jail.value("def f():\n    return 1") == 1
 
 
-def test_the_kernel_is_not_made_to_signal_others(jail: Worker) -> None:
+def test_the_kernel_cannot_be_used_to_signal_others(jail: Worker) -> None:
     body = """
     import fcntl, array
     def f(pid):
@@ -228,7 +228,7 @@ def test_the_kernel_is_not_made_to_signal_others(jail: Worker) -> None:
     all_stopped(jail.value(source(body), {"pid": jail.pid}))
 
 
-def test_folders_of_the_machine_are_not_watched(jail: Worker) -> None:
+def test_folders_of_the_machine_cannot_be_watched(jail: Worker) -> None:
     body = """
     def f():
         watch = LIBC.inotify_init1(0)
@@ -237,7 +237,7 @@ def test_folders_of_the_machine_are_not_watched(jail: Worker) -> None:
     assert jail.value(source(body)) == [-1, -1, -1]
 
 
-def test_a_signal_to_all_processes_reaches_none(jail: Worker) -> None:
+def test_a_signal_to_all_processes_reaches_no_other_process(jail: Worker) -> None:
     jail.run(source("def f():\n    os.kill(-1, 9)\n"))
     assert jail.value("def f():\n    return 1") == 1
 
@@ -271,7 +271,7 @@ def test_nothing_is_written_outside_the_scratch_folder(jail: Worker, open_file: 
 
 
 def test_files_of_the_services_own_user_cannot_be_changed(jail: Worker) -> None:
-    """Without a user of its own the tool is the owner of the service's files."""
+    """Without a separate user the tool owns the service's files."""
     path = Path(f"/var/tmp/strata-test-owned-{os.getpid()}")
     path.write_text("x")
     if os.geteuid() == 0:
@@ -300,7 +300,7 @@ def _try_to_change(jail: Worker, path: Path) -> None:
     )
 
 
-def test_links_and_renames_do_not_lead_out(jail: Worker, open_file: Path) -> None:
+def test_links_and_renames_cannot_leave_the_scratch_folder(jail: Worker, open_file: Path) -> None:
     body = """
     def f(out):
         os.symlink(out, "soft")
@@ -367,7 +367,7 @@ def test_devices_are_not_made_or_opened(jail: Worker) -> None:
     assert jail.value(good) == [8, 1]
 
 
-def test_a_library_in_the_scratch_folder_is_not_started(jail: Worker) -> None:
+def test_a_program_or_library_in_the_scratch_folder_cannot_be_started(jail: Worker) -> None:
     body = """
     import shutil
     def f():

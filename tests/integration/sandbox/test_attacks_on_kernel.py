@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks on rights: system calls, users, mounts, priorities, the clock."""
+"""Attacks on privileges: system calls, users, mounts, priorities, the clock."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_new_namespaces_are_refused(jail: Worker) -> None:
     assert clone3 == -38  # ENOSYS: the library falls back to clone
 
 
-def test_foreign_call_tables_are_refused(jail: Worker) -> None:
-    """The x32 numbers are another table in the same kernel."""
+def test_system_calls_of_other_architectures_are_refused(jail: Worker) -> None:
+    """The x32 numbers are another system call table of the same kernel."""
     body = """
     def f():
         return call(0x40000000 + 39)
@@ -70,7 +70,7 @@ def test_foreign_call_tables_are_refused(jail: Worker) -> None:
         assert "SIGSYS" in result.detail
 
 
-def test_no_capability_is_had_or_gained(jail: Worker) -> None:
+def test_no_capability_is_held_or_can_be_gained(jail: Worker) -> None:
     body = """
     def f(capget, capset):
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -127,7 +127,7 @@ def test_priority_and_limits_cannot_be_raised(jail: Worker) -> None:
     all_stopped(jail.value(source(body)))
 
 
-def test_the_namespaces_and_the_last_filter_hold(jail: Worker) -> None:
+def test_the_process_is_in_its_own_namespaces_and_not_root(jail: Worker) -> None:
     body = """
     def f():
         return {"host": os.uname().nodename, "pid": os.getpid(), "parent": os.getppid(), "user": os.getuid()}

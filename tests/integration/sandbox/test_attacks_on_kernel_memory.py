@@ -1,4 +1,4 @@
-"""Attacks with memory that belongs to no process, and with locks and watches on shared files."""
+"""Attacks with kernel memory outside processes, and with locks and watches on shared files."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_files_are_copied_and_sent_without_the_calls_that_keep_pages(jail: Worke
 
 
 def test_shared_memory_outside_files_cannot_be_made(jail: Worker) -> None:
-    """Unmapped in part or discarded, it is in no process's count, and stays all the same."""
+    """Partly unmapped or discarded, it counts for no process but stays allocated."""
     body = """
     import mmap
     def f():
@@ -175,7 +175,7 @@ def test_watches_on_files_and_folders_are_refused(jail: Worker) -> None:
     assert result == dict.fromkeys(result, -1)
 
 
-def test_no_lock_on_a_file_of_the_host_is_held(jail: Worker) -> None:
+def test_files_of_the_host_cannot_be_locked(jail: Worker) -> None:
     path = os.path.realpath("/usr/bin/env")
     body = """
     import fcntl

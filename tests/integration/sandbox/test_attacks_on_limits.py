@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks on what a call may take."""
+"""Attacks on the resource limits of a call."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_output_before_an_end_is_kept(jail: Worker) -> None:
     assert (result.status, result.stdout) == (RunStatus.TIMEOUT, "first\n")
 
 
-def test_sleeping_for_ever_is_ended(jail: Worker) -> None:
+def test_endless_sleeping_is_ended(jail: Worker) -> None:
     result = jail.run(source("def f():\n    time.sleep(1000)"), limits={"wall_seconds": 0.4})
     assert result.status is RunStatus.TIMEOUT
     assert "0.4 seconds" in result.detail

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks that hide what a call takes, outlive it, or watch what others do."""
+"""Attacks that hide the resource use of a call, outlive it, or watch other processes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_deleted_file_that_is_mapped_may_still_be_used(jail: Worker) -> None:
     assert jail.value(source(body)) == 65
 
 
-def test_disk_is_not_taken_faster_than_it_is_watched(jail: Worker) -> None:
+def test_disk_space_cannot_be_taken_faster_than_it_is_measured(jail: Worker) -> None:
     body = """
     def f():
         for n in range(60):
@@ -159,7 +159,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["namespaces", "landlock"])
 def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> None:
-    """A call ends with its service: after that nothing is left that would end it."""
+    """A call must end with its service: afterwards nothing could end it."""
     worker = Worker(other_user=False, restricted=restricted)
     if worker.level is not (Isolation.LANDLOCK if restricted else Isolation.NAMESPACES):
         worker.close()
@@ -198,7 +198,7 @@ def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> N
 
 
 def _ignores(pid: int) -> bool:
-    """Whether a process ignores SIGTERM and SIGUSR1, as the attack does."""
+    """Returns whether a process ignores SIGTERM and SIGUSR1, as the attack does."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""A second round of attacks, by other hands than those that built the sandbox."""
+"""A second series of attacks, written independently of the sandbox."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_more_system_calls_are_refused(jail: Worker) -> None:
 
 
 def test_the_calls_of_32_bit_programs_end_the_process(jail: Worker) -> None:
-    """By `int 0x80` a 64-bit process reaches the table of i386, where 20 is getpid."""
+    """With `int 0x80` a 64-bit process uses the table of i386, where 20 is getpid."""
     if syscalls.machine() != "x86_64":
         pytest.skip("another processor")
     body = """
@@ -81,7 +81,7 @@ def test_the_calls_of_32_bit_programs_end_the_process(jail: Worker) -> None:
     assert "SIG" in result.detail
 
 
-def test_pairs_of_sockets_are_of_no_use_but_to_talk(jail: Worker) -> None:
+def test_socket_pairs_can_only_transfer_data(jail: Worker) -> None:
     body = """
     def f(socketpair):
         a, b = socket.socketpair()
@@ -100,7 +100,7 @@ def test_pairs_of_sockets_are_of_no_use_but_to_talk(jail: Worker) -> None:
     all_stopped(jail.value(source(body), {"socketpair": syscalls.number("socketpair")}))
 
 
-def test_ways_back_into_the_machine_are_shut(jail: Worker) -> None:
+def test_no_way_back_to_the_files_of_the_machine_is_open(jail: Worker) -> None:
     body = """
     import fcntl, glob
     def f():
@@ -172,7 +172,7 @@ def test_ways_back_into_the_machine_are_shut(jail: Worker) -> None:
     all_stopped(jail.value(source(body)))
 
 
-def test_the_process_around_the_call_has_no_secret(jail: Worker) -> None:
+def test_the_parent_process_of_the_call_has_no_secret(jail: Worker) -> None:
     body = """
     import gc
     def f():
@@ -244,7 +244,7 @@ ENDS = {
 
 @pytest.mark.parametrize("jail", OF_EACH_LEVEL, indirect=True)
 @pytest.mark.parametrize("name", list(ENDS))
-def test_no_end_is_without_a_clear_status(jail: Worker, name: str) -> None:
+def test_every_unusual_end_has_a_clear_status(jail: Worker, name: str) -> None:
     body, status = ENDS[name]
     result = jail.run(source("") + body + "\n", "", limits={"wall_seconds": 8.0})
     if name in ("an alarm", "stops itself", "a trap") and jail.level is Isolation.NAMESPACES:
@@ -277,7 +277,7 @@ VALUES = {
 
 @pytest.mark.parametrize("jail", OF_EACH_LEVEL, indirect=True)
 @pytest.mark.parametrize("name", list(VALUES))
-def test_no_value_is_more_than_a_value(jail: Worker, name: str) -> None:
+def test_every_unusual_value_is_json_or_an_error(jail: Worker, name: str) -> None:
     wall = 0.4 if name == "a list for ever" else 8.0
     limits = {"wall_seconds": wall, "memory_bytes": 400 * MIB}
     result = jail.run(source(f"def f():\n    return {VALUES[name]}\n"), limits=limits)
@@ -290,7 +290,7 @@ def test_no_value_is_more_than_a_value(jail: Worker, name: str) -> None:
         assert result.detail or result.failure
 
 
-def test_storms_end_with_the_call(jail: Worker) -> None:
+def test_all_processes_of_a_fork_storm_end_with_the_call(jail: Worker) -> None:
     body = """
     def f(mark):
         for n in range(60):
@@ -312,7 +312,7 @@ def test_storms_end_with_the_call(jail: Worker) -> None:
     alone(jail)
 
 
-def test_odd_names_in_the_scratch_folder_go_with_it(jail: Worker) -> None:
+def test_files_with_unusual_names_are_removed_with_the_scratch_folder(jail: Worker) -> None:
     body = r"""
     def f():
         made = 0

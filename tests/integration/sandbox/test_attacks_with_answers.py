@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks by the answers of calls, and how their outcomes are reported."""
+"""Attacks with forged answers of calls, and the reported outcomes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_exception_whose_text_raises_is_reported(jail: Worker) -> None:
     assert result.failure.type == "Bad"
 
 
-def test_a_failure_is_cut(jail: Worker) -> None:
+def test_a_long_failure_is_truncated(jail: Worker) -> None:
     body = """
     class X(Exception):
         pass
@@ -106,7 +106,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("name", list(BAD_VALUES))
-def test_values_that_are_no_json_are_refused(jail: Worker, name: str) -> None:
+def test_values_that_are_not_json_are_refused(jail: Worker, name: str) -> None:
     result = jail.run(f"def f():\n    return {BAD_VALUES[name]}")
     assert result.status is RunStatus.BAD_RESULT, result
     assert result.value_json == ""
@@ -174,7 +174,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", list(FORGED))
-def test_forged_answers_give_nothing(jail: Worker, name: str) -> None:
+def test_forged_answers_are_refused(jail: Worker, name: str) -> None:
     frame, status = FORGED[name]
     body = f"""
     def f():
@@ -187,7 +187,7 @@ def test_forged_answers_give_nothing(jail: Worker, name: str) -> None:
     alone(jail)
 
 
-def test_half_an_answer_ends_with_its_time(jail: Worker) -> None:
+def test_an_incomplete_answer_ends_at_the_time_limit(jail: Worker) -> None:
     body = """
     def f():
         os.write(3, b"\\x00\\x00\\x10\\x00{")
@@ -246,14 +246,14 @@ def test_a_deep_and_closed_scratch_folder_is_removed(jail: Worker) -> None:
             continue
 
 
-def test_a_call_that_cannot_be_locked_in_is_refused(jail: Worker) -> None:
-    """No step of the jail may fail and the call be made all the same."""
+def test_a_call_that_cannot_be_confined_is_refused(jail: Worker) -> None:
+    """If a step of the confinement fails, the call must not be made."""
     result = jail.run("def f():\n    return 1", limits={"memory_bytes": 2**70})
     assert result.status is RunStatus.REFUSED, result
     assert "locked" in result.detail
 
 
-def test_a_call_that_needs_more_is_refused(jail: Worker) -> None:
+def test_a_call_that_requires_more_isolation_is_refused(jail: Worker) -> None:
     result = jail.run("def f():\n    return 1", minimum=int(Isolation.MICROVM))
     assert result.status is RunStatus.REFUSED
     assert "microvm" in result.detail

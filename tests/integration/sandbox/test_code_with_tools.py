@@ -1,4 +1,4 @@
-"""Code that calls tools, in real jails: what it can ask, and what it can do to who answers."""
+"""Code that calls tools, in real jails: nested calls and attacks on the answering process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
 async def run(
     sandbox: JailSandbox, code: str, asked: Asked | None = None, wall: float = 30.0
 ) -> tuple[bool, Any]:
-    """Whether a call succeeded, and its return for the model."""
+    """Runs code; returns whether it succeeded, and its return for the model."""
     limits = replace(Limits(), wall_seconds=wall)
     nesting = CodeWithTools(sandbox, asked or Asked(), TOOLS, limits)
     engine = CallExecutor(
@@ -104,13 +104,15 @@ async def run(
         ("add.__name__", "'add'"),
     ],
 )  # fmt: skip
-async def test_tools_are_functions(sandbox: JailSandbox, code: str, value: str) -> None:
+async def test_tools_can_be_called_as_functions(
+    sandbox: JailSandbox, code: str, value: str
+) -> None:
     ok, answer = await run(sandbox, code)
     assert ok, answer
     assert answer["value"] == value
 
 
-async def test_builtins_are_kept_and_tool_calls_are_counted(sandbox: JailSandbox) -> None:
+async def test_builtins_stay_available_and_tool_calls_are_counted(sandbox: JailSandbox) -> None:
     asked = Asked()
     ok, answer = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
     assert not ok
@@ -177,7 +179,7 @@ async def test_timeout_ends_code_that_waits_for_a_nested_call(sandbox: JailSandb
     assert asked.left == 1
 
 
-async def test_cancelled_code_waits_for_no_answer(sandbox: JailSandbox) -> None:
+async def test_cancelling_code_cancels_its_nested_call(sandbox: JailSandbox) -> None:
     asked = Asked()
     task = asyncio.create_task(run(sandbox, "call_tool('hangs')", asked))
     await asyncio.wait_for(asked.waiting.wait(), 60)
@@ -186,8 +188,10 @@ async def test_cancelled_code_waits_for_no_answer(sandbox: JailSandbox) -> None:
     assert asked.left == 1
 
 
-async def test_code_with_tools_leaves_slots_for_its_nested_calls(sandbox: JailSandbox) -> None:
-    """There is one place here, and what the code calls needs it."""
+async def test_code_with_tools_does_not_hold_the_slots_of_its_nested_calls(
+    sandbox: JailSandbox,
+) -> None:
+    """The sandbox has one slot, which the nested call needs."""
 
     class Running(Asked):
         async def ask(self, parent_id: str, name: str, arguments: str) -> NestedReturn:

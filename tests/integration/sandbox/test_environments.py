@@ -27,7 +27,7 @@ from wheel_files import make_wheel
 
 
 class Counting(Builder):
-    """Counts what is built, by every instance together."""
+    """Counts the builds of all instances together."""
 
     built = 0
 
@@ -54,17 +54,17 @@ async def environments(tmp_path: Path, builder: Builder) -> AsyncIterator[Enviro
 
 
 def left(environments: Environments) -> list[str]:
-    """What there is beside the locks."""
+    """Returns the entries of the root apart from the locks."""
     return sorted(path.name for path in environments.root.iterdir() if path.name != ".locks")
 
 
 def has(folder: str, name: str) -> bool:
-    """Whether a file is in an environment."""
+    """Returns whether a file is in an environment."""
     return Path(folder, name).exists()
 
 
 def check_readable(root: Path, folder: Path) -> None:
-    """Fails if another user could not read it, or its modules are not compiled."""
+    """Asserts that another user can read an environment and its modules are compiled."""
     for path in (root, folder, *folder.rglob("*.py*")):
         mode = path.stat().st_mode
         assert mode & (0o005 if stat.S_ISDIR(mode) else 0o004), path
@@ -142,7 +142,7 @@ async def test_cancelled_request_does_not_cancel_the_build(environments: Environ
     assert Counting.built == 1
 
 
-async def test_a_failure_leaves_nothing_and_can_be_tried_again(
+async def test_a_failed_build_leaves_nothing_and_can_be_repeated(
     environments: Environments, tmp_path: Path
 ) -> None:
     with pytest.raises(PackagesError, match="gamma") as caught:
@@ -163,7 +163,7 @@ async def test_a_failure_leaves_nothing_and_can_be_tried_again(
         (BuildLimits(seconds=0.001), "longer than", True),
     ],
 )
-async def test_a_limit_ends_the_building_and_is_named(
+async def test_a_build_over_a_limit_fails_and_the_limit_is_named(
     tmp_path: Path, builder: Builder, limits: BuildLimits, problem: str, temporary: bool
 ) -> None:
     # Small when packed, large when unpacked.
@@ -202,9 +202,7 @@ async def test_the_password_of_the_index_is_not_shown(tmp_path: Path, builder: B
     await environments.close()
 
 
-async def test_uv_holds_the_lock_too_and_keeps_it_if_the_service_dies(
-    tmp_path: Path, builder: Builder
-) -> None:
+async def test_uv_inherits_the_lock_of_the_build(tmp_path: Path, builder: Builder) -> None:
     says = tmp_path / "says"
     says.write_text("#!/bin/sh\nls -l /proc/$$/fd >&2\nexit 2\n")
     says.chmod(0o755)
@@ -225,7 +223,7 @@ async def test_closing_ends_running_builds(environments: Environments) -> None:
     assert left(environments) == []
 
 
-async def test_unused_ones_are_removed_and_built_again_when_wanted(
+async def test_unused_environments_are_removed_and_built_again_when_needed(
     environments: Environments,
 ) -> None:
     kept, gone = [await environments.folder([name]) for name in ("alpha", "beta")]
@@ -265,7 +263,9 @@ async def test_environments_under_construction_are_not_removed(environments: Env
     assert left(environments) == []
 
 
-def test_it_works_on_the_loop_that_servers_run_on(tmp_path: Path, builder: Builder) -> None:
+def test_an_environment_can_be_built_on_the_event_loop_of_servers(
+    tmp_path: Path, builder: Builder
+) -> None:
     async def build() -> str:
         environments = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
         return await environments.folder(["alpha"])

@@ -1,4 +1,4 @@
-"""Calls that may reach some hosts: these and nothing else, as root and as the user nobody."""
+"""Calls with allowed hosts reach only these, as root and as the user nobody."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_redirect_to_another_host_is_refused(place: Place) -> None:
     assert responses[here] == [200, "hello"]
 
 
-async def test_there_is_no_other_way_out(place: Place) -> None:
+async def test_no_other_network_access_is_possible(place: Place) -> None:
     body = """
     def f(port, unshare):
         def connect(family, address, kind=socket.SOCK_STREAM, protocol=0):
@@ -230,8 +230,8 @@ async def test_there_is_no_other_way_out(place: Place) -> None:
     assert {way: what for way, what in result.items() if what[0] != "stopped"} == {}
 
 
-async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
-    """The filter alone: nothing here is refused by the namespace or by Landlock."""
+async def test_sockets_of_other_kinds_cannot_be_created(place: Place) -> None:
+    """Tests the filter alone: neither namespaces nor Landlock refuse these."""
     body = """
     def f():
         def fast_open():
@@ -272,7 +272,7 @@ async def test_a_call_without_hosts_has_no_socket(place: Place) -> None:
     }
 
 
-async def test_endless_and_slow_answers_end(place: Place) -> None:
+async def test_endless_and_slow_answers_are_cut_with_an_error(place: Place) -> None:
     async def endless(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
@@ -295,7 +295,7 @@ async def test_endless_and_slow_answers_end(place: Place) -> None:
     assert await place.get(place.plain.url("/", "api.example.com"))
 
 
-async def test_landlock_alone_and_a_sandbox_without_a_proxy_refuse_hosts() -> None:
+async def test_hosts_need_namespaces_and_a_proxy() -> None:
     if not landlock.abi():
         pytest.skip("this kernel has no Landlock")
     network = {"names": {}, "ports": [80], "libraries": str(Path(idna.__file__).parents[1])}

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""The pool: many calls, calls at once, calls given up, a fork server that dies, what is left."""
+"""The pool: many calls, concurrent and cancelled calls, a dead fork server, leftovers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ async def test_nothing_is_left_after_a_thousand_calls(root: Path) -> None:
     assert folders(root) == []
 
 
-async def test_two_hundred_calls_at_once_and_three_of_them_hostile(sandbox: JailSandbox) -> None:
+async def test_three_hostile_calls_do_not_affect_two_hundred_concurrent_ones(
+    sandbox: JailSandbox,
+) -> None:
     if sandbox.isolation is not Isolation.NAMESPACES:
         pytest.skip("forking needs namespaces")
     hostile = [
@@ -151,7 +153,7 @@ async def test_cancelling_ends_every_process_of_the_call(sandbox: JailSandbox) -
     assert (await sandbox.run(ADD)).value_json == "3"
 
 
-async def test_a_cancelled_call_that_waits_takes_no_place() -> None:
+async def test_a_cancelled_waiting_call_takes_no_slot() -> None:
     sandbox = await JailSandbox.start(JailConfig(parallel=1))
     first = asyncio.create_task(sandbox.run(SLEEP))
     second = asyncio.create_task(sandbox.run(ADD))
@@ -171,7 +173,7 @@ async def test_waiting_does_not_count_towards_the_time_of_a_call() -> None:
     await sandbox.close()
 
 
-async def test_a_fork_server_that_dies_is_replaced(sandbox: JailSandbox) -> None:
+async def test_a_dead_fork_server_is_replaced(sandbox: JailSandbox) -> None:
     lost = asyncio.create_task(sandbox.run(SLEEP))
     await asyncio.sleep(0.2)
     died = sandbox.server_pid
@@ -199,7 +201,7 @@ async def test_closing_ends_running_calls() -> None:
     assert descendants(engines) == set()
 
 
-async def test_the_service_dying_ends_everything() -> None:
+async def test_all_processes_end_when_the_service_is_killed() -> None:
     worker = Worker(other_user=False, restricted=False)
     process = psutil.Process(worker.pid)
     worker.value("def f():\n    return 1")
@@ -225,7 +227,7 @@ async def test_used_resources_are_reported(sandbox: JailSandbox) -> None:
     assert result.isolation is sandbox.isolation
 
 
-async def test_the_least_isolation_decides_what_starts() -> None:
+async def test_the_minimum_isolation_decides_which_level_is_started() -> None:
     sandbox = await JailSandbox.start(JailConfig(minimum=Isolation.GVISOR))
     assert sandbox.isolation is Isolation.NONE
     assert set(sandbox.probe.missing) == {Isolation.NAMESPACES, Isolation.LANDLOCK}
@@ -237,8 +239,8 @@ async def test_the_least_isolation_decides_what_starts() -> None:
     await sandbox.close()
 
 
-def test_with_less_than_the_least_nothing_runs() -> None:
-    """A restricted pod, where namespaces are wanted: refused, with the kernel's reason."""
+def test_below_the_minimum_isolation_nothing_runs() -> None:
+    """In a restricted pod namespaces are refused, with the reason of the kernel."""
     if not landlock.abi():
         pytest.skip("this kernel has no Landlock")
     worker = Worker(other_user=False, restricted=True, minimum=int(Isolation.NAMESPACES))
@@ -249,7 +251,7 @@ def test_with_less_than_the_least_nothing_runs() -> None:
     worker.close()
 
 
-def test_a_call_may_want_more_than_the_sandbox_has() -> None:
+def test_a_call_can_require_more_isolation_than_the_sandbox_has() -> None:
     if not landlock.abi():
         pytest.skip("this kernel has no Landlock")
     worker = Worker(other_user=False, restricted=True)
@@ -262,7 +264,7 @@ def test_a_call_may_want_more_than_the_sandbox_has() -> None:
 
 
 @pytest.mark.parametrize("restricted", [False, True])
-def test_packages_are_read_only_and_those_of_the_call_only(restricted: bool) -> None:
+def test_a_call_can_read_only_its_own_packages_and_not_write_them(restricted: bool) -> None:
     root = Path(f"/var/tmp/strata-environments-{os.getpid()}")
     for name in ("one", "two"):
         (root / name / f"package_{name}").mkdir(parents=True)
@@ -331,13 +333,13 @@ async def test_invalid_runs_are_refused(sandbox: JailSandbox, run: SandboxRun, w
     assert words in result.detail
 
 
-async def test_why_a_call_is_refused_is_read_from_a_process_that_has_ended(
+async def test_the_reason_of_a_refusal_is_read_after_the_process_has_ended(
     sandbox: JailSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = JailedCall._request
 
     def after_the_end(call: JailedCall) -> bytes:
-        """The request is made when its process has hung up, as a busy service may be that late."""
+        """The request is sent after its process has ended, as on a busy machine."""
         poll = select.poll()
         poll.register(call._child.connection, 0)
         poll.poll()
@@ -350,7 +352,7 @@ async def test_why_a_call_is_refused_is_read_from_a_process_that_has_ended(
 
 
 async def test_one_slow_call_does_not_delay_the_others(sandbox: JailSandbox) -> None:
-    """The hostile ones hold their places only."""
+    """The slow calls hold only their own slots."""
     slow = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(20)]
     results = await asyncio.gather(*(sandbox.run(ADD) for _ in range(20)))
     assert {r.value_json for r in results} == {"3"}

@@ -37,7 +37,7 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
 async def run(
     sandbox: Sandbox, code: str, limits: Limits | None = None, **more: Any
 ) -> tuple[bool, Any]:
-    """Whether a call succeeded, and its return for the model."""
+    """Runs code; returns whether it succeeded, and its return for the model."""
     tools = CodeTools(sandbox, limits)
     engine = CallExecutor(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=4)
     call = ToolCall("call", "run_code", json.dumps({"code": code, **more}), "key")
@@ -79,7 +79,7 @@ async def test_output_and_the_last_value_are_returned(
     assert await run(sandbox, code) == (True, expected)
 
 
-async def test_an_error_comes_with_the_lines_of_the_code_alone(sandbox: JailSandbox) -> None:
+async def test_a_traceback_contains_only_lines_of_the_code(sandbox: JailSandbox) -> None:
     code = "import json\nprint('before')\ndef read(t):\n    return json.loads(t)\nread('[')"
     ok, answer = await run(sandbox, code)
     assert not ok
@@ -139,7 +139,7 @@ async def test_a_limit_error_names_the_limit_and_has_the_output(
         assert answer["stdout"].startswith("x")
 
 
-async def test_long_texts_are_cut_and_say_so(sandbox: JailSandbox) -> None:
+async def test_long_texts_are_truncated_with_a_note(sandbox: JailSandbox) -> None:
     ok, answer = await run(sandbox, "print('a' + 'b' * 100_000 + 'c')\n'v' * 50_000")
     assert ok
     assert len(answer["stdout"]) < OUTPUT_CHARS + 100
@@ -166,7 +166,7 @@ async def test_other_languages_are_refused(sandbox: JailSandbox, language: str) 
 
 
 def needs_node(sandbox: JailSandbox) -> None:
-    """Skips where the jail has no Node, or may not start it."""
+    """Skips the test if the jail has no Node, or must not start it."""
     if not any(Path(place, "node").exists() for place in ("/usr/bin", "/bin")):
         pytest.skip("no Node in /usr/bin or /bin")
     if sandbox.isolation is not Isolation.NAMESPACES:
@@ -224,7 +224,7 @@ async def test_without_node_javascript_is_an_error(sandbox: JailSandbox) -> None
     assert expected in message
 
 
-async def test_forged_answers_of_code_do_no_harm(
+async def test_forged_answers_of_code_are_refused(
     sandbox: JailSandbox,
 ) -> None:
     frame = "import os, struct\nb = {!r}\nos.write(3, struct.pack('>I', len(b)) + b)\nos._exit(0)"
@@ -254,7 +254,7 @@ async def test_calls_of_one_reply_run_at_the_same_time(sandbox: JailSandbox) -> 
     assert BUILTIN_TOOLS["run_code"].parallel
 
 
-async def test_the_code_runs_at_every_level_that_can_be_had(jail: Worker) -> None:
+async def test_the_code_runs_at_every_available_isolation_level(jail: Worker) -> None:
     part = files("strata.tool_execution.builtin").joinpath("code_child.py").read_text("utf-8")
     result = jail.run(part, "run", {"code": "import math\nmath.pi", "most": 100})
     assert json.loads(result.value_json) == {"value": "3.141592653589793"}

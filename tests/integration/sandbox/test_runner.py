@@ -220,7 +220,7 @@ ASK = SandboxRun(
 )
 
 
-async def test_questions_of_code_are_answered_by_the_caller(
+async def test_nested_calls_of_code_are_answered_by_the_caller(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     asked: list[int] = []
@@ -288,7 +288,7 @@ async def test_a_cancelled_call_leaves_no_process(
 
 
 def spinning(pid: int) -> int:
-    """How many of a runner's calls have taken a tenth of a second of processor time."""
+    """Returns how many calls of a runner have used a tenth of a second of processor time."""
     count = 0
     # A fork server takes more than that at its start; calls are at the end of the family.
     for child in psutil.Process(pid).children(recursive=True):
@@ -300,7 +300,7 @@ def spinning(pid: int) -> int:
     return count
 
 
-async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
+async def test_a_call_whose_runner_dies_is_killed_and_the_next_runner_serves(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     with runner.started() as process:
@@ -319,7 +319,7 @@ async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
         assert (await sandbox.run(ADD)).value_json == "3"
 
 
-async def test_call_before_the_runner_is_up_fails_and_is_not_lost(
+async def test_a_call_before_the_runner_is_available_fails_and_is_not_lost(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
     sandbox = SandboxClient(stub)
@@ -330,7 +330,7 @@ async def test_call_before_the_runner_is_up_fails_and_is_not_lost(
         assert (await sandbox.run(ADD)).value_json == "3"
 
 
-async def test_a_probe_returns_whether_the_service_serves(runner: Runner) -> None:
+async def test_a_probe_returns_whether_the_runner_serves(runner: Runner) -> None:
     assert not await is_serving(runner.address)
     with runner.started():
         await eventually(lambda: is_serving(runner.address))
@@ -355,7 +355,7 @@ async def test_calls_without_a_token_are_refused(
 
 
 class LastSteps(pb_grpc.SandboxServiceServicer):
-    """A runner that has something left to do after its answer, and keeps what was cut off."""
+    """A runner with work after its answer, which records interrupted work."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []
@@ -373,7 +373,7 @@ class LastSteps(pb_grpc.SandboxServiceServicer):
         self.ends.append("OK")
 
 
-async def test_call_that_has_ended_is_not_cut_off_in_its_last_step() -> None:
+async def test_a_finished_call_is_not_interrupted_at_its_end() -> None:
     """The runner would log it as CANCELLED."""
     server, servicer = grpc.aio.server(), LastSteps()
     pb_grpc.add_SandboxServiceServicer_to_server(servicer, server)

@@ -1,4 +1,4 @@
-"""Spare processes: locked in before their call, for one call of its shape, gone with the rest."""
+"""Spare processes: confined before their call, for one call of their shape, ended with the pool."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def namespaces(pid: int) -> set[str]:
 
 
 def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
-    """The processes that wait locked in, as the machine sees them."""
+    """Returns the waiting confined processes."""
     children = []
     for process in psutil.Process(sandbox.server_pid).children(recursive=True):
         try:
@@ -132,7 +132,7 @@ async def seen(sandbox: JailSandbox, run: SandboxRun) -> dict[str, Any]:
     return value
 
 
-async def test_a_spare_waits_behind_all_of_its_walls_with_four_descriptors(
+async def test_a_spare_process_is_confined_before_its_call(
     sandbox: JailSandbox,
 ) -> None:
     assert sandbox.server_pid is not None
@@ -183,13 +183,13 @@ async def test_limits_and_network_of_a_call_apply_to_every_waiting_process(
     await asyncio.gather(*(seen(sandbox, run) for run in kinds * 2))
 
 
-async def test_more_calls_than_spares_run_all_the_same(sandbox: JailSandbox) -> None:
+async def test_more_calls_than_spare_processes_are_run(sandbox: JailSandbox) -> None:
     runs = [look(f"word {n}") for n in range(4 * WARM)]
     await asyncio.gather(*(seen(sandbox, run) for run in runs))
     await all_waiting(sandbox)
 
 
-async def test_without_spares_every_call_gets_a_process_of_its_own() -> None:
+async def test_without_spare_processes_every_call_gets_a_new_process() -> None:
     sandbox = await JailSandbox.start(JailConfig(warm=0))
     if sandbox.isolation is Isolation.NONE:
         pytest.skip(sandbox.probe.description())
@@ -209,7 +209,7 @@ async def test_a_spare_that_was_killed_is_replaced(sandbox: JailSandbox) -> None
     await all_waiting(sandbox)
 
 
-async def test_a_call_does_not_reach_those_that_wait(sandbox: JailSandbox) -> None:
+async def test_a_call_cannot_reach_the_waiting_processes(sandbox: JailSandbox) -> None:
     await seen(sandbox, look())
     before = {process.pid for process in await all_waiting(sandbox)}
     hostile = SandboxRun(
@@ -281,7 +281,7 @@ async def test_rebuilt_packages_are_used(root: Path) -> None:
         await sandbox.close()
 
 
-async def test_nothing_waits_once_it_is_closed() -> None:
+async def test_closing_ends_all_waiting_processes() -> None:
     sandbox = await JailSandbox.start(JailConfig(warm=WARM))
     if sandbox.isolation is Isolation.NONE:
         pytest.skip(sandbox.probe.description())

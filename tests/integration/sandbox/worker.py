@@ -1,4 +1,4 @@
-"""A sandbox in a process of its own, so that it can be another user's, or in a restricted pod.
+"""Runs a sandbox in a separate process, as another user or restricted like a pod.
 
 Reads one call per line from standard input, writes one result per line. Imports nothing but the
 sandbox, so that any Python can run it.
@@ -21,7 +21,7 @@ from strata.tool_runner.sandbox.program import kernel, seccomp, syscalls
 
 
 def restrict() -> None:
-    """Refuses what a restricted pod refuses: namespaces and mounts."""
+    """Denies namespaces and mounts, as a restricted pod does."""
     table = {
         "x86_64": {"clone": 56, "unshare": 272, "setns": 308, "mount": 165, "umount2": 166,
                    "pivot_root": 155, "clone3": 435},
@@ -68,7 +68,7 @@ def proxies(settings: dict[str, Any]) -> Proxies:
 
 
 async def serve(settings: dict[str, Any]) -> None:
-    """Answers until the input ends."""
+    """Answers requests until the input ends."""
     environments = settings.get("environments")
     config = JailConfig(
         warm=2,

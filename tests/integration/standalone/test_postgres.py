@@ -27,7 +27,7 @@ async def server(open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     await server.stop()
 
 
-async def test_it_serves_with_durability_on(server: EmbeddedPostgres) -> None:
+async def test_the_database_runs_with_durable_commits(server: EmbeddedPostgres) -> None:
     connection = await asyncpg.connect(server.url())
     try:
         rows = await connection.fetch("SELECT name, setting FROM pg_settings")
@@ -51,7 +51,7 @@ async def test_order_and_case_do_not_depend_on_the_machine(server: EmbeddedPostg
 
 
 @pytest.mark.parametrize("extension", ["pg_trgm", "btree_gin", "unaccent", "vector"])
-async def test_the_extensions_are_there(server: EmbeddedPostgres, extension: str) -> None:
+async def test_the_extensions_are_installed(server: EmbeddedPostgres, extension: str) -> None:
     assert await fetch_value(
         server.url(), f"SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'"
     )
@@ -79,7 +79,9 @@ async def test_it_never_runs_as_root(server: EmbeddedPostgres) -> None:
     assert psutil.Process(server.pid).uids().real != 0
 
 
-async def test_the_server_inherits_no_environment_of_ours(server: EmbeddedPostgres) -> None:
+async def test_the_server_inherits_no_environment_variables_of_ours(
+    server: EmbeddedPostgres,
+) -> None:
     assert set(psutil.Process(server.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
         name for name in psutil.Process(server.pid).environ() if name.startswith("LC_")
     }
@@ -101,7 +103,7 @@ async def test_a_restart_keeps_data_port_and_password(server: EmbeddedPostgres) 
         await again.stop()
 
 
-async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) -> None:
+async def test_a_killed_server_is_restarted_automatically(server: EmbeddedPostgres) -> None:
     await fetch_value(server.url(), "CREATE TABLE kept AS SELECT 7 AS number")
     first = server.pid
     assert first is not None
@@ -115,7 +117,7 @@ async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) ->
 
 
 async def _noticed(server: EmbeddedPostgres, died: int) -> None:
-    """Waits until the supervisor knows of a death; before, it takes the server for serving."""
+    """Waits until the supervisor has detected the death of the server."""
     while server.pid == died:
         await asyncio.sleep(0.01)
 
@@ -141,7 +143,7 @@ async def test_the_error_for_a_second_supervisor_names_the_holder(server: Embedd
     assert await fetch_value(server.url(), "SELECT 1") == 1
 
 
-async def test_a_leftover_pid_file_of_an_unrelated_process_does_no_harm(
+async def test_a_leftover_pid_file_of_another_process_is_ignored(
     server: EmbeddedPostgres,
 ) -> None:
     await server.stop()
@@ -179,7 +181,7 @@ async def test_data_of_another_major_version_is_refused_untouched(
     await server.start()
 
 
-async def test_a_taken_port_is_exchanged_for_a_free_one(server: EmbeddedPostgres) -> None:
+async def test_a_used_port_is_replaced_by_a_free_one(server: EmbeddedPostgres) -> None:
     port = server.port
     await server.stop()
     with socket.create_server(("127.0.0.1", port)):

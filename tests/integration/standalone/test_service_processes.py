@@ -1,3 +1,5 @@
+"""Services in separate processes: when they count as ready."""
+
 from __future__ import annotations
 
 import socket

@@ -1,4 +1,4 @@
-"""Engines never outlive who started them, and nothing that was acknowledged is lost."""
+"""Engines end with the process that started them, and acknowledged data is not lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _client(port: int, key: str) -> AsyncQdrantClient:
 
 
 @pytest.mark.parametrize("watchdog", [False, True])
-async def test_a_killed_supervisor_leaves_no_process_and_loses_nothing(
+async def test_a_killed_supervisor_leaves_no_process_and_loses_no_data(
     run_engines: Callable[..., Engines], open_folder: Path, watchdog: bool
 ) -> None:
     engines = run_engines(watchdog=watchdog)
@@ -83,7 +83,7 @@ async def test_folders_in_use_by_another_process_are_refused_by_its_pid(
             await engine.start()
 
 
-async def test_a_successor_starts_while_the_predecessor_is_still_going_down(
+async def test_a_successor_can_start_while_the_predecessor_is_stopping(
     run_engines: Callable[..., Engines], open_folder: Path
 ) -> None:
     engines = run_engines()

@@ -1,4 +1,4 @@
-"""Both engines run for a plain user, and root's PostgreSQL runs where that user cannot look."""
+"""Both engines can run as an unprivileged user, and root's PostgreSQL as such a user."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def ids(client: AsyncQdrantClient, condition: models.Filter) -> list[int]:
     return sorted(numbers(records))
 
 
-async def test_a_point_comes_back_as_it_was(points: AsyncQdrantClient) -> None:
+async def test_a_stored_point_is_returned_unchanged(points: AsyncQdrantClient) -> None:
     (retrieved,) = await points.retrieve(
         STEM, [str(UUID(int=3))], with_payload=True, with_vectors=True
     )
@@ -60,7 +60,7 @@ async def test_a_point_comes_back_as_it_was(points: AsyncQdrantClient) -> None:
     assert len(dense) == 4
 
 
-async def test_payload_and_vectors_come_when_asked_for(points: AsyncQdrantClient) -> None:
+async def test_payload_and_vectors_are_returned_on_request(points: AsyncQdrantClient) -> None:
     one = [str(UUID(int=3))]
     (bare,) = await points.retrieve(STEM, one, with_payload=False)
     (some,) = await points.retrieve(STEM, one, with_payload=["size"], with_vectors=["dense"])
@@ -106,7 +106,9 @@ async def test_sparse_search_weighs_rare_terms(points: AsyncQdrantClient) -> Non
     assert response.points[0].score > 5 * response.points[1].score
 
 
-async def test_a_batch_answers_each_query_in_its_place(points: AsyncQdrantClient) -> None:
+async def test_a_batch_returns_the_answers_in_the_order_of_its_queries(
+    points: AsyncQdrantClient,
+) -> None:
     dense = models.QueryRequest(query=[1.0, 0.0, 0.0, 0.0], using="dense", limit=1)
     sparse = models.QueryRequest(
         query=models.SparseVector(indices=[9], values=[1.0]), using="bm25", limit=2
@@ -117,7 +119,9 @@ async def test_a_batch_answers_each_query_in_its_place(points: AsyncQdrantClient
     assert await points.query_batch_points(STEM, []) == []
 
 
-async def test_queries_fuse_and_page_and_cut(points: AsyncQdrantClient) -> None:
+async def test_queries_can_fuse_rankings_and_have_offset_and_limit(
+    points: AsyncQdrantClient,
+) -> None:
     arms = [
         models.Prefetch(query=[1.0, 0.0, 0.0, 0.0], using="dense", limit=5),
         models.Prefetch(
@@ -220,7 +224,7 @@ async def test_scrolling_meets_every_point_once(points: AsyncQdrantClient) -> No
     assert seen == [*range(10)]
 
 
-async def test_scrolling_in_an_order(points: AsyncQdrantClient) -> None:
+async def test_points_can_be_scrolled_in_an_order(points: AsyncQdrantClient) -> None:
     order = models.OrderBy(
         key="create_time",
         direction=models.Direction.DESC,
@@ -275,7 +279,7 @@ async def aliases(client: AsyncQdrantClient) -> dict[str, str]:
     }
 
 
-async def test_an_alias_stands_for_its_collection_everywhere(points: AsyncQdrantClient) -> None:
+async def test_an_alias_can_be_used_in_place_of_its_collection(points: AsyncQdrantClient) -> None:
     await points.update_collection_aliases([create_alias("points", STEM)])
 
     assert await points.collection_exists("points")
@@ -309,7 +313,9 @@ async def test_alias_changes_are_all_or_nothing(points: AsyncQdrantClient) -> No
     assert await aliases(points) == {"points": STEM}
 
 
-async def test_aliases_are_renamed_and_go_with_their_collection(points: AsyncQdrantClient) -> None:
+async def test_aliases_are_renamed_and_deleted_with_their_collection(
+    points: AsyncQdrantClient,
+) -> None:
     await points.update_collection_aliases([create_alias("old", STEM)])
     rename = models.RenameAlias(old_alias_name="old", new_alias_name="new")
     await points.update_collection_aliases([models.RenameAliasOperation(rename_alias=rename)])
@@ -320,7 +326,7 @@ async def test_aliases_are_renamed_and_go_with_their_collection(points: AsyncQdr
     assert not await points.collection_exists("new")
 
 
-async def test_errors_have_the_status_that_qdrant_gives(points: AsyncQdrantClient) -> None:
+async def test_errors_have_the_status_codes_of_qdrant(points: AsyncQdrantClient) -> None:
     dense = {"dense": models.VectorParams(size=4, distance=models.Distance.COSINE)}
     repeated = models.SparseVector(indices=[1, 1], values=[1.0, 2.0])
     cases = [
@@ -383,7 +389,7 @@ async def test_calls_without_the_key_are_refused(vectors: EmbeddedVectors, key: 
         await stranger.close()
 
 
-async def test_the_key_is_in_no_command_line_and_no_readable_file(
+async def test_the_key_is_in_no_command_line_and_no_file_readable_by_others(
     vectors: EmbeddedVectors,
 ) -> None:
     assert vectors.api_key not in " ".join(psutil.Process(vectors.pid).cmdline())

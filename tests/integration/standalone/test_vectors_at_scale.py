@@ -1,4 +1,4 @@
-"""Shortcuts that make large collections fast find the same as the long way."""
+"""Optimizations for large collections find the same points as plain searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = 3_000
 BEST = 20
 
 
-async def test_quantized_vectors_find_the_results_of_whole_ones(open_folder: Path) -> None:
+async def test_quantized_vectors_find_the_same_results_as_full_ones(open_folder: Path) -> None:
     draw = np.random.default_rng(5)
     stored = draw.standard_normal((COUNT, DIM), dtype=np.float32)
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)
@@ -119,7 +119,7 @@ def keyword(field: str, value: str) -> wire.common.Condition:
 
 
 def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
-    """What of a filter is checked, as text; None if nothing."""
+    """Returns the checked part of a filter, as text; None if there is none."""
     needed = FilterRewriter(shard).equivalent(condition)
     return None if needed is None else repr(needed)
 
@@ -139,7 +139,7 @@ def test_a_condition_is_dropped_only_while_every_point_meets_it(shard: edge.Edge
     assert left_of(shard, mine) == whole
 
 
-def test_the_other_conditions_stay(shard: edge.EdgeShard) -> None:
+def test_only_conditions_that_every_point_meets_are_dropped(shard: edge.EdgeShard) -> None:
     put(shard, "a", "a")
     mine, other, none = keyword("project", "a"), keyword("other", "x"), keyword("project", "b")
     either = wire.common.Condition(
@@ -248,7 +248,7 @@ RANGES = st.builds(lambda lower, upper: lower | upper, LOWER, UPPER).filter(bool
     word=st.booleans(),
 )
 @settings(max_examples=80)
-def test_a_broad_range_that_is_checked_by_point_finds_the_same(
+def test_a_broad_range_checked_by_point_finds_the_same_points(
     stored: list[list[int] | None], asked: list[tuple[str, dict[str, int]]], word: bool
 ) -> None:
     operation = edge.UpdateOperation

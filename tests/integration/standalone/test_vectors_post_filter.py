@@ -1,4 +1,4 @@
-"""Searches that check broad conditions of the best alone find what plain ones find."""
+"""Post-filtered searches find the same points as plain ones."""
 
 from __future__ import annotations
 

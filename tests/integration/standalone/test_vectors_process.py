@@ -35,14 +35,14 @@ ResultT = TypeVar("ResultT")
 
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncIterator[EmbeddedVectors]:
-    """An engine to be killed."""
+    """An engine that the test may kill."""
     engine = EmbeddedVectors(tmp_path / "vectors")
     await engine.start()
     yield engine
     await engine.stop()
 
 
-async def test_a_killed_engine_comes_back_with_every_acknowledged_point(
+async def test_a_killed_engine_restarts_with_every_acknowledged_point(
     own: EmbeddedVectors,
 ) -> None:
     client = connect(own)
@@ -130,7 +130,7 @@ async def test_a_restart_keeps_points_aliases_port_and_key(own: EmbeddedVectors)
         await again.stop()
 
 
-async def test_files_that_are_only_read_at_start_take_no_memory(
+async def test_files_that_are_read_only_at_the_start_are_not_kept_in_memory(
     own: EmbeddedVectors, tmp_path: Path
 ) -> None:
     client = connect(own)

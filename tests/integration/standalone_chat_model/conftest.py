@@ -21,7 +21,7 @@ API_KEY = "a-test-key"
 
 @dataclass
 class ScriptedEngine:
-    """Replies with a set text; one character of a prompt is one token."""
+    """An engine that replies with a fixed text; each character of a prompt is a token."""
 
     context_tokens: int = 200
     reused_tokens: int = 3
@@ -79,7 +79,7 @@ def running() -> Iterator[Running]:
 
 @dataclass
 class Index:
-    """A folder that pip and uv take packages from, and from nowhere else."""
+    """A folder that is the only package index of pip and uv."""
 
     folder: Path
 

@@ -23,7 +23,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_answers_in_one_piece(running: Any) -> None:
+def test_a_reply_without_streaming_has_text_and_usage(running: Any) -> None:
     with running.client() as client:
         reply = client.chat.completions.create(model="local-demo", messages=HELLO, temperature=0)
     assert reply.choices[0].message.content == "Hello wörld"
@@ -35,7 +35,7 @@ def test_answers_in_one_piece(running: Any) -> None:
     assert running.engine.prompts == [PROMPT]
 
 
-def test_streams_the_same_text_with_usage_at_the_end(running: Any) -> None:
+def test_a_stream_has_the_same_text_and_usage_at_the_end(running: Any) -> None:
     with running.client() as client:
         chunks = list(
             client.chat.completions.create(
@@ -68,7 +68,7 @@ def test_a_reply_ends_at_a_stop_text(running: Any) -> None:
     assert reply.choices[0].finish_reason == "stop"
 
 
-def test_a_schema_reaches_the_engine(running: Any) -> None:
+def test_a_response_schema_is_passed_to_the_engine(running: Any) -> None:
     with running.client() as client:
         client.chat.completions.create(
             model="local-demo",
@@ -157,7 +157,7 @@ def test_an_unknown_path_is_not_found(running: Any) -> None:
         assert tokens == {"tokens": [97, 98]}
 
 
-def test_computing_stops_when_the_client_goes_away(running: Any) -> None:
+def test_generation_stops_when_the_client_disconnects(running: Any) -> None:
     running.engine.proceed.clear()
     with running.client() as client:
         stream = client.chat.completions.create(model="local-demo", messages=HELLO, stream=True)
@@ -183,7 +183,7 @@ def test_an_unstreamed_request_of_a_disconnected_client_is_dropped(running: Any)
     assert running.engine.ended.acquire(timeout=30)
 
 
-def test_a_waiting_request_leaves_the_queue_with_its_client(running: Any) -> None:
+def test_the_queued_request_of_a_disconnected_client_is_removed(running: Any) -> None:
     running.engine.proceed.clear()
     queue = running.server.chat._turnstile._queue
     with running.client() as client:
@@ -214,7 +214,7 @@ def test_a_waiting_stream_is_kept_alive(running: Any, monkeypatch: pytest.Monkey
         assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
-def test_requests_beyond_the_queue_are_refused(running: Any) -> None:
+def test_requests_over_the_queue_limit_are_refused(running: Any) -> None:
     running.engine.proceed.clear()
     queue = running.server.chat._turnstile._queue
     with running.client() as client:

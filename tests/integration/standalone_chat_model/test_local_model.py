@@ -1,6 +1,6 @@
 """The real model in its real process: run by `make test-local-model`, since it takes 1.1 GB.
 
-`STRATA_LOCAL_DEMO_CACHE` names a cache folder to use; what is missing there is fetched and built.
+`STRATA_LOCAL_DEMO_CACHE` names a cache folder to use; missing files are downloaded and built.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ async def test_a_tool_call_follows_its_schema_and_the_prompt_is_reused(
     assert usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens  # type: ignore[union-attr]
 
 
-async def test_text_is_streamed_and_the_same_seed_gives_the_same_text(
+async def test_text_is_streamed_and_the_same_seed_generates_the_same_text(
     client: openai.AsyncOpenAI,
 ) -> None:
     texts = []
@@ -160,14 +160,14 @@ async def test_a_client_that_disconnects_frees_the_model(client: openai.AsyncOpe
         if chunk.choices[0].delta.content:
             break
     await stream.close()
-    # 4,000 tokens would take minutes: an answer now means that they are not being made.
+    # 4,000 tokens would take minutes: an answer now means that generation was stopped.
     async with asyncio.timeout(60):
         await client.chat.completions.create(
             model="local-demo", messages=[{"role": "user", "content": "hi"}], max_tokens=3
         )
 
 
-async def test_a_killed_process_comes_back_at_the_same_address(model: LocalChatModel) -> None:
+async def test_a_killed_process_is_restarted_at_the_same_address(model: LocalChatModel) -> None:
     address, pid = model.base_url, model.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

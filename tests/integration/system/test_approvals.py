@@ -1,4 +1,4 @@
-"""Approvals through the whole system: asked, answered, left alone, and never in the way."""
+"""Approvals through the whole system: requests, answers, and pending requests."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_an_approval_is_for_the_tool_as_it_was(system: System) -> None:
     assert '"paid"' in tool_message.parts[0].tool_return.content
 
 
-async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(system: System) -> None:
+async def test_a_pending_approval_does_not_block_forks_and_compactions(system: System) -> None:
     agent = await system.make_agent(tool_rules=[GATE])
     replies = iter([asks()])
     system.model.respond(lambda _: next(replies, say("Hello.")))
@@ -126,7 +126,7 @@ async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(syste
     assert (await system.send(agent, "And here?")).text == "Hello."
 
 
-async def test_messages_wait_behind_a_request_and_may_take_its_place(system: System) -> None:
+async def test_messages_are_queued_behind_a_request_or_replace_the_answer(system: System) -> None:
     agent = await system.make_agent(tool_rules=[GATE])
     go_on = asyncio.Event()
     system.model.script(

@@ -1,4 +1,4 @@
-"""Messages that show nothing, through the whole system."""
+"""Blank messages, through the whole system."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def internal_calls(steps: int, *, memory_changed: bool) -> int:
 
 
 async def grow(system: System, agent: agent_pb.Agent, count: int) -> None:
-    """Gives a conversation messages that are no longer in its window."""
+    """Inserts messages that are no longer in the window of a conversation."""
     connection = await asyncpg.connect(system.urls["recall"].admin_url)
     try:
         await connection.execute(_COPY, agent.default_conversation_id, count)
@@ -70,7 +70,7 @@ async def grow(system: System, agent: agent_pb.Agent, count: int) -> None:
 
 
 async def plain_turn(system: System, agent: agent_pb.Agent) -> Cost:
-    """A reply without calls that continues when its step is shown, which was stored by then."""
+    """Runs a turn with a reply without calls, after the event of its step was stored."""
     shown = asyncio.Event()
     system.model.script(Reply("Good to hear, indeed.", piece=1, held=shown))
     async with system.measure() as cost:
@@ -104,7 +104,7 @@ async def tool_turn(system: System, agent: agent_pb.Agent, fact: str) -> tuple[C
 
 
 def log_writes(cost: Cost) -> int:
-    """How often the gateway stored a batch of events between the start and the end of the run."""
+    """Returns the number of event batches stored between the start and the end of the run."""
     return sum("SET last_sequence" in sql for _, sql in cost.statements)
 
 
@@ -120,7 +120,7 @@ async def test_plain_turn_is_within_budget(system: System) -> None:
         ("ExecuteRun", "Compile", "BeginTurn", "ResolveTools", "GetAgentStats", "CommitStep")
     ), cost
     assert cost.writes <= COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
-    # An event with a sequence is stored before it is shown: one commit more than without that.
+    # An event with a sequence is stored before it is sent: one commit more than without that.
     assert cost.commits == Counter({"gateway": 3, "recall": 2}), cost
 
 
@@ -147,10 +147,10 @@ async def test_commits_of_a_tool_turn_are_within_budget(system: System) -> None:
 
     cost, _ = await tool_turn(system, agent, "sailing")
 
-    # What a tool writes is its own affair, as are the calls that it makes.
+    # The writes and calls of a tool are not part of this budget.
     of_tools = cost.commits["core-memory"] + cost.commits["archival"]
     assert of_tools == 2, cost
-    # Calls start and end at moments of their own; what is shown of that is stored as it comes.
+    # The starts and ends of calls are events, which are stored as they arrive.
     shown = log_writes(cost)
     assert cost.writes - of_tools - shown <= 2 * COMMITS_PER_STEP + 1, cost
     assert shown <= LOG_WRITES_OF_CALLS, cost
@@ -159,7 +159,7 @@ async def test_commits_of_a_tool_turn_are_within_budget(system: System) -> None:
 async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(system: System) -> None:
     agent = await system.make_agent()
     await grow(system, agent, 10)
-    # The first ones open connections and make the agent's archive.
+    # The first turns open connections and create the agent's archive.
     await tool_turn(system, agent, "reading")
     plain_young = await plain_turn(system, agent)
     tool_young, _ = await tool_turn(system, agent, "rowing")
@@ -169,11 +169,11 @@ async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(system: System
     tool_old, _ = await tool_turn(system, agent, "sailing")
 
     assert plain_old.shape() == plain_young.shape(), f"{plain_young}\n{plain_old}"
-    # How many events fall into one batch is a matter of milliseconds.
+    # The number of events in one batch depends on milliseconds.
     assert without_log(tool_old) == without_log(tool_young), f"{tool_young}\n{tool_old}"
 
 
-async def test_counts_in_the_prompt_are_true_with_a_long_history(system: System) -> None:
+async def test_counts_in_the_prompt_are_correct_with_a_long_history(system: System) -> None:
     agent = await system.make_agent()
     await grow(system, agent, 10_000)
 
@@ -188,7 +188,7 @@ async def test_counts_in_the_prompt_are_true_with_a_long_history(system: System)
 
 
 async def test_reading_the_prompt_does_not_depend_on_the_history(system: System) -> None:
-    """The model sees the window, however much lies before it."""
+    """The prompt contains the window, whatever the length of the log."""
     young, old = await system.make_agent(), await system.make_agent()
     await grow(system, old, 10_000)
 

@@ -39,7 +39,7 @@ async def show_map(system: System, name: str, **fields: Any) -> tool_api.Tool:
 async def answer(
     system: System, asked: message_pb2.ApprovalRequestPart, *decisions: dict[str, Any]
 ) -> RunEvents:
-    """Answers; a decision is about the call of its place."""
+    """Answers an approval; decisions are in the order of the calls."""
     answers = [
         message_pb2.ApprovalDecision(tool_call_id=call.tool_call_id, **fields)
         for call, fields in zip(asked.tool_calls, decisions, strict=True)
@@ -108,7 +108,7 @@ async def test_invalid_answers_are_refused_and_change_nothing(system: System) ->
     assert ran.text == "I see."
 
 
-async def test_an_asked_agent_reports_that_it_waits(system: System) -> None:
+async def test_an_agent_that_is_asked_reports_that_it_waits_for_a_client(system: System) -> None:
     await show_map(system, "show_map")
     other = await system.make_agent(tools=["show_map"])
     agent = await system.make_agent(tools=["send_message_to_agent_and_wait_for_reply"])

@@ -27,8 +27,8 @@ class Readers:
     """Answers for the chat agent, and for the agents that read documents.
 
     Attributes:
-        portions: What the latter were sent, in order.
-        reading: How many of them there were at the same time at most.
+        portions: The inputs of the latter, in order.
+        reading: The greatest number of them at the same time.
     """
 
     portions: list[str] = field(default_factory=list)
@@ -130,7 +130,7 @@ async def test_a_file_of_an_attached_folder_is_read_into_a_block_of_its_name(
     [document] = (await documents(system, agent)).values()
     assert (document.file_name, document.block_label) == ("house rules.txt", "house_rules.txt")
     assert document.last_processed_sequence == 1
-    # The document is untrusted content, so what the agent wrote from it is labelled.
+    # The document is untrusted content, so text that the agent wrote from it is labelled.
     ran = await system.send(agent, "hello")
     assert list(ran.finished.taint), "the text of a document taints"
 
@@ -167,7 +167,7 @@ async def test_the_same_content_is_read_once_and_new_files_are_found(
     started = await ingest(system, agent)
     assert [status.file_name for status in started.started] == ["c.txt"]
     await eventually(all_read(system, agent, 2))
-    # A block with the name of another gets its own name.
+    # A block whose name is taken gets another name.
     await upload(system, folder, "a-txt", "x")
     other = await folder_with(system, {"a.txt": "Other."})
     await attach(system, agent, other)

@@ -1,4 +1,4 @@
-"""No piece of work holds the event loop: while one is done, others are answered."""
+"""No work blocks the event loop for long."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ def some_text(draw: random.Random, words: int) -> str:
 async def small_world(databases: Any, vectors: Any) -> Any:
     async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
         system.model.respond(lambda _: say("Yes."))
-        # What is loaded in the background after the start, the SDKs of the models, is there then.
+        # After these turns the modules that are loaded in the background, the SDKs of the models,
+        # are loaded.
         for model in ("openai/test-model", "anthropic/test-model"):
             await system.send(await system.make_agent(model), "Are you there?")
         yield system
 
 
 @pytest.mark.slow
-async def test_large_batches_of_passages_hold_nothing_up(small_world: System) -> None:
+async def test_large_batches_of_passages_do_not_block_the_event_loop(small_world: System) -> None:
     system = small_world
     draw = random.Random(1)
 
@@ -69,7 +70,7 @@ async def test_large_batches_of_passages_hold_nothing_up(small_world: System) ->
 
     async def insert_and_search() -> None:
         await upload_passages(system.passages, *batches, archive_id=archive.id)
-        # A long passage, without a vector of its own.
+        # A long passage, without a stored vector.
         passage = passage_pb.NewPassage(text=some_text(draw, 3_000))
         request = passage_pb.InsertPassageRequest(archive_id=archive.id, passage=passage)
         await system.passages.InsertPassage(request)
@@ -92,7 +93,7 @@ async def test_large_batches_of_passages_hold_nothing_up(small_world: System) ->
     await assert_never_held(insert_and_search, LONGEST_MS)
 
 
-async def test_long_conversations_hold_nothing_up(small_world: System) -> None:
+async def test_long_conversations_do_not_block_the_event_loop(small_world: System) -> None:
     system = small_world
     draw = random.Random(2)
 
@@ -128,7 +129,7 @@ async def test_long_conversations_hold_nothing_up(small_world: System) -> None:
     await assert_never_held(talk, LONGEST_MS)
 
 
-async def test_the_watch_sees_what_holds_the_loop() -> None:
+async def test_the_watch_names_code_that_blocks_the_event_loop() -> None:
     async def hog() -> None:
         total = 0
         for number in range(3_000_000):
@@ -156,7 +157,7 @@ async def test_code_that_blocks_the_loop_once_is_named() -> None:
         await assert_never_held(lambda: hold(3_000_000), LONGEST_MS)
 
 
-async def test_the_name_of_a_place_has_no_address() -> None:
+async def test_names_of_blocking_code_contain_no_addresses() -> None:
     # Two runs are compared by these names.
     async def hold_after_a_wait() -> None:
         await asyncio.to_thread(list)
@@ -171,7 +172,7 @@ async def test_the_name_of_a_place_has_no_address() -> None:
     assert not any("0x" in place for place in places)
 
 
-async def test_a_callback_that_holds_the_loop_is_at_fault() -> None:
+async def test_a_callback_that_blocks_the_event_loop_is_named() -> None:
     async def scenario() -> None:
         done = asyncio.Event()
 

@@ -64,7 +64,8 @@ async def test_a_file_is_found_by_meaning_until_it_is_deleted(system: System) ->
     assert (await ready(files, file.id)).state == pb.FILE_STATE_READY
     assert "furnace" in (await search("When is the heating maintained?")).hits[0].text
 
-    # What stands for the file now cannot be read: its old text is not its text any more.
+    # The new content of the file cannot be read, and the old text does not belong to the file any
+    # more.
     broken = b"%PDF-1.4 and nothing of the kind"
     await files.UploadFile(requests(folder.id, "notes.txt", broken, replace=True))
     assert (await ready(files, file.id)).state == pb.FILE_STATE_FAILED

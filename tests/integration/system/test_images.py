@@ -34,7 +34,7 @@ async def send(
 
 
 def raw(**fields: Any) -> message_pb2.Part:
-    """A part that nothing has checked."""
+    """Returns an unchecked image part."""
     return message_pb2.Part(image=message_pb2.ImagePart(**fields))
 
 
@@ -61,7 +61,7 @@ async def test_image_is_seen_now_and_in_later_turns_and_stored_apart(
     assert (loaded.media_type, loaded.data) == ("image/jpeg", PHOTO)
 
 
-async def test_turn_after_an_image_costs_no_call_more(system: System) -> None:
+async def test_a_turn_after_an_image_costs_no_additional_call(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("A dot."), say("Yes."), say("Yes."))
     await send(system, agent, user_message("Look.", [png()]))
@@ -79,7 +79,7 @@ async def test_turn_after_an_image_costs_no_call_more(system: System) -> None:
     assert system.model.requests[2].images == [("image/png", png())]
 
 
-async def test_events_and_listings_carry_no_bytes(system: System) -> None:
+async def test_events_and_listings_contain_no_bytes_of_images(system: System) -> None:
     agent = await system.make_agent()
     large = padded(png(), 1 << 20)
     system.model.script(say("A dot."))
@@ -105,7 +105,7 @@ async def test_events_and_listings_carry_no_bytes(system: System) -> None:
     ],
     ids=["no image", "no source", "http", "credentials", "another type", "too large", "role"],
 )
-async def test_image_that_is_not_accepted_is_refused_by_field(
+async def test_an_invalid_image_is_refused_by_field(
     system: System, message: message_pb2.MessageInput, field: str
 ) -> None:
     agent = await system.make_agent()

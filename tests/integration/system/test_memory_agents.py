@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class Memory:
-    """Answers for both agents; keeps what the memory agent was sent.
+    """Answers for both agents; records the inputs of the memory agent.
 
     Attributes:
         held: While it is clear, the memory agent waits for its model.
@@ -63,7 +63,7 @@ def memory(system: System) -> Memory:
 
 
 async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
-    """What its memory agent was sent, without the reminder."""
+    """Returns the inputs of its memory agent, without the reminder."""
     memory_agent = agent_pb.Agent(
         default_conversation_id=default_conversation_id(agent.memory_agent_id)
     )
@@ -136,7 +136,7 @@ async def test_a_message_to_the_group_of_an_agent_and_its_memory_agent_is_read_b
     assert own.stop_reason == run_event_pb2.STOP_REASON_END_TURN
 
 
-async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(
+async def test_the_memory_agent_runs_after_the_first_turn_and_then_every_frequency_turns(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=2)
@@ -151,7 +151,7 @@ async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(
     assert (await system.memory_status(agent)).pending_messages == 2
 
 
-async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
+async def test_turns_that_end_during_a_memory_run_are_read_by_the_next_run(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
@@ -162,7 +162,8 @@ async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
     await eventually(lambda: is_quiet(system, agent))
 
     read = await transcripts(system, agent)
-    # The end of the last turn is noted a moment after it was seen: the next run may have begun.
+    # The end of the last turn is recorded a moment after it is visible: the next run may have
+    # begun.
     assert len(read) in {2, 3}
     lines = [re.findall(r"user: (m\d)", transcript) for transcript in read]
     assert (lines[0], lines[1][:2]) == (["m0"], ["m1", "m2"])
@@ -202,7 +203,7 @@ async def is_read(system: System, agent: agent_pb.Agent) -> bool:
     return not state.run_open and not state.pending_messages
 
 
-async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
+async def test_a_failing_memory_agent_backs_off_and_no_message_is_skipped(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
@@ -228,7 +229,7 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     ended = [run_pb.RunState.Name(run.state) for run in runs]
     assert ended == ["RUN_STATE_FAILED", "RUN_STATE_COMPLETED", "RUN_STATE_COMPLETED"]
     read = await transcripts(system, agent)
-    # The failed run and the one that repeats it read the same; the third reads the rest.
+    # The failed run and its repetition read the same messages; the third run reads the rest.
     assert read == [
         "user: m0\nassistant: reply to m0",
         "user: m0\nassistant: reply to m0",
@@ -236,7 +237,7 @@ async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
     ]
 
 
-async def test_a_run_can_be_started_by_hand_if_there_are_unread_messages(
+async def test_a_run_can_be_started_manually_if_there_are_unread_messages(
     system: System, memory: Memory
 ) -> None:
     agent = await system.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)

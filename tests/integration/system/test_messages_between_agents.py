@@ -110,7 +110,7 @@ async def test_a_reply_is_delivered_to_the_sending_conversation(system: System) 
     assert roles(await system.log(ada)) == ["system"]
 
 
-async def test_all_agents_with_the_tags_are_asked_and_one_that_fails_is_named(
+async def test_all_agents_with_the_tags_are_asked_and_a_failed_one_is_named(
     system: System,
 ) -> None:
     mine = new_id("team")
@@ -182,7 +182,7 @@ async def test_two_agents_do_not_wait_for_each_other(system: System) -> None:
     assert answer.startswith(f"{ada.id} waits for your answer")
 
 
-async def test_a_message_is_not_passed_on_for_ever(system: System) -> None:
+async def test_chains_of_messages_between_agents_are_limited(system: System) -> None:
     ada = await make(system, "Ada", tools=TOOLS)
     system.model.respond(
         lambda asked: say("Told.") if asked.answered else tell(ada, "Tell yourself again.")
@@ -202,7 +202,7 @@ async def test_a_message_is_not_passed_on_for_ever(system: System) -> None:
     assert "passed on from agent to agent 7 times" in answer
 
 
-async def test_a_cancelled_wait_holds_no_place(system: System) -> None:
+async def test_a_cancelled_wait_holds_no_slot(system: System) -> None:
     ada = await make(system, "Ada", tools=TOOLS)
     bob = await make(system, "Bob", tools=TOOLS)
     eve = await make(system, "Eve")
@@ -236,7 +236,7 @@ async def test_untrusted_content_stays_labelled_from_agent_to_agent(system: Syst
     [run] = await runs_of(system, bob)
     assert list(run.taint) == [message_pb2.PROVENANCE_WEB]
 
-    # The taint returns to the agent that asks Bob.
+    # The taint is returned to the agent that asks Bob.
     eve = await make(system, "Eve", tools=TOOLS)
     system.model.script(ask(bob, "What was it?"), say("A page."), say("I see."))
     ran = await system.send(eve, "Ask Bob.")
@@ -257,7 +257,7 @@ async def test_an_agent_that_waits_for_approval_reports_it_to_its_caller(system:
     assert "a person has to approve" in answer["note"]
 
 
-async def test_whatever_an_agent_is_called_it_can_speak(system: System) -> None:
+async def test_an_agent_with_any_name_can_send_messages(system: System) -> None:
     ada = await make(system, "Dr.\u00a0Ada \U0001f469\u200d\U0001f52c", tools=TOOLS)
     bob = await make(system, "Bob")
     system.model.script(ask(bob, "Hello?"), say("Hello."), say("He is there."))
@@ -283,7 +283,7 @@ async def test_an_unknown_agent_is_an_error(system: System) -> None:
         assert (status, what in error) == ("Failed", True), error
 
 
-async def test_a_key_that_may_only_run_agents_is_enough(system: System) -> None:
+async def test_the_run_scope_suffices_to_send_messages(system: System) -> None:
     mine = new_id("team")
     ada = await make(system, "Ada", tools=TOOLS)
     bob = await make(system, "Bob", tags=[mine])

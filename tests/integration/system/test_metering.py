@@ -1,4 +1,4 @@
-"""The meter itself: a budget kept by a meter that sees nothing would prove nothing."""
+"""The meter: it counts like the database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
         after = database.statistics.round_trips, database.statistics.rollbacks
         await database.close()
 
-    # Services of other tests may live in this process, and finish what their tests began.
+    # Services of other tests may run in this process, and finish the work of their tests.
     counted = [sql for service, sql in cost.statements if service == "example"]
     assert [sql for sql in counted if "recall" not in sql] == [f"SELECT {n}" for n in (1, 2, 3, 4)]
     assert len(counted) == 6
@@ -56,7 +56,7 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
     assert len(counted) + cost.control["example"] == round_trips
 
 
-async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None:
+async def test_background_work_is_counted_separately(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     sql = SqlMeter()
     with sql.on():
@@ -68,7 +68,7 @@ async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None
             await connection.execute(text("SELECT 1"))
         await database.close()
 
-    # As above; their workers work on.
+    # As above: the workers of other services continue.
     mine = [statement for service, statement in cost.background if service == "example"]
     assert mine == ["SELECT 1"]
     assert "example" not in {service for service, _ in cost.statements}

@@ -1,4 +1,4 @@
-"""What an operator reads of a turn, through the metrics port."""
+"""Metrics of turns, read through the metrics port."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_an_active_run_and_a_repeated_request_are_seen(system: System) -> 
     assert after.total(MODEL_CALLS, outcome="ok") - before.total(MODEL_CALLS, outcome="ok") == 1
 
 
-async def test_no_label_holds_an_id(system: System) -> None:
+async def test_no_label_contains_an_id(system: System) -> None:
     agents = [await system.make_agent() for _ in range(3)]
     known = {system.project_id}
     for agent in agents:
@@ -141,14 +141,14 @@ async def test_no_label_holds_an_id(system: System) -> None:
     assert [value for value in values if _ID.search(value) or value in known] == []
 
 
-async def test_what_is_served_is_defined(system: System) -> None:
+async def test_every_served_metric_is_defined(system: System) -> None:
     read = await scrape(system.metrics_url)
     served = {name for name in read.families if not name.startswith("process_")}
     assert len(served) > 10
     assert served <= {name.removesuffix("_total") for name in METRICS}
 
 
-async def test_status_of_the_command_line_counts_no_failed_call(system: System) -> None:
+async def test_the_status_command_causes_no_failed_call(system: System) -> None:
     def failed(read: Scrape) -> float:
         return read.total(RPC_REQUESTS) - read.total(RPC_REQUESTS, code="OK")
 

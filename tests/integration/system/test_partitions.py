@@ -107,7 +107,7 @@ async def rows(urls: dict[str, Any], project_id: str) -> Counter[str]:
 
 
 async def converse(system: System, client: SystemClient, fact: str) -> agent_pb.Agent:
-    """A turn that changes every tier, one that searches them, a compaction, and one after it."""
+    """Runs a turn that changes every tier, one that searches them, a compaction and a last turn."""
     agent = await client.make_agent()
     system.model.script(
         Reply(
@@ -156,7 +156,7 @@ async def test_rows_and_vectors_of_a_project_are_on_its_partition_only(
     for table in ("agent_loop.agents", *memory_tables):
         assert of_first[table], table
         assert of_second[table], table
-    # Read before the partition of a caller is known.
+    # Tables that are read before the partition of a caller is known.
     assert set(await rows(system.urls, second.id)) == {"gateway.projects", "gateway.api_keys"}
     assert await rows(system.partition_urls[PARTITION], first.id) == Counter()
 
@@ -192,7 +192,7 @@ async def test_keys_do_not_see_projects_of_other_partitions(
         assert hidden.id not in {agent.id for agent in listed}
 
 
-async def test_while_a_server_is_down_the_other_projects_go_on(
+async def test_projects_of_other_partitions_work_while_one_server_is_down(
     system: System, placed: SystemClient, second_server: EmbeddedPostgres
 ) -> None:
     agent, affected = await system.make_agent(), await placed.make_agent()
@@ -227,7 +227,7 @@ async def test_projects_on_a_partition_that_services_do_not_have_fail_clearly(
     connection = await asyncpg.connect(system.urls["gateway"].admin_url)
     try:
         project = await project_of(client)
-        # As after a setting that was lost: the gateway keeps what it has stored.
+        # As if the setting had been lost: the gateway keeps the stored value.
         move = "UPDATE gateway.projects SET partition = 'gone' WHERE project_id = $1"
         await connection.execute(move, project.id)
         made = system.client(await key_of(system, project.id))
@@ -254,7 +254,7 @@ async def key_of(system: System, project_id: str) -> str:
         await operator.channel.close()
 
 
-async def test_new_projects_go_to_the_partition_with_the_fewest(system: System) -> None:
+async def test_new_projects_are_placed_on_the_partition_with_the_fewest(system: System) -> None:
     operator = system.client(system.organization_key)
     try:
         names = [f"placed {number}" for number in range(4)]

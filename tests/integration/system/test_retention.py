@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def delete_old(system: System) -> None:
-    """Does what the worker of the gateway does, once and now."""
+    """Runs the retention worker of the gateway once."""
     settings = system.gateway_settings
     async with AsyncExitStack() as stack:
         factory = ChannelFactory()
@@ -48,11 +48,11 @@ async def make_older(system: System, run_id: str, days: int) -> None:
     )
 
 
-async def test_events_go_when_the_messages_of_the_project_are_old_enough_to_go(
+async def test_events_are_deleted_with_the_retention_of_the_messages(
     system: System,
 ) -> None:
     if system.shape is Shape.IN_PROCESS:
-        pytest.skip("recall is asked over its address")
+        pytest.skip("recall is called at its address")
     agent = await system.make_agent()
     system.model.script(say("Hello."), say("Hello again."))
     old_id, recent_id = [(await system.send(agent, "Hello.")).run_id for _ in range(2)]

@@ -26,12 +26,12 @@ def slowly(text: str = LONG, held: asyncio.Event | None = None) -> Reply:
 
 
 def endlessly() -> Reply:
-    """A reply without an end, so that an interruption always comes in time."""
+    """Returns an endless reply, so that an interruption is always in time."""
     return slowly(LONG * 40)
 
 
 async def answer_of(system: System, agent: agent_pb.Agent, text: str) -> str:
-    """The agent still works: sends a message and returns the answer."""
+    """Sends a message and returns the answer."""
     system.model.script(say(f"You said: {text}"))
     return (await system.send(agent, text)).text
 
@@ -42,7 +42,7 @@ async def test_message_is_stored_before_the_model_is_called(system: System) -> N
 
     def responder(_: ModelCall) -> Step:
         asked.append(datetime.now(UTC))
-        # Not one event before the test has looked.
+        # The pause is long, so that no event arrives before the check.
         return Reply(text="Never said.", pause=60.0)
 
     system.model.respond(responder)
@@ -91,7 +91,7 @@ async def test_conversation_has_one_active_run(system: System) -> None:
     assert finish.finish_time.ToDatetime() <= start.start_time.ToDatetime()
 
 
-async def test_busy_conversation_refuses_when_asked_to(system: System) -> None:
+async def test_a_busy_conversation_refuses_a_message_on_request(system: System) -> None:
     agent = await system.make_agent()
     go_on = asyncio.Event()
     system.model.script(slowly(held=go_on))
@@ -190,7 +190,7 @@ async def test_queued_run_can_be_cancelled(system: System) -> None:
     assert len(system.model.requests) == 1
 
 
-async def test_client_that_goes_away_does_not_stop_the_run(system: System) -> None:
+async def test_a_client_that_disconnects_does_not_stop_the_run(system: System) -> None:
     agent = await system.make_agent()
     go_on = asyncio.Event()
     system.model.script(slowly(held=go_on))
@@ -252,7 +252,7 @@ async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(system: S
     assert ran.streamed == LONG
 
 
-async def test_repeated_request_id_gives_the_first_run(system: System) -> None:
+async def test_a_repeated_request_id_returns_the_first_run(system: System) -> None:
     agent = await system.make_agent()
     system.model.script(say("Once."))
     first = await system.send(agent, "Hi.", request_id="request-1")
@@ -317,7 +317,7 @@ async def test_stream_of_a_run_that_waits_begins_when_it_does(system: System) ->
     assert second.text == "Second answer."
 
 
-async def test_agent_deleted_in_mid_run_leaves_nothing_behind(system: System) -> None:
+async def test_an_agent_deleted_during_a_run_leaves_nothing_behind(system: System) -> None:
     agent = await system.make_agent()
     go_on = asyncio.Event()
     system.model.script(slowly(held=go_on))
@@ -349,7 +349,7 @@ async def test_runs_queued_for_a_deleted_agent_are_cancelled_and_ask_nothing(
 
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
 
-    # The model's reply is still held: nothing but the deletion ends these runs.
+    # The model's reply is not released yet: only the deletion can end these runs.
     for run_id in (stream.run_id, *queued):
         ended = await system.follow(run_id)
         assert ended.finished.stop_reason == event_pb.STOP_REASON_CANCELLED

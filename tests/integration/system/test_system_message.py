@@ -1,6 +1,6 @@
 """The system message, byte for byte, as it is stored and sent.
 
-The base prompt is ours and comes from its module; all that follows is written out here by hand.
+The base prompt comes from its module; the text after it is written out here by hand.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ BLOCKS = [
 async def expected(system: System, agent: agent_pb.Agent, template: str, *labels: str) -> set[str]:
     """The message with its two times filled in.
 
-    When the blocks were changed is asked of the public interface. The date is that of the
-    making, which lies between the last change and now: two days at midnight, else one.
+    The public interface returns when the blocks were changed. The date is that of the creation,
+    which is between the last change and now: two days at midnight, else one.
     """
     zone = ZoneInfo(agent.timezone or "UTC")
     blocks = [await system.block(agent, label) for label in labels]
@@ -200,7 +200,7 @@ async def test_fresh_agent_has_the_specified_bytes(system: System) -> None:
 
 
 @pytest.mark.parametrize("timezone", ["Asia/Tokyo", "America/St_Johns"])
-async def test_times_are_those_of_the_agent(system: System, timezone: str) -> None:
+async def test_times_are_in_the_timezone_of_the_agent(system: System, timezone: str) -> None:
     agent = await system.make_agent(timezone=timezone)
 
     stored = await system.system_message(agent)
@@ -270,7 +270,9 @@ async def test_archival_counts_and_tags_are_shown_at_the_next_turn(system: Syste
 
     await system.send(agent, "I have a boat, and I fear storms.")
     first, second = system.model.requests
-    assert first.system == second.system, "counts alone must not cost the provider's cache"
+    assert first.system == second.system, (
+        "changed counts alone must not invalidate the provider's cache"
+    )
     assert "archival memory tags" not in second.system
     await system.send(agent, "Really.")
 
@@ -279,7 +281,7 @@ async def test_archival_counts_and_tags_are_shown_at_the_next_turn(system: Syste
     assert system.model.requests[2].system == stored
 
 
-async def test_metadata_alone_does_not_rebuild_the_message(system: System) -> None:
+async def test_a_change_of_the_metadata_alone_does_not_rebuild_the_message(system: System) -> None:
     agent = await system.make_agent()
     before = await system.system_message(agent)
     for number in range(4):

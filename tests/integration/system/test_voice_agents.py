@@ -64,7 +64,7 @@ class VoiceModel:
 
 
 def memory_call(call: ModelCall) -> Call:
-    """The next call of a memory agent that keeps all lines and what the user said."""
+    """Returns the next call of a memory agent that stores all lines and the facts of the user."""
     [transcript] = [text for text in users(call) if text.startswith(HEAD)]
     if tool_names(call) == {"store_memories"}:
         last = len(re.findall(r"^\d+\. \(Older\)", transcript, re.MULTILINE)) - 1
@@ -111,7 +111,7 @@ async def archived(system: System, agent: agent_pb.Agent) -> list[str]:
 
 
 async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
-    """What its memory agent was sent, without the reminder."""
+    """Returns the inputs of its memory agent, without the reminder."""
     memory_agent = agent_pb.Agent(
         default_conversation_id=default_conversation_id(agent.memory_agent_id)
     )
@@ -120,12 +120,12 @@ async def transcripts(system: System, agent: agent_pb.Agent) -> list[str]:
 
 
 def shown(system: System) -> list[str]:
-    """What the user said of what the last voice turn was shown."""
+    """Returns the user messages in the last voice turn."""
     voiced = [call for call in system.model.requests if "send_message" in tool_names(call)]
     return users(voiced[-1])
 
 
-async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
+async def test_a_full_window_is_archived_in_two_phases_and_shortened(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -155,12 +155,12 @@ async def test_full_window_is_archived_in_two_phases_and_leaves_the_view(
     )
     origins = [(version.origin.kind, version.origin.run_id) for version in versions.versions]
     assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
-    # What left the view is still in the log.
+    # Messages that left the window are still in the log.
     texts = [text_of(m) for m in await system.log(agent) if roles([m]) == ["user"]]
     assert texts == ["m0", "m1", "m2", "m3"]
 
 
-async def test_turns_continue_while_the_memory_agent_works_and_nothing_is_lost(
+async def test_turns_continue_while_the_memory_agent_works_and_no_message_is_lost(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -194,7 +194,7 @@ async def test_range_is_stored_once_though_the_run_that_stored_it_failed(
         return (await system.memory_status(agent)).failures == 1
 
     await eventually(has_failed)
-    # The window is whole, and the next turns make the next range longer, not this one.
+    # All messages are in the window, and the next turns extend the next range, not this one.
     await talk(system, agent, "m3")
     assert shown(system) == ["m0", "m1", "m2", "m3"]
     await system.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
@@ -208,7 +208,7 @@ async def test_range_is_stored_once_though_the_run_that_stored_it_failed(
     assert shown(system) == ["m2", "m3", "m4"]
 
 
-async def test_run_that_stores_nothing_fails_and_takes_nothing_out_of_the_window(
+async def test_a_run_that_stores_nothing_fails_and_evicts_nothing(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -228,7 +228,7 @@ async def test_run_that_stores_nothing_fails_and_takes_nothing_out_of_the_window
     assert shown(system) == ["m0", "m1", "m2", "m3"]
 
 
-async def test_memory_agent_runs_by_hand_before_the_window_is_full(
+async def test_the_memory_agent_can_be_run_manually_before_the_window_is_full(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -243,7 +243,7 @@ async def test_memory_agent_runs_by_hand_before_the_window_is_full(
     assert not (await system.runs.StartMemoryRun(start)).HasField("run")
 
 
-async def test_text_of_a_user_cannot_pass_for_a_line_of_the_transcript(
+async def test_text_of_a_user_cannot_forge_a_line_of_the_transcript(
     system: System, voice: VoiceModel
 ) -> None:
     agent = await make_voice_agent(system)
@@ -259,7 +259,7 @@ async def test_text_of_a_user_cannot_pass_for_a_line_of_the_transcript(
     assert passage.startswith("What was said.\n\nuser: a\n  0. (Older) user: forged\n  ")
 
 
-async def test_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
+async def test_a_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
     system: System, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_following_events(monkeypatch)
@@ -275,7 +275,7 @@ async def test_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
         return cost
 
     for agent in (plain, spoken):
-        # The first turn opens connections, and is read by the memory agent of the one.
+        # The first turn opens connections, and the memory agent of one of the agents reads it.
         await talk(system, agent, "first", "second")
         await quiet(system, agent)
     with_frequency, with_buffer = await cost_of(plain), await cost_of(spoken)

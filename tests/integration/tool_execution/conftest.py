@@ -1,4 +1,4 @@
-"""The executor with the real tiers behind it, and an agent whose tools are run."""
+"""The tool executor with the real memory services, and an agent whose tools are run."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Tools:
 
 
 def refusal(ended: pb.FinishedCall) -> str:
-    """The error of a failed call for the model."""
+    """Returns the error of a failed call for the model."""
     packed = json.loads(ended.tool_return.content)
     assert packed["status"] == "Failed", packed
     assert not ended.memory_edits
@@ -121,12 +121,12 @@ def refusal(ended: pb.FinishedCall) -> str:
 
 
 class UnusedSandbox:
-    """A sandbox in which no code may run."""
+    """A sandbox that fails the test if it is used."""
 
     isolation: Any = None
 
     async def run(self, run: Any) -> Any:
-        pytest.fail("it was run")
+        pytest.fail("the call was run")
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -134,7 +134,7 @@ class UnusedSandbox:
 
 @pytest.fixture(scope="package")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the services take the packages of tools from, in place of an index."""
+    """A folder that replaces the package index of the services."""
     return tmp_path_factory.mktemp("wheels")
 
 
@@ -181,6 +181,6 @@ async def mcp(services: InnerServices) -> AsyncIterator[Mcp]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal(services: InnerServices) -> AsyncIterator[Mortal]:
-    """The loop of a process that can die."""
+    """An agent loop that can be killed at chosen events."""
     async with open_mortal(services) as mortal:
         yield mortal

@@ -16,7 +16,7 @@ START = "Name: Ada\nCity: Graz"
 
 
 def source(body: str, name: str = "stateful", parameters: str = "") -> str:
-    """A tool with a body; its lines see ``memory``."""
+    """Returns the source of a tool with this body; its lines can use ``memory``."""
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return (
         f'def {name}({parameters}agent_state: "AgentState") -> object:\n'

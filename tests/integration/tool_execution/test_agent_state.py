@@ -1,4 +1,4 @@
-"""Custom tools that take ``agent_state``: what they see of memory, and what they change in it."""
+"""Custom tools with a parameter ``agent_state``: reading and changing memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ async def test_a_change_of_memory_by_a_tool_is_an_ordinary_edit(
     assert version.origin.model == "test/test-model"
 
 
-async def test_async_tools_and_unquoted_annotations_do_too(tools: Tools, registry: Any) -> None:
+async def test_async_tools_and_unquoted_annotations_can_change_memory(
+    tools: Tools, registry: Any
+) -> None:
     text = source("memory.get_block('human').value = 'later'\nreturn 1")
     await put(
         registry,
@@ -100,7 +102,7 @@ async def test_the_annotation_needs_no_quotes(tools: Tools, registry: Any) -> No
     assert (await tools.block("human")).value == tools.agent.id
 
 
-async def test_a_read_only_tool_changes_nothing(tools: Tools, registry: Any) -> None:
+async def test_a_read_only_tool_cannot_change_memory(tools: Tools, registry: Any) -> None:
     text = source("memory.get_block('human').value += '!' * times\nreturn 'done'", parameters=TIMES)
     await put(registry, text, effect=tool_pb2.TOOL_EFFECT_READ_ONLY)
     before = await tools.block("human")
@@ -153,7 +155,7 @@ async def test_invalid_block_change_raises_in_the_tool(
 
 
 def forger(answer: str) -> str:
-    """A tool whose process answers by itself, past the object that it was given."""
+    """Returns a tool whose process forges its answer."""
     return (
         "import os\nimport struct\nimport sys\n\n"
         'def stateful(agent_state: "AgentState") -> str:\n'
@@ -182,7 +184,7 @@ async def test_invalid_memory_from_the_sandbox_is_refused(
     tools: Tools, registry: Any, blocks: Any, claimed: Any, words: str
 ) -> None:
     await make_block(tools, blocks, "law", read_only=True)
-    # Another agent's block of that label is not this agent's.
+    # The block with that label belongs to another agent.
     await blocks.CreateBlock(
         block_pb.CreateBlockRequest(
             block=block_pb.NewBlock(label="elsewhere", value="theirs"), request_id=new_id("request")
@@ -193,15 +195,15 @@ async def test_invalid_memory_from_the_sandbox_is_refused(
     status, value, edits = await ran(tools)
     assert (status, edits) == ("Failed", []), value
     assert words in value
-    # Known before anything was stored, not when core memory refused it.
+    # The edit is refused before anything is stored, not by core memory.
     assert "nothing of what it changed" in value or words == "not a JSON object"
     assert (await tools.block("human")).revision == before.revision
 
 
-async def test_a_forged_answer_of_the_right_form_is_as_good_as_a_change(
+async def test_a_forged_answer_of_the_right_form_counts_as_a_change(
     tools: Tools, registry: Any
 ) -> None:
-    """It could have changed the block anyway; and so the forging above is real."""
+    """The tool could change the block anyway; this also proves that the forgery works."""
     claim = {"value": {"value": "done", "blocks": {"human": "forged"}}}
     await put(registry, forger(json.dumps(claim)))
     status, value, edits = await ran(tools)
@@ -236,7 +238,7 @@ async def test_concurrent_changes_are_merged_or_refused(
     assert (await tools.block("human")).value == "Name: Ada Byron\nCity: Rome"
 
 
-async def test_with_several_blocks_those_before_a_refused_one_stay(
+async def test_changes_of_blocks_before_a_refused_one_are_kept(
     tools: Tools, registry: Any, blocks: Any
 ) -> None:
     await make_block(tools, blocks, "alpha", value="one")
@@ -244,7 +246,7 @@ async def test_with_several_blocks_those_before_a_refused_one_stay(
         registry,
         source(
             "memory.get_block('alpha').value = 'two'\n"
-            # What only core memory refuses: the prefix of a numbered line.
+            # Only core memory refuses this: the prefix of a numbered line.
             "memory.get_block('human').value = '1\u2192 x'\nreturn 'done'"
         ),
     )
@@ -256,7 +258,7 @@ async def test_with_several_blocks_those_before_a_refused_one_stay(
     assert (await tools.block("human")).value == START
 
 
-async def test_the_same_call_again_edits_once(tools: Tools, registry: Any) -> None:
+async def test_a_repeated_call_edits_once(tools: Tools, registry: Any) -> None:
     """A call that is repeated after a crash sees its own edit, and cannot make another one."""
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
     keys = [f"{tools.run_id}/once"]
@@ -272,7 +274,7 @@ async def test_untrusted_content_taints_the_changed_block(
     await put(registry, source(body))
     await ran(tools)
     assert not (await tools.block("human")).taint
-    # The model had read something; then the tool itself can have.
+    # The model had read untrusted content, so the tool may have read it too.
     (ended,) = await tools.run(
         ("stateful", {}), own=["stateful"], taint=[message_pb2.PROVENANCE_MCP]
     )
@@ -302,7 +304,7 @@ async def test_secrets_do_not_get_into_memory(tools: Tools, registry: Any) -> No
     assert value.startswith("key ")
 
 
-async def test_it_cannot_run_beside_others(registry: Any) -> None:
+async def test_a_tool_with_agent_state_cannot_run_in_parallel(registry: Any) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         await put(registry, source("return 1"), enable_parallel_execution=True)
     assert [violation.field for violation in raised.value.violations] == [
@@ -323,7 +325,7 @@ async def test_a_dry_run_shows_the_changes(tools: Tools, registry: Any) -> None:
     assert [violation.field for violation in raised.value.violations] == ["agent_id"]
 
 
-async def test_a_dry_run_sees_no_memory_of_others(
+async def test_a_dry_run_cannot_read_memory_of_other_projects(
     services: InnerServices, tools: Tools, registry: Any
 ) -> None:
     text = source("return memory.list_block_labels()")
@@ -336,7 +338,7 @@ async def test_a_dry_run_sees_no_memory_of_others(
             assert json.loads(ran.tool_return.content)["message"] == []
 
 
-async def test_an_agent_uses_it_and_sees_the_change_in_its_prompt(
+async def test_a_change_by_the_tool_is_in_the_next_prompt_of_the_agent(
     services: InnerServices, registry: Any
 ) -> None:
     await put(registry, source("memory.get_block('human').value = 'Plays chess'\nreturn 'noted'"))

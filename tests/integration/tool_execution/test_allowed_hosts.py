@@ -1,4 +1,4 @@
-"""Tools that name hosts: in the registry, through the API, and with what the operator says."""
+"""Tools with allowed hosts: in the registry, through the API, and with operator settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ async def test_hosts_are_stored_and_make_another_version(registry: Any, tools: T
     assert (await registry.GetTool(pb.GetToolRequest(name="get"))).tool == stored
     assert (await upsert(registry, SOURCE)).version == without.version
     stored = await upsert(registry, SOURCE, allowed_hosts=["b.example.com"])
-    # The proxy answers that it is another host: the call has one, and its list is that of the tool.
+    # The proxy answers that another list applies: the call has hosts, and the list belongs to the
+    # tool.
     arguments = {"url": "http://other.example.com/"}
     request = pb.RunToolRequest(tool_id=stored.id, arguments_json=json.dumps(arguments))
     ran = await registry.RunTool(request)
@@ -92,7 +93,7 @@ async def test_invalid_hosts_are_violations(registry: Any, hosts: list[str], fie
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
-async def test_a_tool_of_the_client_has_none(registry: Any) -> None:
+async def test_a_client_tool_cannot_have_allowed_hosts(registry: Any) -> None:
     fields = {"name": "x", "description": "d", "parameters_json": '{"properties": {}}'}
     with pytest.raises(InvalidArgumentError) as caught:
         await upsert(
@@ -135,7 +136,7 @@ async def _send_a_secret() -> None:
         sandbox = await JailSandbox.start(JailConfig(proxies=proxies, warm=1))
         try:
             if sandbox.isolation is not Isolation.NAMESPACES:
-                pytest.skip("this machine gives no namespaces")
+                pytest.skip("this machine has no namespaces")
             runner = SandboxRunner(sandbox, box, network=NetworkPolicy(allowed=True))
             asking = tool("api.example.com", secrets=("API_KEY",))
             url = server.url("/", "api.example.com")
@@ -146,7 +147,7 @@ async def _send_a_secret() -> None:
         assert "Authorization: Bearer sk-very-secret\r\n" in server.heads[0]
 
 
-async def test_settings_that_mean_nothing_are_refused() -> None:
+async def test_invalid_host_settings_are_refused() -> None:
     with pytest.raises(WrongSettingError, match="EGRESS_HOSTS"):
         ToolExecutionSettings(egress_hosts=("10.0.0.1",))
     with pytest.raises(WrongSettingError, match="EGRESS_PRIVATE_NETWORKS"):

@@ -32,7 +32,7 @@ async def test_an_insert_reports_near_duplicates(tools: Tools) -> None:
     assert await tools.call("archival_memory_insert", content="Taxes are due in May.") == "None"
 
 
-async def test_an_insert_has_its_origin(tools: Tools) -> None:
+async def test_an_inserted_passage_has_its_origin(tools: Tools) -> None:
     await tools.call("archival_memory_insert", content=GREEN)
     passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
     request = pb.ListPassagesRequest(agent_id=tools.agent.id, run_id=tools.run_id)
@@ -55,7 +55,7 @@ async def test_an_insert_has_its_origin(tools: Tools) -> None:
 async def test_a_passage_from_either_end_of_the_calendar_is_found(
     tools: Tools, seconds: int, timezone: str, shown: str
 ) -> None:
-    """The time that programs write for none is before the calendar begins in New York."""
+    """The zero time of programs is before the start of the calendar in New York."""
     passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
     passage = pb.NewPassage(text=GREEN, create_time=Timestamp(seconds=seconds))
     await passages.InsertPassage(pb.InsertPassageRequest(agent_id=tools.agent.id, passage=passage))
@@ -63,7 +63,7 @@ async def test_a_passage_from_either_end_of_the_calendar_is_found(
     assert shown in await tools.call("archival_memory_search", query="favourite colour")
 
 
-async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None:
+async def test_the_message_id_is_optional_but_must_be_valid(tools: Tools) -> None:
     tools.message_id = ""
     await tools.call("archival_memory_insert", content=GREEN)
     passages = pb_grpc.PassageServiceStub(tools.services.channel("archival"))
@@ -90,7 +90,7 @@ async def test_a_refusal_names_the_arguments_of_the_tool(tools: Tools) -> None:
         assert message["message"] == f"Invalid arguments for {name}: {says}."
 
 
-async def test_empty_optional_arguments_count_as_left_out(tools: Tools) -> None:
+async def test_empty_optional_arguments_count_as_missing(tools: Tools) -> None:
     await tools.call("archival_memory_insert", content=GREEN)
     results = await tools.call(
         "archival_memory_search",

@@ -1,4 +1,4 @@
-"""Many calls of one reply, some of which mean harm."""
+"""Many calls of one reply, some of them malicious."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_three_harmful_calls_do_not_affect_two_hundred_others(
     good = {n: packed["message"] for n, packed in enumerate(returns) if packed["status"] == "OK"}
     assert good == {n: str(2 * n) for n in range(CALLS) if n not in HARM}
     slept, printed, forked = (returns[n]["message"] for n in HARM)
-    # Each names the limit that it met, and its size.
+    # Each error names the limit that was exceeded, and its value.
     assert "30 seconds" in slept
     assert "1 MiB" in printed
     assert "64 processes" in forked

@@ -45,7 +45,7 @@ async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:
     assert returned.provenance == message_pb2.PROVENANCE_MCP
 
 
-async def test_odd_tools_are_quarantined_and_the_rest_works(mcp: Mcp) -> None:
+async def test_tools_with_invalid_schemas_are_quarantined_and_the_others_work(mcp: Mcp) -> None:
     loop = {"$ref": "#/$defs/a"}
     odd = {
         "external": {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/"}}},
@@ -75,7 +75,7 @@ async def test_odd_tools_are_quarantined_and_the_rest_works(mcp: Mcp) -> None:
     assert await mcp.offered("odd__fine", "odd__list") == ["odd__fine"]
 
 
-async def test_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
+async def test_a_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
     await mcp.program(
         "slow", tool("hang"), tool("echo"), call_timeout_seconds=1, max_concurrent_calls=1
     )
@@ -85,7 +85,7 @@ async def test_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
         assert json.loads(await mcp.run("quick__echo", number=number)) == {"number": number}
     assert not all(task.done() for task in hanging)
     returns = [finished.tool_return for finished in await asyncio.gather(*hanging)]
-    # One was sent; the other never got the only slot, or late.
+    # One call was sent; the other one got the only slot late or never.
     assert message_pb2.TOOL_STATUS_UNKNOWN in [tool_return.status for tool_return in returns]
     for tool_return in returns:
         sent = tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
@@ -93,7 +93,7 @@ async def test_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:
     assert json.loads(await mcp.run("slow__echo", well="again")) == {"well": "again"}
 
 
-async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
+async def test_a_call_whose_server_dies_has_an_unknown_outcome(mcp: Mcp) -> None:
     await mcp.program("mortal", tool("die"), tool("echo"))
     message = await mcp.unknown("mortal__die")
     assert "the outcome is unknown" in message
@@ -163,7 +163,7 @@ async def test_notified_tool_change_is_read_again(mcp: Mcp) -> None:
     assert states["new"].state == pb.MCP_TOOL_STATE_APPROVED
 
 
-async def test_missed_tool_change_is_noticed_at_the_next_connection(
+async def test_a_tool_change_without_notification_is_detected_at_the_next_connection(
     mcp: Mcp,
 ) -> None:
     _, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("die"))
@@ -192,7 +192,7 @@ async def test_secrets_reach_the_program_and_never_the_model(mcp: Mcp) -> None:
     assert "NOT_STORED_ANYWHERE" in other.error
 
 
-async def test_no_process_is_left(mcp: Mcp) -> None:
+async def test_no_process_is_left_running(mcp: Mcp) -> None:
     server, _ = await mcp.program("parent", tool("child"))
     pids = json.loads(await mcp.run("parent__child"))
     assert all(map(alive, pids))
@@ -204,7 +204,7 @@ async def test_no_process_is_left(mcp: Mcp) -> None:
     assert caught.value.reason is Reason.MCP_SERVER_NOT_FOUND
 
 
-async def test_the_sdk_of_python_over_stdio(mcp: Mcp) -> None:
+async def test_a_server_of_the_python_sdk_works_over_stdio(mcp: Mcp) -> None:
     program = str(DOUBLES / "mcp_sdk_server.py")
     python, variables = python_with_packages()
     server = await mcp.add("sums", command=[python, program, "stdio"], environment=variables)
@@ -214,7 +214,7 @@ async def test_the_sdk_of_python_over_stdio(mcp: Mcp) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_the_sdk_of_python_over_http(mcp: Mcp, kind: str) -> None:
+async def test_a_server_of_the_python_sdk_works_over_http(mcp: Mcp, kind: str) -> None:
     server = mcp_sdk_server.server
     streamable = kind == "streamable"
     app = server.streamable_http_app() if streamable else server.sse_app()
@@ -240,9 +240,7 @@ async def test_the_sdk_of_python_over_http(mcp: Mcp, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_an_answer_over_http_that_is_lost_leaves_the_outcome_open(
-    mcp: Mcp, kind: str
-) -> None:
+async def test_a_lost_answer_over_http_has_an_unknown_outcome(mcp: Mcp, kind: str) -> None:
     server = mcp_sdk_server.server
     streamable = kind == "streamable"
     app = server.streamable_http_app() if streamable else server.sse_app()
@@ -257,14 +255,14 @@ async def test_an_answer_over_http_that_is_lost_leaves_the_outcome_open(
         proxy.mode, proxy.after_loss = "lose", "refuse"
         assert "the outcome is unknown" in await mcp.unknown("sums__add", a=3)
         assert proxy.lost == 1
-        # Now it cannot be reached, so nothing is sent.
+        # Now the server cannot be reached, so no call is sent.
         proxy.cut()
         assert "was not run" in await mcp.refused("sums__add", a=4)
         proxy.mode = "pass"
         await mcp.remove(added.id)
 
 
-async def test_an_error_of_http_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
+async def test_an_http_error_during_a_call_has_an_unknown_outcome(mcp: Mcp) -> None:
     app = mcp_sdk_server.server.streamable_http_app()
     broken = False
 
@@ -298,7 +296,7 @@ async def test_a_server_that_requires_sign_in_is_reported(mcp: Mcp) -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-async def test_a_server_of_node(mcp: Mcp) -> None:
+async def test_a_server_of_the_node_sdk_works_over_stdio(mcp: Mcp) -> None:
     server = await mcp.add("node", command=["node", str(DOUBLES / "mcp_node_server.mjs")])
     [listed] = server.tools
     assert listed.name.startswith("node__reverse_text_")
@@ -318,7 +316,7 @@ async def test_a_disabled_server_is_not_used(mcp: Mcp) -> None:
     assert names((await mcp.servers.UpdateMcpServer(request)).server.tools) == ["pets__echo"]
 
 
-async def test_a_tool_of_a_server_belongs_to_it(mcp: Mcp) -> None:
+async def test_a_tool_of_a_server_is_listed_and_cannot_be_deleted_alone(mcp: Mcp) -> None:
     server, _ = await mcp.program("pets", tool("echo"))
     with pytest.raises(InvalidArgumentError):
         await mcp.registry.DeleteTool(registry_pb.DeleteToolRequest(tool_id=server.tools[0].id))
@@ -368,7 +366,7 @@ async def test_server_at_a_forbidden_address_is_refused(mcp: Mcp) -> None:
         assert "private or reserved" in caught.value.message
 
 
-async def test_a_request_is_done_once_and_a_name_is_taken_once(mcp: Mcp) -> None:
+async def test_a_repeated_request_adds_one_server_and_names_are_unique(mcp: Mcp) -> None:
     server = pb.McpServer(
         name="fine", transport=pb.MCP_TRANSPORT_STDIO, command=["/no/such/program"]
     )

@@ -1,4 +1,4 @@
-"""MCP servers that want tokens of an authorization server, both real ones on this machine."""
+"""MCP servers that require tokens of an authorization server, both real local servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HTTP = pb.MCP_TRANSPORT_STREAMABLE_HTTP
 
 @dataclass
 class Place:
-    """A project, an authorization server, and a server that wants its tokens."""
+    """A project, an authorization server, and an MCP server that requires its tokens."""
 
     mcp: Mcp
     authority: Authority
@@ -62,7 +62,7 @@ async def place(services: InnerServices, tmp_path: Path) -> AsyncIterator[Place]
         yield Place(mcp, authority, vault, f"{root}/mcp")
 
 
-async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(
+async def test_a_client_gets_an_access_token_that_is_never_shown(
     place: Place, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = await place.add(scope="gold:read")
@@ -84,11 +84,11 @@ async def test_a_token_that_has_ended_is_replaced_within_the_call(place: Place) 
     place.authority.valid.clear()
     texts = await asyncio.gather(*(place.look() for _ in range(4)))
     assert {text.partition(",")[0] for text in texts} == {"gold"}
-    # One new token for all of them, and no call twice.
+    # One new token for all of them, and no call is made twice.
     assert (len(place.authority.issued), place.vault.opened) == (2, 4)
 
 
-async def test_a_token_is_renewed_when_its_time_is_over(place: Place) -> None:
+async def test_an_expired_token_is_renewed(place: Place) -> None:
     place.authority.lifetime = -1
     await place.add()
     before = len(place.authority.issued)
@@ -112,7 +112,7 @@ async def test_wrong_credentials_are_reported_without_their_value(place: Place) 
     assert "another secret" not in refreshed.error
 
 
-async def test_a_client_that_is_refused_later_does_not_hang(place: Place) -> None:
+async def test_a_client_that_is_refused_later_gets_an_error(place: Place) -> None:
     await place.add()
     place.authority.secret = "changed at the authorization server"
     place.authority.valid.clear()
@@ -122,7 +122,7 @@ async def test_a_client_that_is_refused_later_does_not_hang(place: Place) -> Non
     assert place.vault.opened == 0
 
 
-async def test_credentials_go_to_no_other_authorization_server(place: Place) -> None:
+async def test_credentials_are_sent_to_no_other_authorization_server(place: Place) -> None:
     other = Authority()
     async with serving_http(other.app()) as url:
         other.url = url
@@ -131,7 +131,7 @@ async def test_credentials_go_to_no_other_authorization_server(place: Place) -> 
         assert not server.healthy
         assert "signing in with OAuth failed" in server.error
         assert "issuer" in server.error
-        # Nor to one that calls itself by the name of the right one.
+        # Nor are credentials sent to a server that claims the issuer of the right one.
         other.url = place.authority.url
         again = (await place.mcp.refresh(server)).server
         assert not again.healthy
@@ -139,7 +139,7 @@ async def test_credentials_go_to_no_other_authorization_server(place: Place) -> 
 
 
 @pytest.mark.parametrize("where", ["metadata", "authorization server"])
-async def test_a_server_leads_to_no_private_address(place: Place, where: str) -> None:
+async def test_metadata_at_a_private_address_is_not_fetched(place: Place, where: str) -> None:
     if where == "metadata":
         place.vault.metadata_url = "http://169.254.169.254/latest/meta-data"
     else:
@@ -163,7 +163,9 @@ async def test_a_server_leads_to_no_private_address(place: Place, where: str) ->
         ("scope", 'a"b'),
     ],
 )
-async def test_credentials_are_checked(place: Place, field: str, value: str) -> None:
+async def test_invalid_client_credentials_are_refused_by_field(
+    place: Place, field: str, value: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await place.add(**{field: value})
     assert f"server.client_credentials.{field}" in {

@@ -37,7 +37,7 @@ async def test_a_tool_of_a_server_runs_without_an_agent(mcp: Mcp) -> None:
     assert ran.isolation == ""
 
 
-async def test_its_images_come_back_with_their_bytes(mcp: Mcp) -> None:
+async def test_images_of_a_tool_are_returned_with_their_bytes(mcp: Mcp) -> None:
     await mcp.program("painter", tool("draw"))
     drawn = png(5, 4)
     ran = await run(mcp, "painter__draw", data=base64.b64encode(drawn).decode())
@@ -45,7 +45,7 @@ async def test_its_images_come_back_with_their_bytes(mcp: Mcp) -> None:
     assert (image.media_type, image.width, image.height, image.data) == ("image/png", 5, 4, drawn)
 
 
-async def test_arguments_are_checked_before_the_server_is_asked(mcp: Mcp) -> None:
+async def test_arguments_are_checked_before_the_server_is_called(mcp: Mcp) -> None:
     await mcp.program("pets", tool("echo", schema=TOWN))
     ran = await run(mcp, "pets__echo", city="Graz")
     assert ran.tool_return.status == message_pb2.TOOL_STATUS_FAILED

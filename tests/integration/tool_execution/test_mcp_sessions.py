@@ -1,4 +1,4 @@
-"""Sessions with MCP servers: their limits, their ends, and what an operator does not allow."""
+"""Sessions with MCP servers: limits, ends, and restrictions by the operator."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_programs_start_only_where_the_operator_allows_it(tmp_path: Path) 
     with pytest.raises(FailedPreconditionError) as caught:
         await way(programs=False).check(refused.kept.servers[server])
     assert caught.value.reason is Reason.MCP_STDIO_DISABLED
-    # Also one that was added while it was allowed.
+    # Also a server that was added while programs were allowed.
     with (
         use(as_project("project-1")),
         pytest.raises(ConnectError, match="operator"),
@@ -145,7 +145,7 @@ async def test_programs_start_only_where_the_operator_allows_it(tmp_path: Path) 
         await refused.manager.refresh(server)
 
 
-async def test_an_address_is_checked_when_it_is_connected_to(tmp_path: Path) -> None:
+async def test_an_address_is_checked_when_the_connection_is_made(tmp_path: Path) -> None:
     answers = iter([["93.184.216.34"], ["127.0.0.1"]])
 
     async def rebinding(host: str, port: int) -> Sequence[str]:
@@ -223,7 +223,7 @@ def owner_and_mode(path: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the programs of an unprivileged service are its own")
-async def test_programs_never_run_as_root_and_have_a_home_of_their_own(
+async def test_programs_never_run_as_root_and_have_their_own_home(
     sessions: Sessions,
 ) -> None:
     server = sessions.program("pets", tool("user"))
@@ -239,7 +239,7 @@ async def test_programs_never_run_as_root_and_have_a_home_of_their_own(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the programs of an unprivileged service are its own")
 @pytest.mark.parametrize("other_project", ["project-1", "project-2"])
-async def test_a_program_reaches_no_program_of_another_server(
+async def test_a_program_cannot_access_programs_of_other_servers(
     sessions: Sessions, other_project: str
 ) -> None:
     victim = sessions.program("victim", tool("user"))
@@ -258,7 +258,7 @@ async def test_a_program_reaches_no_program_of_another_server(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
+async def test_environment_variables_take_effect_only_after_the_user_change(
     sessions: Sessions,
 ) -> None:
     # The dynamic linker writes a file for every program that has these variables.
@@ -273,7 +273,7 @@ async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_root_starts_no_program_without_a_user_for_it() -> None:
+async def test_root_starts_no_program_without_a_configured_user() -> None:
     with open_folder() as folder:
         sessions = Sessions(folder, ManagerLimits())
         with use(as_project("project-1")):
@@ -284,7 +284,7 @@ async def test_root_starts_no_program_without_a_user_for_it() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_a_program_that_its_user_may_not_start_is_an_error(sessions: Sessions) -> None:
+async def test_a_program_that_its_user_cannot_start_is_an_error(sessions: Sessions) -> None:
     closed = sessions.folder / "closed"
     closed.write_text("#!/bin/sh\n")
     closed.chmod(0o700)
@@ -306,7 +306,7 @@ async def test_idle_sessions_are_closed_to_make_space(sessions: Sessions) -> Non
     await eventually(lambda: not any(map(alive, pids[1] + pids[2])))
 
 
-async def test_a_project_leaves_sessions_to_others() -> None:
+async def test_one_project_cannot_take_all_sessions() -> None:
     async with AsyncExitStack() as stack:
         sessions = Sessions(
             stack.enter_context(open_folder()),
@@ -330,7 +330,7 @@ async def test_a_project_leaves_sessions_to_others() -> None:
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_server_that_was_away_ends_no_session_of_another(sessions: Sessions) -> None:
+async def test_an_unreachable_server_ends_no_session_of_another(sessions: Sessions) -> None:
     with use(as_project("project-2")):
         pids = json.loads(await sessions.run(sessions.program("theirs", tool("child")), "child"))
     mine = sessions.program("mine", tool("echo"))
@@ -340,7 +340,7 @@ async def test_server_that_was_away_ends_no_session_of_another(sessions: Session
     await asyncio.gather(*sessions.manager._contacts.values())
     assert all(map(alive, pids))
     assert back not in sessions.kept.reported
-    # With a place that is free it is asked again.
+    # When a place is free, the server is contacted again.
     await sessions.manager.close_idle_sessions()
     sessions.manager.keep_connected([back], [back])
     await asyncio.gather(*sessions.manager._contacts.values())
@@ -365,14 +365,14 @@ async def test_a_server_that_does_not_start_is_not_tried_with_every_call(
     assert json.loads(await sessions.run(server, "echo", a=2)) == {"a": 2}
 
 
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system cannot tell")
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system does not report it")
 async def test_a_program_that_ended_between_two_calls_is_started_for_the_second(
     sessions: Sessions,
 ) -> None:
     server = sessions.program("pets", tool("child"), tool("echo"))
     pid, child = json.loads(await sessions.run(server, "child"))
     os.kill(pid, signal.SIGKILL)
-    # The event loop stands still meanwhile: it cannot have seen yet that the program ended. The
+    # The event loop is blocked meanwhile, so it cannot have noticed that the program ended. The
     # child of the program holds its pipes, which therefore show nothing either.
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has to block
@@ -381,7 +381,7 @@ async def test_a_program_that_ended_between_two_calls_is_started_for_the_second(
     await eventually(lambda: not alive(child))
 
 
-async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
+async def test_the_end_of_a_program_is_detected_while_a_child_holds_its_pipes(
     sessions: Sessions,
 ) -> None:
     server = sessions.program("pets", tool("child"), tool("die"), tool("echo"))
@@ -393,7 +393,7 @@ async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
 
 
-async def test_a_call_that_is_cancelled_leaves_the_server_to_others(sessions: Sessions) -> None:
+async def test_a_cancelled_call_does_not_block_the_server_for_others(sessions: Sessions) -> None:
     server = sessions.program("slow", tool("hang"), tool("echo"), tool("child"))
     pids = json.loads(await sessions.run(server, "child"))
     hanging = asyncio.create_task(sessions.run(server, "hang"))
@@ -404,7 +404,7 @@ async def test_a_call_that_is_cancelled_leaves_the_server_to_others(sessions: Se
     assert all(map(alive, pids))
 
 
-async def test_a_start_that_is_cancelled_leaves_no_program(
+async def test_a_cancelled_start_leaves_no_program(
     sessions: Sessions,
 ) -> None:
     noted = sessions.folder / "pid"

@@ -28,7 +28,7 @@ REDIRECT = "http://127.0.0.1:9999/callback"
 
 @dataclass
 class Place:
-    """A project, an authorization server, and a server that wants its tokens."""
+    """A project, an authorization server, and an MCP server that requires its tokens."""
 
     mcp: Mcp
     authority: SignInServer
@@ -43,13 +43,13 @@ class Place:
         )
 
     async def begin(self, server: pb.McpServer) -> pb.BeginMcpSignInResponse:
-        """Begins to sign in."""
+        """Starts the sign-in."""
         request = pb.BeginMcpSignInRequest(mcp_server_id=server.id, redirect_uri=REDIRECT)
         answer: pb.BeginMcpSignInResponse = await self.mcp.servers.BeginMcpSignIn(request)
         return answer
 
     async def complete(self, server: pb.McpServer, back: dict[str, str]) -> pb.McpServer:
-        """Ends it with what the browser brought."""
+        """Completes the sign-in with the redirect of the browser."""
         request = pb.CompleteMcpSignInRequest(
             mcp_server_id=server.id,
             state=back["state"],
@@ -60,7 +60,7 @@ class Place:
         return signed
 
     async def sign_in(self, server: pb.McpServer) -> pb.McpServer:
-        """All of it."""
+        """Signs in completely."""
         begun = await self.begin(server)
         return await self.complete(server, await browse(begun.authorization_url))
 
@@ -70,7 +70,7 @@ class Place:
 
     @property
     def grants(self) -> list[str]:
-        """What was asked of the authorization server."""
+        """Returns the grant types of the token requests."""
         return [form["grant_type"] for form in self.authority.asked]
 
 
@@ -112,7 +112,7 @@ async def test_a_person_signs_in_and_agents_use_the_server(
     assert await place.look() == "gold, and the token [secret access token]"
     [form] = place.authority.asked
     assert (form["grant_type"], form["resource"]) == ("authorization_code", place.url)
-    # Each state counts once.
+    # Each state can be used once.
     with refused("does not exist"):
         await place.complete(server, back)
     logged = "".join(capfd.readouterr()) + caplog.text + str(signed)
@@ -130,7 +130,7 @@ async def test_a_token_that_ends_or_is_refused_is_replaced_within_the_call(place
     place.authority.valid.clear()
     texts = await asyncio.gather(*(place.look() for _ in range(4)))
     assert {text.partition(",")[0] for text in texts} == {"gold"}
-    # One new token for all of them: each refresh token counts once.
+    # One new token for all of them: each refresh token can be used once.
     assert place.grants[before:] == ["refresh_token"]
 
 
@@ -145,7 +145,7 @@ async def test_revoked_sign_in_is_reported_and_can_be_renewed(place: Place) -> N
     shown = (await place.mcp.servers.GetMcpServer(request)).server
     assert "has revoked" in shown.sign_in.problem
     asked = len(place.authority.asked)
-    # It is not asked again and again for what it has refused.
+    # A refused refresh token is not sent again.
     assert not (await place.mcp.refresh(server)).server.healthy
     assert len(place.authority.asked) == asked
     signed = await place.sign_in(server)
@@ -153,7 +153,7 @@ async def test_revoked_sign_in_is_reported_and_can_be_renewed(place: Place) -> N
     assert (await place.look()).startswith("gold")
 
 
-async def test_an_authorization_server_that_fails_for_a_while_costs_no_sign_in(
+async def test_temporary_failures_of_an_authorization_server_keep_the_sign_in(
     place: Place,
 ) -> None:
     server = await place.sign_in(await place.add())
@@ -176,7 +176,7 @@ async def test_forgetting_a_sign_in_deletes_its_tokens(place: Place) -> None:
     assert "nobody has signed in" in await place.mcp.refused("vault__look")
 
 
-async def test_tokens_do_not_go_to_another_url(place: Place) -> None:
+async def test_tokens_are_not_sent_to_another_url(place: Place) -> None:
     server = await place.sign_in(await place.add())
     thief = Vault(place.authority)
     async with serving_http(thief.app()) as root:
@@ -203,12 +203,12 @@ async def test_pending_sign_in_is_dropped_when_client_changes(place: Place) -> N
             with refused("does not exist"):
                 await place.complete(server, back)
         else:
-            # What has nothing to do with it changes nothing.
+            # A parameter that does not concern sign-in has no effect.
             assert (await place.complete(server, back)).healthy
             begun = await place.begin(server)
 
 
-async def test_a_client_that_was_registered_by_hand_is_used(place: Place) -> None:
+async def test_a_manually_registered_client_is_used(place: Place) -> None:
     place.authority.registers = False
     server = await place.add()
     with refused("does not support client registration"):

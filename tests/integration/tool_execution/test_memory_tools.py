@@ -96,7 +96,7 @@ START = "Name: Ada\nCity: Graz"
         ),
     ],
 )
-async def test_tool_edits_and_returns_its_edit(
+async def test_a_memory_tool_edits_the_block_and_returns_the_edit(
     tools: Tools, tool: str, arguments: dict[str, Any], message: str, value: str, operation: str
 ) -> None:
     before = await tools.block("human")
@@ -132,7 +132,8 @@ async def test_edits_of_a_background_agent_are_marked(tools: Tools) -> None:
 
 async def test_the_same_call_twice_is_one_edit(tools: Tools) -> None:
     edit = ("core_memory_append", {"label": "human", "content": "x"})
-    # As the loop repeats a call: with the same key, and with what was seen the first time.
+    # Like the agent loop's repetition of a call: with the same key, and with the revisions of the
+    # first time.
     first = await tools.run(edit, keys=["k1"], seen={"human": 1})
     await tools.write("human", "Others were here.")
     request = {"label": "human", "content": "x"}
@@ -149,7 +150,7 @@ async def test_finishing_edits_changes_nothing(tools: Tools) -> None:
     assert not ended.memory_edits
 
 
-async def test_block_is_made_renamed_described_and_taken_away(tools: Tools) -> None:
+async def test_blocks_are_created_renamed_described_and_deleted(tools: Tools) -> None:
     made = await tools.call(
         "memory", command="create", path="/memories/work/plans", file_text="1. Rest"
     )
@@ -174,7 +175,7 @@ async def test_block_is_made_renamed_described_and_taken_away(tools: Tools) -> N
     assert await tools.labels() == {"human", "rules"}
 
 
-async def test_renaming_keeps_a_description_that_a_strict_schema_made_up_empty(
+async def test_renaming_ignores_an_empty_description_required_by_a_strict_schema(
     tools: Tools,
 ) -> None:
     before = (await tools.block("human")).description
@@ -221,7 +222,7 @@ async def test_patch_that_fails_in_one_block_changes_none(tools: Tools) -> None:
         ("memory", {"command": "rename", "path": "rules", "description": "x"}),
     ],
 )
-async def test_read_only_means_so_for_every_tool(
+async def test_a_read_only_block_refuses_every_tool(
     tools: Tools, tool: str, arguments: dict[str, Any]
 ) -> None:
     before = await tools.block("rules")
@@ -310,7 +311,7 @@ async def test_edits_of_different_lines_merge(tools: Tools) -> None:
 
 
 async def test_line_numbers_in_one_reply_are_those_that_the_model_saw(tools: Tools) -> None:
-    """Both insertions count the lines of the text in view, not of each other's result."""
+    """Both insertions count the lines of the shown text, not of each other's result."""
     await tools.run(
         ("memory_insert", {"label": "human", "new_str": "Titles: none", "insert_line": 1}),
         ("memory_insert", {"label": "human", "new_str": "Age: 36", "insert_line": 2}),
@@ -319,15 +320,17 @@ async def test_line_numbers_in_one_reply_are_those_that_the_model_saw(tools: Too
     assert (await tools.block("human")).value == "Name: Ada\nTitles: none\nCity: Graz\nAge: 36"
 
 
-async def test_text_that_others_took_away_is_a_conflict_not_a_mistake(tools: Tools) -> None:
+async def test_text_removed_by_others_is_a_conflict_and_not_an_invalid_argument(
+    tools: Tools,
+) -> None:
     await tools.write("human", "Name: Ada\nCity: Linz")
     edit = ("memory_replace", {"label": "human", "old_str": "Graz", "new_str": "Wien"})
     (ended,) = await tools.run(edit, seen={"human": 1})
     assert "changed by others" in refusal(ended)
 
 
-async def test_block_made_in_the_same_reply_is_built_on(tools: Tools) -> None:
-    """The model saw another block of that label, at a revision that means nothing any more."""
+async def test_a_block_created_in_the_same_reply_can_be_edited(tools: Tools) -> None:
+    """The model saw another block with that label, whose revision is no longer relevant."""
     for number in range(3):
         await tools.call("core_memory_append", label="human", content=str(number))
     ended = await tools.run(

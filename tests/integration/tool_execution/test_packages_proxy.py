@@ -21,7 +21,7 @@ from web_servers import Names, ok, raw_server
 from wheel_files import make_wheel
 
 
-async def test_packages_come_through_the_proxy_and_the_certificate_is_checked(
+async def test_packages_are_fetched_through_the_proxy_and_the_certificate_is_checked(
     tmp_path: Path,
 ) -> None:
     authority, pem, key = issued(tmp_path, "index.example.com")

@@ -15,7 +15,7 @@ from strata.tool_execution.mcp.program_user import ProgramUser, ProgramUsers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-# Not those of the product, which a server on this machine may use meanwhile.
+# Not the users of the product, which a server on this machine may use at the same time.
 FIRST = 1_900_000_000
 
 
@@ -32,13 +32,16 @@ def start(users: ProgramUsers, project: str, server: str, running: ExitStack) ->
 
 def start_and_stop(users: ProgramUsers, project: str, server: str) -> ProgramUser:
     with users.assigned(project, server) as user:
-        # The order of starts is that of these times, which may be coarser than the test is quick.
+        # The order of starts follows from these times, whose resolution may be lower than the speed
+        # of the test.
         number = int(server)
         os.utime(user.home, (number, number))
         return user
 
 
-def test_no_two_servers_have_the_same_user(open_folder: Path, running: ExitStack) -> None:
+def test_no_two_running_servers_have_the_same_user_id(
+    open_folder: Path, running: ExitStack
+) -> None:
     users = ProgramUsers(FIRST, 40, open_folder)
     names = [(f"project-{n % 4}", f"server-{n // 4}") for n in range(40)]
     assigned = [start(users, *name, running) for name in names]
@@ -82,10 +85,10 @@ def test_a_server_that_runs_does_not_lose_its_user(open_folder: Path, running: E
     assert second.home.exists()
 
 
-def test_a_user_that_still_has_a_process_is_given_to_no_other_server(open_folder: Path) -> None:
+def test_a_user_id_with_a_running_process_is_given_to_no_other_server(open_folder: Path) -> None:
     users = ProgramUsers(FIRST, 1, open_folder)
     first = start_and_stop(users, "project", "1")
-    # What a program leaves behind, in a session of its own.
+    # A process that a program leaves running, in another session.
     with subprocess.Popen(["sleep", "600"], user=first.uid, start_new_session=True) as survivor:
         try:
             with pytest.raises(ConnectError), users.assigned("other", "2"):
@@ -96,7 +99,7 @@ def test_a_user_that_still_has_a_process_is_given_to_no_other_server(open_folder
     assert start_and_stop(users, "other", "2").uid == first.uid
 
 
-def test_a_home_that_cannot_be_removed_is_not_in_the_way(open_folder: Path) -> None:
+def test_a_home_that_cannot_be_removed_does_not_block_a_new_program(open_folder: Path) -> None:
     users = ProgramUsers(FIRST, 2, open_folder)
     first = start_and_stop(users, "project", "1")
     second = start_and_stop(users, "project", "2")

@@ -25,7 +25,7 @@ from strata.tool_execution.builtin.web import WEB_TOOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# These make no request to a service, or to the gateway, which is not one of these services.
+# These make no request to a service, or only to the gateway, which is not one of these services.
 OTHERS = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS, *AGENT_TOOLS)}
 TOOLS = sorted(BUILTIN_TOOLS.keys() - OTHERS)
 FITTING: dict[str, Any] = {
@@ -130,7 +130,7 @@ REQUEST_FIELDS = {
             if message_type.name.endswith("Request")
         )
     )
-    # One word is prose as often as a name.
+    # One word is a word of prose as often as a name.
     if "_" in field
 }
 

@@ -60,7 +60,7 @@ async def test_a_tool_is_made_from_its_source(registry: Any) -> None:
     assert changed.version != tool.version
 
 
-async def test_a_request_is_done_once(registry: Any) -> None:
+async def test_a_repeated_request_gets_the_first_answer(registry: Any) -> None:
     first = await upsert(registry, request_id="r1")
     await upsert(registry, description="Newer.")
     assert await upsert(registry, request_id="r1") == first
@@ -126,7 +126,7 @@ async def test_invalid_fields_are_named(
 
 
 @pytest.mark.parametrize("name", ["memory_insert", "send_message", "store_memories"])
-async def test_names_of_built_in_tools_are_taken(registry: Any, name: str) -> None:
+async def test_names_of_built_in_tools_cannot_be_used(registry: Any, name: str) -> None:
     with pytest.raises(AlreadyExistsError) as caught:
         await upsert(registry, name=name)
     assert caught.value.reason is Reason.NAME_TAKEN
@@ -151,7 +151,9 @@ async def test_own_and_built_in_tools_are_listed_together(registry: Any) -> None
     assert list(mcp.tools) == []
 
 
-async def test_a_deleted_tool_is_gone_and_built_in_ones_stay(registry: Any) -> None:
+async def test_a_deleted_tool_cannot_be_read_and_built_in_tools_cannot_be_deleted(
+    registry: Any,
+) -> None:
     tool = await upsert(registry)
     await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
     with pytest.raises(NotFoundError) as caught:
@@ -176,7 +178,7 @@ async def test_tools_are_found_by_words_and_by_meaning(registry: Any) -> None:
     assert (await names_for("invoice"))[0] == "send_invoice"
     assert (await names_for("make somebody pay for what they bought"))[0] == "send_invoice"
     assert len(await names_for("memory", 2)) == 2
-    # A changed text is found by what it says now.
+    # A changed description is found by its new text.
     await upsert(registry, "def send_invoice(customer: str):\n  'Feeds the penguins.'")
     assert (await names_for("birds of the antarctic"))[0] == "send_invoice"
     with pytest.raises(InvalidArgumentError):
@@ -244,14 +246,14 @@ async def test_printed_lines_are_returned_beside_what_the_model_sees(
         assert "second" not in returned.content
 
 
-async def test_a_run_that_meets_a_limit_is_data_and_names_it(registry: Any) -> None:
+async def test_a_run_stopped_by_a_limit_is_a_response_that_names_the_limit(registry: Any) -> None:
     async def dry(source: str, **options: Any) -> pb.RunToolResponse:
         answer: pb.RunToolResponse = await registry.RunTool(
             pb.RunToolRequest(source_code=source), **options
         )
         return answer
 
-    # Its own limit of time is longer than the caller waits.
+    # Its own time limit is longer than the caller's wait.
     slow = await dry("import time\ndef f(): time.sleep(60)", timeout=5)
     assert slow.end == pb.RUN_TOOL_END_TIMEOUT
     assert slow.tool_return.status == message_pb2.TOOL_STATUS_FAILED
@@ -264,12 +266,12 @@ async def test_a_run_that_meets_a_limit_is_data_and_names_it(registry: Any) -> N
     assert (await dry("def f(): return 1")).end == pb.RUN_TOOL_END_RETURNED
 
 
-async def test_nulls_of_strict_schemas_are_left_out(registry: Any) -> None:
+async def test_nulls_required_by_strict_schemas_are_removed(registry: Any) -> None:
     source = "def f(x: int = 3, y: int | None = 4): return [x, y]"
     assert await dry_run(registry, source, x=None, y=None) == (True, [3, 4])
 
 
-async def test_large_numbers_are_the_tools_own_business(registry: Any) -> None:
+async def test_large_integers_are_passed_to_the_tool_unchanged(registry: Any) -> None:
     source = "def f(when: int) -> int: return when + 1"
     assert await dry_run(registry, source, when=1_795_000_000_000) == (True, "1795000000001")
 
@@ -301,7 +303,7 @@ def key(how: str) -> object:
 '''
 
 
-async def test_secrets_reach_a_call_and_nothing_else(registry: Any, tools: Tools) -> None:
+async def test_secrets_reach_only_the_call_that_names_them(registry: Any, tools: Tools) -> None:
     async def put(name: str, value: str) -> None:
         await registry.PutSecret(pb.PutSecretRequest(name=name, value=value))
 
@@ -335,15 +337,15 @@ def key(how: str) -> object:
 '''
 
 
-async def test_default_scopes_read_no_secret_back(
+async def test_the_default_scopes_do_not_allow_reading_secrets(
     registry: Any, tools: Tools, services: InnerServices
 ) -> None:
     await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
     trusted = await upsert(registry, SECRET, secret_names=["API_KEY"], allowed_hosts=["a.example"])
     attempts: list[dict[str, Any]] = [
-        # A tool of one's own that names the secret.
+        # A new tool that names the secret.
         {"source": REVERSED.replace("def key", "def mine"), "secret_names": ["API_KEY"]},
-        # The code, the hosts or the packages of a tool that names it.
+        # The code, the hosts or the packages of a tool that names the secret.
         {"source": REVERSED, "secret_names": ["API_KEY"], "allowed_hosts": ["a.example"]},
         {"source": SECRET, "secret_names": ["API_KEY"], "allowed_hosts": ["evil.example"]},
         {
@@ -352,7 +354,7 @@ async def test_default_scopes_read_no_secret_back(
             "allowed_hosts": ["a.example"],
             "pip_requirements": ["six"],
         },
-        # Its name, without the secret.
+        # The name of the tool, without the secret.
         {"source": REVERSED},
     ]
     with services.acting(current_project(), DEFAULT_SCOPES):
@@ -363,26 +365,26 @@ async def test_default_scopes_read_no_secret_back(
             assert caught.value.metadata["scope"] == "secrets"
         with pytest.raises(PermissionDeniedError):
             await registry.DeleteTool(pb.DeleteToolRequest(tool_id=trusted.id))
-        # What is as it was stored changes nothing.
+        # The refused attempts have changed nothing.
         kept = await registry.GetTool(pb.GetToolRequest(tool_id=trusted.id))
         assert kept.tool == trusted
         ran = await registry.RunTool(
             pb.RunToolRequest(source_code=REVERSED, arguments_json='{"how": ""}')
         )
         assert result_of(ran) == (True, "ereh terces on")
-        # It may still be used by agents, and defined where there are no secrets.
+        # Agents may still use the tool, and other tools may be defined without secrets.
         assert result_of(await run(tools, "key", how="")) == (True, ["API_KEY"])
         await upsert(registry, REVERSED.replace("def key", "def mine"))
 
 
-async def test_the_scope_of_secrets_is_enough_to_define_a_tool_with_secrets(
+async def test_the_secrets_scope_suffices_to_define_a_tool_with_secrets(
     registry: Any, tools: Tools, services: InnerServices
 ) -> None:
     with services.acting(current_project(), {Scope.WRITE, Scope.SECRETS}):
         await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
         tool = await upsert(registry, SECRET, secret_names=["API_KEY"])
         await upsert(registry, REVERSED, secret_names=["API_KEY"])
-        # Redaction is against mistakes, not against the author of a tool.
+        # Redaction protects against mistakes, not against the author of a tool.
         assert result_of(await run(tools, "key", how="")) == (True, "owt-eno-ks")
         await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
 
@@ -400,7 +402,9 @@ async def test_a_secret_that_cannot_be_kept_is_refused_and_not_shown(
     assert value not in str(caught.value)
 
 
-async def test_a_tool_of_the_client_is_kept_as_such(registry: Any, services: InnerServices) -> None:
+async def test_a_client_tool_is_stored_with_its_schema(
+    registry: Any, services: InnerServices
+) -> None:
     schema = {
         "$defs": {"Place": {"type": "object", "properties": {"x": {"type": "integer"}}}},
         "properties": {"at": {"$ref": "#/$defs/Place"}},

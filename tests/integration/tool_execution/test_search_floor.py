@@ -1,4 +1,4 @@
-"""Search tools return nothing for unrelated queries, and what the RPCs left out can be counted."""
+"""Search tools return nothing for unrelated queries; the RPCs count excluded results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Memory:
             await _until(count, len(TEXTS))
 
     async def messages(self) -> int:
-        """Returns how many messages a search leaves out as unrelated; it returns none."""
+        """Returns how many messages a search excludes as unrelated; it must return none."""
         request = message_pb.SearchMessagesRequest(
             agent_id=self._agent, query=UNRELATED, limit=20, explain=True
         )
@@ -57,7 +57,7 @@ class Memory:
         )
 
     async def passages(self) -> int:
-        """The same for passages."""
+        """Like `messages`, for passages."""
         request = passage_pb.SearchPassagesRequest(
             agent_id=self._agent, query=UNRELATED, top_k=20, explain=True
         )
@@ -70,7 +70,7 @@ class Memory:
         )
 
     async def search(self, tool: str, query: str) -> str:
-        """Returns the return for the model."""
+        """Runs the search tool; returns its return for the model."""
         (ended,) = await self.tools.run((tool, {"query": query}))
         packed = json.loads(ended.tool_return.content)
         assert packed["status"] == "OK", packed

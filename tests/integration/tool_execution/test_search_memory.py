@@ -1,4 +1,4 @@
-"""``search_memory``: what the user just said is the query, over both memories at once."""
+"""``search_memory``: the newest message of the user is the query, over both memories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def agent(services: InnerServices) -> agent_pb.Agent:
 async def ask(
     services: InnerServices, agent: agent_pb.Agent, text: str, **arguments: Any
 ) -> tuple[bool, Any, RunEvents]:
-    """Has the agent search in a turn; returns whether that succeeded, the return, and the turn."""
+    """Runs a turn with a search; returns whether it succeeded, the return, and the turn."""
     services.model.script(call("search_memory", arguments), say("There it is."))
     ran = await services.run(agent, text)
     (tool_return,) = ran.tool_returns
@@ -57,7 +57,7 @@ async def test_it_finds_the_subject_of_the_user_without_a_query(
     assert ok
     assert "Zanetti" in contents(content["conversation"])
     assert "risotto" in contents(content["archival"])
-    # The question itself is in view; finding it would be of no use.
+    # The question itself is in the window, so it is no result.
     assert "called again" not in contents(content["conversation"])
 
 

@@ -1,4 +1,4 @@
-"""The tools of the web over ``ExecuteTools`` and in the registry, as the service comes."""
+"""The web tools over ``ExecuteTools`` and in the registry, with default settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_nothing_private_is_reached(tools: Tools) -> None:
+async def test_private_addresses_are_never_connected_to(tools: Tools) -> None:
     for url in ("http://169.254.169.254/", "http://127.0.0.1/", "http://localhost/"):
         assert "may not be reached" in await tools.refused("fetch_webpage", url=url)
 
@@ -24,7 +24,7 @@ async def test_an_unconfigured_search_has_its_own_error_message(tools: Tools) ->
     assert ended.tool_return.provenance == common.PROVENANCE_SYSTEM
 
 
-async def test_they_are_known_as_built_in_tools_that_only_read(tools: Tools) -> None:
+async def test_web_tools_are_listed_as_read_only_built_in_tools(tools: Tools) -> None:
     execution = pb_grpc.ExecutionServiceStub(tools.services.channel("tool_execution"))
     request = pb.ResolveToolsRequest(names=["fetch_webpage", "web_search"])
     for tool in (await execution.ResolveTools(request)).tools:

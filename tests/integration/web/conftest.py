@@ -11,6 +11,6 @@ from web_servers import RawServer, raw_server
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[RawServer]:
-    """Answers as the test says."""
+    """A server with the answers that the test sets."""
     async with raw_server() as raw:
         yield raw

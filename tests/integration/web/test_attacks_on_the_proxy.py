@@ -1,4 +1,4 @@
-"""Attacks on the proxy of a call over real sockets, and pages that are made to hurt."""
+"""Attacks on the proxy of a call over real sockets, and malicious pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTS = ["api.example.com"]
 async def proxied(
     server: RawServer, *answers: Sequence[str], hosts: list[str] = HOSTS
 ) -> AsyncIterator[int]:
-    """Starts a proxy that may reach the server; gives its port."""
+    """Starts a proxy that may reach the server; yields its port."""
     guard = Guard(Names(*answers), private_networks=["127.0.0.0/8"], ports=[server.port])
     limits = ProxyLimits(head_s=3.0, requests=20, connections=4)
     proxy = EgressProxy(hosts, guard, limits)
@@ -38,7 +38,7 @@ async def proxied(
 
 
 async def say(port: int, data: bytes) -> bytes:
-    """Sends bytes and returns all that is answered."""
+    """Sends bytes and returns the whole answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -52,8 +52,8 @@ async def say(port: int, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("length", ["5\xa0", "5\x0b", "5\x1f", "0", ""])
-async def test_no_second_request_reaches_a_server_unseen(server: RawServer, length: str) -> None:
-    """A server that holds the length for none would read the body as a request of its own."""
+async def test_no_smuggled_second_request_reaches_a_server(server: RawServer, length: str) -> None:
+    """A server that ignores the length would read the body as a second request."""
     server.answers["/"] = ok(b"hello")
     field = f"Content-Length: {length}\r\n" if length else ""
     first = f"POST http://api.example.com:{server.port}/ HTTP/1.1\r\n{field}\r\n"
@@ -62,7 +62,7 @@ async def test_no_second_request_reaches_a_server_unseen(server: RawServer, leng
     assert not any("inside" in head for head in server.heads)
 
 
-async def test_a_name_is_resolved_once_and_all_its_addresses_count(server: RawServer) -> None:
+async def test_a_name_is_resolved_once_and_all_its_addresses_are_checked(server: RawServer) -> None:
     server.answers["/"] = ok(b"hello")
     ask = f"GET http://api.example.com:{server.port}/ HTTP/1.1\r\n\r\n".encode()
     async with proxied(server, ["127.0.0.1"], ["169.254.169.254"]) as port:
@@ -94,7 +94,7 @@ async def test_names_are_resolved_on_behalf_of_the_project_of_the_call(server: R
     assert asked == [("project-1", "api.example.com")]
 
 
-async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
+async def test_slow_long_and_numerous_heads_are_refused(server: RawServer) -> None:
     server.answers["/"] = ok(b"hello")
     ask = f"GET http://api.example.com:{server.port}/ HTTP/1.1\r\n\r\n".encode()
     async with proxied(server) as port:
@@ -106,7 +106,8 @@ async def test_slow_long_and_countless_heads_end(server: RawServer) -> None:
         assert b"hello" in await say(port, ask)
         for _ in range(25):
             await say(port, ask)
-    # What is refused unread may be a reset to the client; to the server it is nothing at all.
+    # A connection that is refused unread may look like a reset to the client; the server receives
+    # nothing.
     assert 1 <= len(server.heads) <= 20
 
 

@@ -1,4 +1,4 @@
-"""What a process that reads pages cannot do any more."""
+"""Restrictions of the process that converts pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except BaseException as error:
 
 
 async def attempt(body: str) -> tuple[int, str]:
-    """Runs code in a confined process; returns its exit code and what it complained about."""
+    """Runs code in a confined process; returns its exit code and error output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _HARNESS.format(body=f"attempt(): {body}"), str(os.getpid())),
         stdin=asyncio.subprocess.DEVNULL,
@@ -87,7 +87,7 @@ async def test_a_child_that_does_not_end_is_killed(
     monkeypatch.setitem(page_reader._CHILDREN, HTML, "sleeping_child")
     reader = PageReader(PageLimits(seconds=1))
 
-    # It uses no processor time, so no limit of its own ends it.
+    # It uses no processor time, so no time limit of the child ends it.
     async with asyncio.timeout(60):
         with pytest.raises(ToolError, match="longer than 1 seconds"):
             await reader.read(Fetched("http://x/", 200, "text/html", "", b"<p>x", False))
@@ -106,10 +106,10 @@ async def test_an_invalid_answer_of_a_child_is_a_readable_error(
         )
 
 
-async def test_a_child_inherits_no_environment_of_the_service(
+async def test_a_child_inherits_no_environment_variables_of_the_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # A child that answers with its environment instead of a page.
+    # A child process that answers with its environment instead of a page.
     (tmp_path / "spy_child.py").write_text(
         "import json, os, sys\n"
         "sys.stdin.buffer.read()\n"

@@ -1,4 +1,4 @@
-"""Fetching from servers that mean harm, over real sockets."""
+"""Fetching from malicious servers, over real sockets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ async def test_a_page_is_fetched_under_its_name(server: RawServer) -> None:
     assert f"Host: page.example.com:{server.port}\r\n" in server.heads[0]
 
 
-async def test_a_rebinding_name_is_asked_once_and_its_first_answer_used(server: RawServer) -> None:
+async def test_a_rebinding_name_is_resolved_once_and_its_first_answer_is_used(
+    server: RawServer,
+) -> None:
     server.answers["/"] = ok(b"first")
     # A second look-up would lead to a port without a listener.
     names = Names(["127.0.0.1"], ["127.9.9.9"], ["169.254.169.254"])
@@ -63,7 +65,7 @@ async def test_a_rebinding_name_is_asked_once_and_its_first_answer_used(server: 
     assert names.asked == ["rebind.example.com"]
 
 
-async def test_a_name_that_leads_inside_is_never_connected_to(server: RawServer) -> None:
+async def test_a_name_with_a_private_address_is_never_connected_to(server: RawServer) -> None:
     url = server.url("/", "trap.example.com")
     for answer in (["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::ffff:127.0.0.1"]):
         with pytest.raises(ForbiddenUrlError):
@@ -122,7 +124,7 @@ async def test_a_redirect_to_a_forbidden_address_is_refused(
     assert len(server.heads) == 1
 
 
-async def test_a_redirect_to_a_name_that_leads_inside_is_refused(server: RawServer) -> None:
+async def test_a_redirect_to_a_name_with_a_private_address_is_refused(server: RawServer) -> None:
     server.answers["/"] = redirect(server.url("/secret", "rebind.example.com"))
     server.answers["/secret"] = ok(b"secret")
     names = Names(["127.0.0.1"], ["10.0.0.1"])
@@ -341,7 +343,7 @@ async def test_a_failure_is_an_answer(server: RawServer) -> None:
     assert fetched.status_text == "404 Not Found"
 
 
-async def test_cookies_are_not_kept_and_the_environment_is_not_asked(
+async def test_cookies_are_not_kept_and_the_environment_is_not_read(
     server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1/")
@@ -359,7 +361,7 @@ async def test_urls_of_the_operator_may_use_any_port(server: RawServer) -> None:
         assert (await fetcher.fetch(server.url("/", "searxng"))).body == b"inside"
 
 
-async def test_ipv6_is_spoken() -> None:
+async def test_pages_are_fetched_over_ipv6() -> None:
     try:
         async with raw_server(host="::1") as server:
             server.answers["/a"] = ok(b"six")
@@ -384,7 +386,7 @@ async def test_ipv6_is_spoken() -> None:
         ("/a#http://127.0.0.1/", "/a"),
     ],
 )
-async def test_a_path_reaches_the_server_as_it_was_meant(
+async def test_a_path_is_sent_to_the_server_normalized(
     server: RawServer, path: str, sent: str
 ) -> None:
     await fetch(server, server.url(path))
@@ -413,7 +415,9 @@ async def test_a_certificate_is_checked_for_the_name_and_not_the_address(tmp_pat
             await fetch(server, f"https://127.0.0.1:{server.port}/", ssl_context=trusting)
 
 
-async def test_credentials_never_go_from_https_to_http(tmp_path: Path, server: RawServer) -> None:
+async def test_credentials_are_never_sent_after_a_redirect_from_https_to_http(
+    tmp_path: Path, server: RawServer
+) -> None:
     pem, key = self_signed(tmp_path, ["page.example.com"])
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(pem, key)
@@ -433,5 +437,5 @@ async def test_credentials_never_go_from_https_to_http(tmp_path: Path, server: R
                 credentials={"Authorization": "Bearer key"},
             )
         assert server.heads == []
-        # Without anything to lose it is an ordinary redirect.
+        # Without credentials it is an ordinary redirect.
         assert (await fetch(server, url, ports=ports, ssl_context=trusting)).body == b"plain"

@@ -134,7 +134,7 @@ async def test_a_page_becomes_its_title_and_its_main_text(server: RawServer) -> 
         (b"nul\x00\x1b[31mred", "text/plain", "nul[31mred"),
     ],
 )
-async def test_text_comes_as_it_is_meant(
+async def test_text_is_decoded_with_the_declared_or_detected_charset(
     server: RawServer, body: bytes, content_type: str, expected: str
 ) -> None:
     server.answers["/"] = ok(body, content_type)
@@ -153,7 +153,7 @@ async def test_a_pdf_is_read(server: RawServer) -> None:
         assert content.endswith("Second page")
 
 
-async def test_a_long_page_comes_in_pieces(server: RawServer) -> None:
+async def test_a_long_page_is_returned_in_parts(server: RawServer) -> None:
     text = "".join(f"line {number}\n" for number in range(5000)).strip()
     server.answers["/"] = ok(text.encode(), "text/plain")
 
@@ -249,7 +249,7 @@ async def _children() -> list[psutil.Process]:
     ]
 
 
-async def test_a_hostile_pdf_ends_by_the_time_and_leaves_no_child(server: RawServer) -> None:
+async def test_a_hostile_pdf_ends_at_the_time_limit_and_leaves_no_child(server: RawServer) -> None:
     server.answers["/"] = ok(file_samples.endless_pdf(), "application/pdf")
     async with AsyncExitStack() as stack:
         wired = await open_web_tools(settings(server), stack)
@@ -282,7 +282,7 @@ async def test_pages_that_are_slow_to_parse_are_still_read(server: RawServer, bo
     assert await _children() == []
 
 
-async def test_a_call_that_is_cancelled_leaves_no_child(server: RawServer) -> None:
+async def test_a_cancelled_call_leaves_no_child(server: RawServer) -> None:
     server.answers["/"] = ok(PAGE.encode())
     async with opened(server) as engine:
         running = asyncio.create_task(run(engine, ("fetch_webpage", {"url": server.url()})))
@@ -294,7 +294,7 @@ async def test_a_call_that_is_cancelled_leaves_no_child(server: RawServer) -> No
     assert await _children() == []
 
 
-async def test_pages_are_read_side_by_side(server: RawServer) -> None:
+async def test_pages_are_read_concurrently(server: RawServer) -> None:
     meeting = asyncio.Barrier(3)
 
     async def together(writer: asyncio.StreamWriter) -> None:
@@ -364,7 +364,7 @@ async def search(
     return tool_return
 
 
-async def test_tavily_is_asked(server: RawServer) -> None:
+async def test_a_search_is_sent_to_tavily(server: RawServer) -> None:
     server.answers["/search"] = ok(json.dumps(TAVILY).encode(), "application/json")
 
     tool_return = await search(server, "tavily", "tvly-key", limit=7)
@@ -380,7 +380,7 @@ async def test_tavily_is_asked(server: RawServer) -> None:
     assert (sent["query"], sent["max_results"]) == ("moon", 7)
 
 
-async def test_exa_is_asked(server: RawServer) -> None:
+async def test_a_search_is_sent_to_exa(server: RawServer) -> None:
     server.answers["/search"] = ok(json.dumps(EXA).encode(), "application/json")
 
     tool_return = await search(server, "exa", "exa-key")
@@ -399,7 +399,7 @@ async def test_exa_is_asked(server: RawServer) -> None:
     assert sent["contents"]["text"]["maxCharacters"] == 1000
 
 
-async def test_searxng_is_asked(server: RawServer) -> None:
+async def test_a_search_is_sent_to_searxng(server: RawServer) -> None:
     server.answers["/base/search"] = ok(json.dumps(SEARXNG).encode(), "application/json")
 
     tool_return = await search(server, "searxng", limit=3)
@@ -448,7 +448,7 @@ async def test_a_searxng_without_json_is_explained(server: RawServer) -> None:
     assert "search.formats" in (await search(server, "searxng"))["message"]
 
 
-async def test_hostile_results_are_kept_small(server: RawServer) -> None:
+async def test_hostile_results_are_filtered_and_truncated(server: RawServer) -> None:
     results = [
         None,
         5,
@@ -493,7 +493,7 @@ async def test_an_empty_query_is_refused(server: RawServer) -> None:
     ],
     ids=str,
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongSettingError):
         ToolExecutionSettings(**wrong)
 

@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Services:
-    """Starts the services of one process, one after another as a test wants it."""
+    """Starts the services of one process in the order that a test chooses."""
 
     core_urls: Any
     archival_urls: Any
@@ -110,7 +110,7 @@ class Services:
         return file
 
     async def until(self, file_id: str, holds: Callable[[pb.File], bool]) -> pb.File:
-        """Waits until something holds of a file."""
+        """Waits until a condition on a file holds."""
         async with asyncio.timeout(60):
             while not holds(file := await self.file(file_id)):
                 await asyncio.sleep(0.02)
@@ -122,7 +122,7 @@ class Services:
         return await self.until(file_id, lambda file: file.state in ends)
 
     async def progress(self, file_id: str) -> tuple[int, int] | None:
-        """What the index says of a file: pieces, and how many are indexed."""
+        """Returns the number of chunks of a file and how many are indexed."""
         request = index_pb.GetFileProgressRequest(file_ids=[file_id])
         files = (await self.index.GetFileProgress(request)).files
         return (files[0].chunk_count, files[0].indexed_count) if files else None
@@ -133,13 +133,13 @@ class Services:
 
 
 class Admin:
-    """Looks into the database of core memory past every policy."""
+    """Reads the database of core memory as the superuser."""
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
 
     async def text(self, data: bytes) -> list[str] | None:
-        """The lines that were read from some bytes, after a look at the places of the pages."""
+        """Returns the lines that were read from a content; checks the order of the pages."""
         rows = await self._connection.fetch(
             "SELECT page, first_line, line_count, text FROM core_memory.content_pages"
             " WHERE left(content_hash, 64) = $1 ORDER BY page",

@@ -42,7 +42,7 @@ async def status(channel: Any, method: MethodDescriptor, token: str) -> grpc.Sta
     return grpc.StatusCode.OK if error is None else error.code()
 
 
-async def test_archival_accepts_the_workers_key_for_the_index_of_files_only(
+async def test_archival_accepts_the_key_of_the_worker_only_for_indexing_files(
     services: Services,
 ) -> None:
     await services.start_archival()

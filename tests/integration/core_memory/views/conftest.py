@@ -14,7 +14,7 @@ from strata.shared.db import Database
 
 
 class Files:
-    """Everything under test, over one database."""
+    """The tested parts over one database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

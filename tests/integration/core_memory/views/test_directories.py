@@ -27,7 +27,7 @@ async def test_an_agent_without_folders_is_shown_nothing(files: Any) -> None:
     assert await shown(files, await files.seeds.agent()) == ""
 
 
-async def test_folders_stand_in_order_of_attachment_and_files_by_name(files: Any) -> None:
+async def test_folders_are_ordered_by_attachment_and_files_by_name(files: Any) -> None:
     second = await files.seeds.folder("aaa", description="Second.")
     first = await files.seeds.folder("zzz", instructions="First.")
     await files.seeds.file(first, "b.txt", "one\ntwo\n")
@@ -78,7 +78,7 @@ async def test_folders_stand_in_order_of_attachment_and_files_by_name(files: Any
     )
 
 
-async def test_of_many_files_the_first_closed_ones_are_shown(files: Any) -> None:
+async def test_only_the_first_closed_files_of_many_are_shown(files: Any) -> None:
     folder = await files.seeds.folder("big")
     await files.seeds.files(folder, [f"{number:04}" for number in range(120)], "x")
     agent = await files.seeds.agent(folder)
@@ -91,8 +91,8 @@ async def test_of_many_files_the_first_closed_ones_are_shown(files: Any) -> None
     assert "\n68 more files are in this directory: use grep_files or" in section
 
 
-async def test_a_window_shows_its_lines_wherever_they_stand(files: Any) -> None:
-    # Some pages of the product's size.
+async def test_a_window_shows_its_lines_at_any_place_in_the_file(files: Any) -> None:
+    # Some pages of the size that the product uses.
     value = "".join(f"{number} {'é' * 60}\n" for number in range(1, 4001))
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "long", value)
@@ -107,13 +107,13 @@ async def test_a_window_shows_its_lines_wherever_they_stand(files: Any) -> None:
         assert "<value>\n" + "\n".join([head, *lines]) + "\n</value>" in section
 
 
-async def test_a_long_window_fills_the_limit_and_no_more(files: Any) -> None:
+async def test_a_long_window_is_filled_up_to_the_limit(files: Any) -> None:
     value = "".join(f"{number} {'é' * 60}\n" for number in range(1, 4001))
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "long", value)
     agent = await files.seeds.agent(folder)
     numbered = [f"{number}: {line}" for number, line in enumerate(value.splitlines(), start=1)]
-    # Cut in the first page, at its end, in the second one, and far behind.
+    # Cut in the first page, at its end, in the second one, and much later.
     for start, limit in ((0, 1_000), (0, 65_536), (0, 70_000), (1_000, 131_072), (0, 200_000)):
         await opened(files, agent, WindowRequest("docs/long", start))
         section = await shown(files, agent, FileLimits(5, limit))

@@ -27,7 +27,7 @@ NO_RECEIPT: Receipt[Any] = Receipt(RequestKey(), lambda _: b"")
 RULE = "=" * 80
 
 
-async def test_matches_with_their_counts_and_lines(files: Any) -> None:
+async def test_a_search_returns_matches_with_counts_and_lines(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "b.txt", "one\nTwo\nthree\ntwofold\n")
     await files.seeds.file(folder, "a.md", "two")
@@ -62,7 +62,7 @@ async def test_matches_with_their_counts_and_lines(files: Any) -> None:
     assert (page.total, page.truncated) == (3, False)
 
 
-async def test_pages_of_matches_and_an_offset_past_the_end(files: Any) -> None:
+async def test_matches_are_paged_and_an_offset_past_the_end_is_explained(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "hit\n" * 25)
     agent = await files.seeds.agent(folder)
@@ -84,7 +84,7 @@ async def test_pages_of_matches_and_an_offset_past_the_end(files: Any) -> None:
     assert (past.matches, past.total) == ((), 25)
 
 
-async def test_message_when_nothing_is_found(files: Any) -> None:
+async def test_the_message_names_the_pattern_if_nothing_is_found(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a.txt", "text")
     agent = await files.seeds.agent(folder)
@@ -131,7 +131,7 @@ async def test_open_files_with_matches_are_closed_later(files: Any) -> None:
     assert [window.file_name for window in opened.windows] == ["docs/a", "docs/c"]
 
 
-async def test_no_more_than_a_thousand_matches_are_counted(files: Any) -> None:
+async def test_at_most_a_thousand_matches_are_counted(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.files(folder, [f"{number:03}" for number in range(300)], "hit\n" * 7)
     agent = await files.seeds.agent(folder)
@@ -143,7 +143,7 @@ async def test_no_more_than_a_thousand_matches_are_counted(files: Any) -> None:
     assert (page.total, page.truncated, len(page.matches)) == (1_000, True, 10)
 
 
-async def test_a_match_in_a_long_line_is_shown_with_its_surroundings(files: Any) -> None:
+async def test_a_match_in_a_long_line_is_shown_with_its_context(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.file(folder, "a", "x" * 5_000 + "needle" + "y" * 2_000)
     agent = await files.seeds.agent(folder)
@@ -155,7 +155,7 @@ async def test_a_match_in_a_long_line_is_shown_with_its_surroundings(files: Any)
     assert len(line) < 1_100
 
 
-async def test_many_small_files_and_large_ones_are_all_searched(files: Any) -> None:
+async def test_many_small_and_large_files_are_all_searched(files: Any) -> None:
     folder = await files.seeds.folder("docs")
     await files.seeds.files(folder, [f"{number:04}" for number in range(600)], "needle\n")
     big = "".join(f"{number} {'é' * 90}\n" for number in range(1, 30_001))
@@ -181,7 +181,7 @@ class Hasty(ManualClock):
 
 
 async def search_in_haste(files: Any, seconds: float, *, within: float | None) -> Any:
-    """Searches some twenty pieces of text, each takes so many seconds; perhaps with a deadline."""
+    """Searches about twenty pieces of text that each take some seconds; a deadline is optional."""
     folder = await files.seeds.folder(new_id("name"))
     await files.seeds.file(folder, "a", "a\n" * 160_000)
     agent = await files.seeds.agent(folder)
@@ -191,7 +191,7 @@ async def search_in_haste(files: Any, seconds: float, *, within: float | None) -
         return await grep.search(GrepQuery(agent, "(a?){1000}b"))
 
 
-async def test_a_search_takes_no_longer_than_it_may(files: Any) -> None:
+async def test_a_search_ends_at_its_time_limit(files: Any) -> None:
     page = await search_in_haste(files, MAX_SECONDS / 3, within=None)
     assert page.truncated
     assert page.message == (
@@ -224,7 +224,7 @@ PATTERNS = st.sampled_from(["a", "ab", "^a", "b$", "a+b", "[^a]b", "^$", r"\d", 
 @settings(
     max_examples=25,
     deadline=None,
-    # Shrinking a failure takes minutes on a database.
+    # Shrinking a failing example takes minutes on a database.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -249,7 +249,7 @@ async def test_results_equal_those_of_a_slow_search(
     folder = await seeds.folder(name)
     for number, lines in enumerate(texts):
         value = "".join(f"{line}\n" for line in lines)
-        # Equal texts are one content, cut into pages once: each here is its own.
+        # Equal texts share one content, which is cut into pages once; this text is unique.
         await seeds.file(folder, f"{number}", value + f"{name}{number}\n")
     agent = await seeds.agent(folder)
     expected = []

@@ -15,7 +15,7 @@ from strata.shared.clock import SystemClock
 
 
 class Index:
-    """Returns a set answer, and keeps the requests."""
+    """An index with a fixed answer that records the requests."""
 
     def __init__(self) -> None:
         self.hits: list[ChunkHit] = []
@@ -58,7 +58,7 @@ def hit(file_id: str, first: int, text: str, score: float = 1.0) -> ChunkHit:
     return ChunkHit(file_id, Chunk(0, text, first, first + text.count("\n")), score)
 
 
-async def test_hits_have_file_names_and_come_best_first(
+async def test_hits_have_file_names_and_are_ordered_by_score(
     files: Any, search: Any, index: Index
 ) -> None:
     folder, other = await files.seeds.folder("docs"), await files.seeds.folder("other")
@@ -109,7 +109,9 @@ async def test_default_limit_is_five_hits(files: Any, search: Any, index: Index)
     assert len((await search.search(FileQuery(agent, "tea", 50))).hits) == 50
 
 
-async def test_message_when_nothing_is_found(files: Any, search: Any, index: Index) -> None:
+async def test_the_message_names_the_pattern_if_nothing_is_found(
+    files: Any, search: Any, index: Index
+) -> None:
     folder = await files.seeds.folder("docs")
     none = await search.search(FileQuery(await files.seeds.agent(folder), "tea"))
     assert none.message == "No passages found for query: 'tea'"

@@ -98,14 +98,14 @@ async def test_a_touched_file_stays_longer(files: Any, agent: str) -> None:
     assert await open_names(files, agent) == {"docs/a", "docs/c"}
 
 
-async def test_a_clock_that_goes_back_does_not_age_new_windows(files: Any, agent: str) -> None:
+async def test_setting_the_clock_back_does_not_make_new_windows_old(files: Any, agent: str) -> None:
     await files.windows.open(opening(agent, "docs/a", "docs/b", max_open=2), receipt())
     files.clock.step(-3600)
     await files.windows.open(opening(agent, "docs/c", max_open=2), receipt())
     assert await open_names(files, agent) == {"docs/b", "docs/c"}
 
 
-async def test_all_others_are_closed_when_asked(files: Any, agent: str) -> None:
+async def test_all_other_files_are_closed_on_request(files: Any, agent: str) -> None:
     await files.windows.open(opening(agent, "docs/a", "docs/b"), receipt())
     opened = await files.windows.open(
         opening(agent, "docs/b", "docs/c", close_all_others=True), receipt()
@@ -124,7 +124,7 @@ async def test_all_others_are_closed_when_asked(files: Any, agent: str) -> None:
         pytest.param("r\u00e9sum\u00e9.txt", "re\u0301sume\u0301.txt", id="decomposed"),
     ],
 )
-async def test_a_name_is_found_in_the_form_in_which_a_model_writes_it(
+async def test_file_names_are_matched_in_any_unicode_normalization(
     files: Any, stored: str, written: str
 ) -> None:
     folder = await files.seeds.folder("papers")
@@ -137,7 +137,7 @@ async def test_a_name_is_found_in_the_form_in_which_a_model_writes_it(
     assert (await files.windows.close(agent, [f"papers/{written}"])).windows == ()
 
 
-async def test_a_name_that_may_mean_two_files_opens_neither(files: Any) -> None:
+async def test_an_ambiguous_name_opens_no_file(files: Any) -> None:
     folder = await files.seeds.folder("papers")
     await files.seeds.files(folder, ["A\u030a.txt", "\u00c5.txt"], FORTY)
     agent = str(await files.seeds.agent(folder))
@@ -183,7 +183,7 @@ async def test_a_repeated_request_gets_the_first_answer(files: Any, agent: str) 
     assert reused.value.reason is Reason.REQUEST_ID_REUSED
 
 
-async def test_closing_named_files_or_all(files: Any, agent: str) -> None:
+async def test_named_files_or_all_files_can_be_closed(files: Any, agent: str) -> None:
     await files.windows.open(opening(agent, "docs/a", "docs/b", "docs/c"), receipt())
     closed = await files.windows.close(agent, ["docs/b", "docs/d"])
     assert [window.file_name for window in closed.windows] == ["docs/a", "docs/c"]
@@ -193,7 +193,7 @@ async def test_closing_named_files_or_all(files: Any, agent: str) -> None:
     assert (await files.windows.close(agent, [])).windows == ()
 
 
-async def test_another_project_has_no_such_files(files: Any, agent: str, keys: Any) -> None:
+async def test_files_of_another_project_cannot_be_opened(files: Any, agent: str, keys: Any) -> None:
     with use(keys.context(new_id("project"))), pytest.raises(NotFoundError) as caught:
         await files.windows.open(opening(agent, "docs/a"), receipt())
     assert caught.value.message.endswith("Currently you have no files attached.")
@@ -210,7 +210,7 @@ async def test_the_first_readable_files_of_a_folder_are_opened(files: Any) -> No
     assert names == ["mixed/1", "mixed/4"]
 
 
-async def test_openings_at_once_never_pass_the_limit(files: Any, agent: str) -> None:
+async def test_concurrent_openings_never_exceed_the_limit(files: Any, agent: str) -> None:
     names = ["docs/a", "docs/b", "docs/c", "docs/d"] * 4
     results = await asyncio.gather(
         *(files.windows.open(opening(agent, name, max_open=2), receipt()) for name in names)
@@ -219,7 +219,7 @@ async def test_openings_at_once_never_pass_the_limit(files: Any, agent: str) -> 
     assert len(await open_names(files, agent)) == 2
 
 
-async def test_the_same_request_at_once_opens_once(files: Any, agent: str) -> None:
+async def test_concurrent_repetitions_of_a_request_open_once(files: Any, agent: str) -> None:
     command, once = opening(agent, "docs/a"), receipt(new_id("request"), b"one")
     results = await asyncio.gather(
         *(files.windows.open(command, once) for _ in range(4)), return_exceptions=True
@@ -228,7 +228,7 @@ async def test_the_same_request_at_once_opens_once(files: Any, agent: str) -> No
     assert sum(isinstance(result, ReplayedError) for result in results) == 3
 
 
-async def test_the_fingerprint_follows_windows_and_folders(files: Any, agent: str) -> None:
+async def test_the_fingerprint_changes_with_windows_and_folders(files: Any, agent: str) -> None:
     assert await fingerprint(files, await files.seeds.agent()) == ""
     seen = [await fingerprint(files, agent)]
     await files.windows.open(opening(agent, "docs/a"), receipt())
@@ -241,7 +241,9 @@ async def test_the_fingerprint_follows_windows_and_folders(files: Any, agent: st
     assert all(seen)
     files.clock.advance(1)
     await files.windows.open(OpenWindows(agent, (WindowRequest("docs/a", 1, 2),)), receipt())
-    assert await fingerprint(files, agent) == seen[-1], "using a file again shows nothing new"
+    assert await fingerprint(files, agent) == seen[-1], (
+        "using a file again does not change the prompt"
+    )
 
 
 OPEN = st.tuples(
@@ -257,7 +259,7 @@ ACTIONS = st.lists(st.one_of(OPEN, OPEN, OPEN, CLOSE), min_size=8, max_size=12)
 @settings(
     max_examples=15,
     deadline=None,
-    # Shrinking a failure takes minutes on a database.
+    # Shrinking a failing example takes minutes on a database.
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -39,7 +39,7 @@ async def open_files(client: Any, agent: str, *windows: pb.FileWindow, **more: A
     )
 
 
-async def test_opened_files_are_in_the_prompt(client: Any, agent: str) -> None:
+async def test_opened_files_are_shown_in_the_prompt(client: Any, agent: str) -> None:
     request = context_pb.CompileRequest(agent_id=agent)
     before = await client.context.Compile(request)
     opened = await open_files(client, agent, window("docs/a", 1, 1), request_id=new_id("request"))
@@ -89,7 +89,7 @@ async def test_opened_files_are_in_the_prompt(client: Any, agent: str) -> None:
         ),
     ],
 )
-async def test_refusals_are_statuses_with_words_for_the_model(
+async def test_refusals_are_statuses_with_messages_for_the_model(
     client: Any,
     agent: str,
     windows: list[pb.FileWindow],
@@ -103,7 +103,7 @@ async def test_refusals_are_statuses_with_words_for_the_model(
     assert caught.value.message == message
 
 
-async def test_the_same_request_gets_the_same_answer(client: Any, agent: str) -> None:
+async def test_a_repeated_request_gets_the_first_answer(client: Any, agent: str) -> None:
     request_id = new_id("request")
     first = await open_files(client, agent, window("docs/a"), request_id=request_id)
     await client.files.CloseFiles(pb.CloseFilesRequest(agent_id=agent))

@@ -11,7 +11,7 @@ from integration.tool_execution.conftest import Tools, refusal
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_message_sent_returns_the_constant_of_the_specification(tools: Tools) -> None:
+async def test_send_message_returns_the_constant_of_the_specification(tools: Tools) -> None:
     (ended,) = await tools.run(("send_message", {"message": "Hello!"}))
     packed = json.loads(ended.tool_return.content)
     assert (packed["status"], packed["message"]) == ("OK", "Sent message successfully.")

@@ -25,7 +25,7 @@ from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
 
 
 def supervised(members: Members, *names: str) -> group_pb.Group:
-    """A group of these members, whose manager agent Max asks one question and then answers."""
+    """Creates a group whose manager agent Max asks one question and then answers."""
     members.asks["Max"] = ["Where to?"]
     return members.group(*names, manager="Max", type=group_pb.MANAGER_TYPE_SUPERVISOR)
 
@@ -35,7 +35,7 @@ def swarm(members: Members, *names: str, **config: Any) -> group_pb.Group:
 
 
 def check_turns(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
-    """The log has no gap and no double; each turn begins and ends once, whatever its order."""
+    """Asserts that the log has no gaps or repetitions and each turn starts and ends once."""
     log = [event for event in events if event.sequence]
     assert [event.sequence for event in log] == list(range(1, len(log) + 1))
     copied = Counter(
@@ -65,7 +65,7 @@ async def _runs_of(gateway: Gateway, agent_id: str) -> list[run_pb.Run]:
     return list((await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs)
 
 
-async def test_supervisor_asks_all_members_and_answers_with_their_replies(
+async def test_a_supervisor_asks_all_members_and_answers_with_their_replies(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -87,7 +87,7 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
         ("Max", "Max 1"),
     ]
     assert words(events)[-1] == ("Max", "Max 1")
-    # Text of members is streamed as it is written, under their names.
+    # Text of members is streamed during the reply, with their names.
     deltas = {event.member.agent_name for event in events if event.HasField("text_delta")}
     assert {"Ada", "Max"} <= deltas
     numbers = {name: turn for name, text, turn in spoken_texts(events) if text.endswith("1")}
@@ -106,7 +106,7 @@ async def test_supervisor_asks_all_members_and_answers_with_their_replies(
     ]
     assert {request.group_id for request in asked} == {group.id}
     assert {request.sender_agent_id for request in asked} == {group.manager_agent.agent_id}
-    # The tokens of all count once: in the run of the group, and in the sums of the project.
+    # The tokens of all members count once: in the run of the group, and in the sums of the project.
     end = events[-1].run_finished
     assert (end.usage.total_tokens, end.stop_reason) == (50, run_event_pb2.STOP_REASON_END_TURN)
     usage = await gateway.admin.GetUsage(admin_pb.GetUsageRequest(), metadata=gateway.metadata)
@@ -139,7 +139,7 @@ async def test_the_tool_of_a_group_is_offered_in_its_runs_only(services: Scripte
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Max 1"])
-async def test_a_gateway_that_is_lost_makes_no_asked_member_reply_twice(
+async def test_a_lost_gateway_repeats_no_reply_of_an_asked_member(
     socket_services: ScriptedServices, held: str
 ) -> None:
     services, members = socket_services, Members(socket_services)
@@ -162,7 +162,7 @@ async def test_a_gateway_that_is_lost_makes_no_asked_member_reply_twice(
     assert events[-1].run_finished.usage.total_tokens == 30
 
 
-async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
+async def test_a_cancelled_group_stops_its_manager_agent_and_the_asked_members(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -183,7 +183,7 @@ async def test_a_cancelled_group_stops_its_manager_agent_and_the_members_asked(
         assert member_run.state == run_pb.RUN_STATE_CANCELLED
 
 
-async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
+async def test_groups_that_wait_for_asked_members_hold_neither_slots_nor_quota(
     services: ScriptedServices,
 ) -> None:
     gateway, members = (
@@ -200,7 +200,7 @@ async def test_groups_that_wait_for_members_asked_leave_slots_and_quota_to_them(
     ] * 3
 
 
-async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
+async def test_only_the_manager_agent_of_the_run_can_ask_for_the_group(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -225,7 +225,7 @@ async def test_only_the_manager_agent_of_a_run_of_the_group_asks_in_its_name(
     await reading
 
 
-async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to_the_other(
+async def test_after_a_handover_the_next_message_goes_to_the_new_holder(
     services: ScriptedServices,
 ) -> None:
     gateway, members = await services.gateway(), Members(services)
@@ -246,7 +246,7 @@ async def test_a_member_hands_the_conversation_over_and_the_next_message_goes_to
     assert members.shown("Cy") == [[("", "Help."), ("Ada", "Ada 1"), ("Bo", "Bo 1")]]
     assert services.turns.holders[group.id].agent_id == group.members[1].agent_id
     assert words(await collect(send(gateway, group, "And?"))) == [("Bo", "Bo 2")]
-    # A holder that has left the group gives the conversation to the first member.
+    # When the holder leaves the group, the first member gets the conversation.
     del group.members[1]
     assert words(await collect(send(gateway, group, "Still there?"))) == [("Ada", "Ada 2")]
 
@@ -271,7 +271,7 @@ async def test_the_last_turn_of_a_swarm_cannot_hand_over_the_conversation(
 
 
 @pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1"])
-async def test_swarm_whose_gateway_is_lost_continues_with_the_same_holders(
+async def test_a_swarm_continues_with_the_same_holder_after_a_lost_gateway(
     socket_services: ScriptedServices, held: str
 ) -> None:
     services, members = socket_services, Members(socket_services)

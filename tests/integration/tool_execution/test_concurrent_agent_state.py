@@ -1,4 +1,4 @@
-"""Custom tools that take ``agent_state``: calls that are repeated, and blocks that go meanwhile."""
+"""Custom tools with ``agent_state``: repeated calls, and blocks that change during the call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOTH = (
 
 
 async def repeated(tools: Tools) -> execution_pb.FinishedCall:
-    """Runs the same call as before, or for the first time: of one id, with one key."""
+    """Runs a call with a fixed id and key, so that a second call is a repetition."""
     tools._count = 0
     (ended,) = await tools.run(("stateful", {}), own=["stateful"], keys=[f"{tools.run_id}/once"])
     return ended
@@ -36,10 +36,10 @@ def status(ended: execution_pb.FinishedCall) -> str:
     return str(json.loads(ended.tool_return.content)["status"])
 
 
-async def test_a_repeated_call_stores_the_rest(
+async def test_a_repeated_call_stores_the_remaining_blocks(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service died between two blocks; the tool finds the first as it wants it."""
+    """The service died between two blocks; the first already has its new value."""
     await make_block(tools, tools.services.blocks, "alpha", value="one")
     await put(registry, source(BOTH))
     store = BlockMemory.store
@@ -63,10 +63,12 @@ async def test_a_repeated_call_stores_the_rest(
     assert (await tools.block("alpha")).revision == 2
 
 
-async def test_a_repeated_call_returns_the_edit_of_the_first(tools: Tools, registry: Any) -> None:
+async def test_a_repeated_call_returns_the_edit_of_the_first_call(
+    tools: Tools, registry: Any
+) -> None:
     await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
     first = await repeated(tools)
-    # Others come between, so that the newest version is not the one that is looked for.
+    # Another edit is made in between, so that the version that is looked for is not the newest one.
     await tools.write("human", f"{START}!\nAge: 36")
     again = await repeated(tools)
     assert status(again) == "OK", again.tool_return.content
@@ -75,7 +77,7 @@ async def test_a_repeated_call_returns_the_edit_of_the_first(tools: Tools, regis
 
 
 def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any:
-    """A read of memory after which another editor changes the block "human"."""
+    """Reads memory; afterwards another editor changes the block "human"."""
     read = BlockMemory.read
 
     async def read_and_be_late(memory: BlockMemory, agent_id: str) -> AgentBlocks:
@@ -90,7 +92,7 @@ def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any
 async def test_a_block_deleted_during_the_call_is_not_recreated(
     tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
-    """Nor is another one overwritten that has got its label."""
+    """Another block with its label is not overwritten either."""
     blocks = tools.services.blocks
 
     async def take_away(block: block_pb.Block) -> None:

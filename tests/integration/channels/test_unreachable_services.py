@@ -22,7 +22,7 @@ METHODS = ("Echo", "Replace", "Change", "Count", "Sum", "Chat")
 
 
 class Effects:
-    """A servicer of every shape that keeps the texts it was called with."""
+    """A servicer with methods of every shape that records the texts of its calls."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -65,7 +65,7 @@ async def factory() -> AsyncIterator[ChannelFactory]:
 
 @pytest.fixture
 async def patient() -> AsyncIterator[ChannelFactory]:
-    """Channels with the times that services have."""
+    """Channels with the timeouts of services."""
     made = ChannelFactory(ChannelOptions(renew_s=0.5))
     yield made
     await made.close()
@@ -89,7 +89,7 @@ async def test_call_of_every_shape_waits_for_a_service_that_starts(
     stub = stub_to(f"127.0.0.1:{port}", patient, echo)
     with keys.signed_in():
         call = asyncio.create_task(answer(stub, method, echo.pb.Note(text="a")))
-        # Longer than a few attempts last.
+        # Longer than a few attempts.
         await asyncio.sleep(2)
         assert not call.done()
         await start(effects.servicer(echo), port=port)
@@ -98,11 +98,11 @@ async def test_call_of_every_shape_waits_for_a_service_that_starts(
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_call_to_a_service_that_stays_away_ends_unavailable(
+async def test_call_to_a_service_that_stays_unreachable_ends_unavailable(
     echo: Any, keys: Any, factory: ChannelFactory, method: str
 ) -> None:
     stub = stub_to("127.0.0.1:1", factory, echo)
-    # A stream of requests may have got its connection in the moment in which it was ended.
+    # A stream of requests may have got its connection at the moment at which it was ended.
     perhaps_sent = method in ("Sum", "Chat")
     with keys.signed_in(), pytest.raises(UnavailableError) as raised:
         await answer(stub, method, echo.pb.Note(), timeout=30.0 if perhaps_sent else 1.0)
@@ -111,7 +111,7 @@ async def test_call_to_a_service_that_stays_away_ends_unavailable(
     assert (raised.value.unsent, raised.value.lost) == (not perhaps_sent, perhaps_sent)
 
 
-async def test_stream_with_a_connection_is_not_ended_for_want_of_one(
+async def test_a_stream_with_a_connection_has_no_connection_timeout(
     start: Any, echo: Any, keys: Any, factory: ChannelFactory
 ) -> None:
     effects = Effects()
@@ -169,7 +169,7 @@ async def test_repeatable_call_whose_answer_is_lost_waits_for_the_service_to_ret
 
 
 @pytest.mark.parametrize("method", ["Echo", "Replace"])
-async def test_repeatable_call_outlives_any_number_of_lost_answers(
+async def test_a_repeatable_call_succeeds_after_several_lost_answers(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str
 ) -> None:
     effects = Effects()
@@ -228,7 +228,7 @@ async def test_repeatable_call_waits_for_the_end_of_a_server_that_stops(
         ("Change", Reason.SHUTTING_DOWN, 1),
     ],
 )
-async def test_answer_unavailable_is_not_repeated_without_end(
+async def test_unavailable_answers_are_retried_a_limited_number_of_times(
     start: Any,
     echo: Any,
     keys: Any,
@@ -288,7 +288,7 @@ async def test_connection_over_a_slow_network_is_waited_for(
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_name_that_resolves_to_nothing_is_asked_again(
+async def test_a_name_without_an_address_is_resolved_again(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str
 ) -> None:
     names, port = NameServer(), pick_port()
@@ -308,7 +308,7 @@ async def test_name_that_resolves_to_nothing_is_asked_again(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ["refuses", "silent"])
-async def test_first_call_goes_to_the_address_that_answers(
+async def test_the_first_call_is_sent_to_the_address_that_answers(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str, kind: str
 ) -> None:
     port = pick_port()
@@ -317,7 +317,7 @@ async def test_first_call_goes_to_the_address_that_answers(
     with socket.socket() as silent:
         silent.bind(("127.0.0.2", port))
         if kind == "silent":
-            # The kernel takes connections; nothing reads them or sends HTTP/2 settings.
+            # The kernel accepts connections; no process reads them or sends HTTP/2 settings.
             silent.listen()
         names.addresses = ["127.0.0.2", "127.0.0.1"]
         await start(Effects().servicer(echo), port=port)
@@ -343,7 +343,7 @@ async def test_call_to_a_peer_that_never_sends_settings_ends_by_its_deadline(
 
 
 class HalfPeer:
-    """Speaks as much HTTP/2 as it takes to end a stream before a method sees it.
+    """An HTTP/2 server that ends streams before a method is called.
 
     Args:
         ending: How each of the first calls ends: "refuse" (REFUSED_STREAM) or "go away" (GOAWAY
@@ -397,7 +397,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 @pytest.mark.parametrize("method", ["Echo", "Replace", "Change", "Count"])
 @pytest.mark.parametrize("ending", ["refuse", "go away"])
-async def test_call_that_a_peer_refused_unseen_is_sent_again(
+async def test_a_call_refused_before_processing_is_sent_again(
     start: Any, echo: Any, keys: Any, patient: ChannelFactory, method: str, ending: str
 ) -> None:
     effects = Effects()

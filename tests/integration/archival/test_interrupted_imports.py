@@ -28,7 +28,7 @@ LINES = 5_000
 
 
 class View:
-    """Remembers how far it was."""
+    """Records the progress."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -38,7 +38,7 @@ class View:
 
 
 class Breaking:
-    """Real passages behind a way that breaks after so many answers, again and again."""
+    """A passage service over a connection that breaks repeatedly after some answers."""
 
     def __init__(self, passages: Any, answers: int) -> None:
         self._passages = passages
@@ -75,7 +75,7 @@ async def test_import_resumes_after_a_broken_connection(client: Client, tmp_path
     done = await importing(way, source, archive, view).run()
     assert way.calls > 2
     assert (done.received_count, done.inserted_count, done.complete) == (2_600, 2_600, True)
-    # What is durable is not sent again, or it would be counted as a duplicate.
+    # Durable items are not sent again, because they would be counted as duplicates.
     assert done.duplicate_count == 0
     assert view.seen == sorted(view.seen)
     assert await count(client, archive) == 2_600
@@ -91,7 +91,7 @@ async def test_import_without_progress_ends(client: Client, tmp_path: Path) -> N
 async def test_counted_passages_survive_a_kill(
     urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, tmp_path: Path
 ) -> None:
-    # Reserved all the time, also while no process listens.
+    # Reserved for the whole test, also while no process listens.
     reserved = ReservedPort()
     port = reserved.number
     factory = ChannelFactory()

@@ -53,7 +53,7 @@ LABEL = "shared"
 
 @dataclass
 class Shared:
-    """A block that several agents share, and every edit that was asked of it."""
+    """A block that several agents share, and all requested edits."""
 
     memory: CoreMemory
     store: PostgresBlockStore
@@ -76,7 +76,7 @@ class Shared:
             self.agents.append(agent)
 
     async def block(self) -> Block:
-        """Returns the block as it is."""
+        """Returns the current block."""
         block = await self.store.block(self.block_id)
         assert block is not None
         return block
@@ -86,7 +86,7 @@ class Shared:
         return (await self.store.versions(self.block_id, 0, 10_000))[::-1]
 
     async def edit(self, writer: int, call: str, edit: Edit, base_revision: int = 0) -> None:
-        """Asks for an edit and notes the answer."""
+        """Sends an edit and records the answer."""
         agent = self.agents[writer]
         origin = Origin(agent, "run-1", "step-1", call, "some-model", kind=EditorKind.AGENT)
         command = EditBlock(Actor("key-1", origin), agent, LABEL, edit, base_revision=base_revision)
@@ -97,7 +97,7 @@ class Shared:
             self.refused[call] = error
 
     async def repeat(self, call: str) -> None:
-        """Asks once more for an edit that was done, as one does who got no answer."""
+        """Repeats the request of a completed edit, as after a lost answer."""
         with pytest.raises(ReplayedError):
             await self.memory.edit(self.asked[call], self._receipt(call))
 
@@ -105,13 +105,13 @@ class Shared:
         return receipt(f"{self.block_id}/{call}")
 
     async def change(self, **fields: Any) -> None:
-        """Changes the block as the API may; what it refuses changes nothing."""
+        """Changes the block through the API; a refused change must change nothing."""
         actor = Actor("key-1", Origin(kind=EditorKind.USER))
         with suppress(FailedPreconditionError):
             await self.memory.update(UpdateBlock(actor, self.block_id, **fields), receipt())
 
     async def check_history(self) -> None:
-        """Every version follows from the one before by the edit that it names."""
+        """Asserts that every version results from the previous one by its edit."""
         versions = await self.versions()
         texts = {version.revision: version.value for version in versions}
         assert list(texts) == list(range(1, len(versions) + 1))
@@ -126,7 +126,7 @@ class Shared:
         assert (block.revision, block.value) == (len(versions), versions[-1].value)
 
     async def check_edits(self) -> None:
-        """Every acknowledged edit that changed something is in the history once, no other is."""
+        """Asserts that exactly the acknowledged edits with an effect are in the history, once."""
         calls = [version.authorship.origin.tool_call_id for version in await self.versions()]
         effective = [call for call, edited in self.acknowledged.items() if edited.changes]
         assert sorted(filter(None, calls)) == sorted(effective)
@@ -137,7 +137,7 @@ def receipt(request_id: str = "") -> Receipt[Any]:
 
 
 def replayed(before: Version, version: Version, texts: Mapping[int, str], edit: Edit) -> str | None:
-    """Returns the text that the edit makes of the version before."""
+    """Returns the result of the edit for the previous version."""
     base_revision = version.authorship.base_revision
     block = replace(as_block(before), limit=10**9, read_only=False)
     if isinstance(edit, Patch):
@@ -181,7 +181,7 @@ def shared(store: PostgresBlockStore) -> Shared:
 
 
 def any_edit(chance: random.Random, seen: str, mark: str) -> Edit:
-    """Returns an edit of the text that the writer saw, which leaves its mark."""
+    """Returns an edit of the text that the writer saw, which inserts its mark."""
     lines = seen.split("\n")
     at = chance.randrange(len(lines))
     line = lines[at]
@@ -224,7 +224,7 @@ async def test_every_acknowledged_edit_of_eight_writers_is_in_the_history_once(
     await shared.check_history()
 
 
-async def test_no_addition_of_eight_writers_is_lost(shared: Shared) -> None:
+async def test_all_additions_of_eight_writers_are_kept(shared: Shared) -> None:
     await shared.open("first\nlast", writers=WRITERS)
 
     async def write(writer: int) -> None:
@@ -265,7 +265,7 @@ async def test_one_of_two_rewrites_of_the_same_line_gets_a_conflict(shared: Shar
     assert await shared.block() == winner.block
 
 
-async def test_concurrent_patches_of_several_blocks_are_atomic_and_do_not_deadlock(
+async def test_concurrent_patches_of_several_blocks_are_atomic_without_deadlocks(
     shared: Shared,
 ) -> None:
     await shared.open("start", writers=WRITERS)
@@ -287,7 +287,7 @@ async def test_concurrent_patches_of_several_blocks_are_atomic_and_do_not_deadlo
     assert not shared.refused
     second = await shared.store.block(other.id)
     assert second is not None
-    # In one order, since each patch held both blocks.
+    # Both blocks have the same order, since each patch changed both.
     assert second.value == (await shared.block()).value
     assert sorted(second.value.split("\n")) == sorted(["start", *shared.acknowledged])
 
@@ -314,10 +314,10 @@ MOVES = st.one_of(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(value=TEXTS, moves=st.lists(MOVES, min_size=8, max_size=20))
-async def test_whatever_writers_do_the_block_keeps_its_rules(
+async def test_after_random_edits_the_block_keeps_its_limits_and_history(
     store: PostgresBlockStore, value: str, moves: list[tuple[Any, ...]]
 ) -> None:
-    """Three agents edit what they saw some revisions ago; the API locks and resizes the block."""
+    """Three agents edit earlier revisions; the API locks and resizes the block."""
     shared = Shared(CoreMemory(store, SystemClock()), store)
     await shared.open(value, writers=3, limit=30)
     for number, move in enumerate(moves):

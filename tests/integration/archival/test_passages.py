@@ -1,4 +1,4 @@
-"""The life of a passage through the service: provenance, versions, given vectors, lifetimes."""
+"""Passages through the service: provenance, versions, supplied vectors, times to live."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_passage_is_changed_hidden_restored_and_destroyed(client: Client
         )
 
 
-async def test_passages_are_listed_by_where_and_when_they_came_from(client: Client) -> None:
+async def test_passages_are_listed_by_origin_tag_and_time(client: Client) -> None:
     archive = await made(client)
     run, message = new_id("run"), new_id("message")
     origin = pb.PassageOrigin(run_id=run, message_id=message, tool_call_id="call_1")
@@ -151,13 +151,13 @@ async def model() -> AsyncIterator[MultilingualEmbedder]:
     await embedder.close()
 
 
-async def test_a_given_vector_is_used_instead_of_the_models(
+async def test_a_supplied_vector_is_used_instead_of_the_models(
     client: Client, model: MultilingualEmbedder
 ) -> None:
     archive = await made(client)
     question = "zebra stripes on the savannah"
     near = await put(client, archive, question)
-    # Its words are of taxes, its vector is that of the zebras.
+    # Its text is about taxes, but its vector is the vector of the zebras.
     (vector,) = await model.embed([question], "query")
     await put(
         client,
@@ -173,7 +173,7 @@ async def test_a_given_vector_is_used_instead_of_the_models(
     hits = (await client.passages.SearchPassages(search)).hits
     assert [hit.passage.text for hit in hits] == [near.text, "taxes are due in May"]
     assert hits[1].relevance.vector_rank <= 2
-    # Without the vector, taxes have nothing to do with zebras.
+    # Without the vector, taxes do not match zebras.
     assert hits[1].relevance.rrf_score > 0.9
 
 
@@ -211,7 +211,7 @@ async def test_a_time_to_live_is_kept(client: Client, urls: Any, project: str) -
     assert await listed(client, archive) == ["young boat"]
     with pytest.raises(InvalidArgumentError):
         await put(client, archive, "older boat", create_time=moment(timedelta(hours=1)))
-    # The worker of the service destroys it: it does not come back.
+    # The worker of the service deletes it permanently: it cannot be restored.
     change.time_to_live_seconds = 0
     database = await asyncpg.connect(urls.admin_url)
     query = "SELECT count(*) FROM archival.passages WHERE project_id = $1 AND text LIKE 'old%'"

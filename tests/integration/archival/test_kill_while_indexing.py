@@ -29,9 +29,9 @@ CHUNKS = 400
 async def test_indexing_resumes_after_a_kill(
     databases: Any, vectors: EmbeddedVectors, keys: TokenKeys, project: str
 ) -> None:
-    # What other tests have left would take its turn in the index as well.
+    # A separate database: files that other tests have left would be indexed as well.
     urls = await databases.of(MIGRATIONS)
-    # Reserved all the time, also while no process listens.
+    # Reserved for the whole test, also while no process listens.
     reserved = ReservedPort()
     port = reserved.number
     folder, file = new_id("folder"), new_id("file")
@@ -55,12 +55,12 @@ async def test_indexing_resumes_after_a_kill(
     async def complete() -> bool:
         nonlocal seen
         now = await progress(client, file) or (0, 0)
-        # What was noted before the death is not done again.
+        # Progress that was recorded before the process was killed is not repeated.
         assert now[0] >= seen[0]
         seen = now
         return seen == (CHUNKS, CHUNKS)
 
-    # The service gets no further than its second note of how far it is.
+    # The service is blocked at its second update of the progress.
     further = f"OLD.indexed_count > 0 AND NEW.file_id = '{file}'"
     async with gate(urls.admin_url, "archival.chunk_sets", "UPDATE", further):
         with service(urls, vectors, keys, port) as pid:
@@ -71,7 +71,7 @@ async def test_indexing_resumes_after_a_kill(
     assert 0 < seen[0] < CHUNKS
     with service(urls, vectors, keys, port):
         await eventually(there)
-        # Half of it is not in the index yet, and all of it is found.
+        # Half of the file is not in the vector index yet, and all of it is found.
         assert len(await search(client, folder, "island", 50)) == 50
         await eventually(complete)
         last = await search(client, folder, "Chapter 399: the ship", 3)

@@ -21,7 +21,7 @@ SLEEPTIME, VOICE = pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME
 
 
 async def make_pair(services: InnerServices, kind: Any = SLEEPTIME) -> agent_pb.Agent:
-    """An agent with a memory agent that runs after 7 turns, or at more than 9 messages."""
+    """Creates an agent with a memory agent that runs after 7 turns, or at more than 9 messages."""
     if kind == VOICE:
         return await services.make_agent(
             type=agent_pb.AGENT_TYPE_VOICE_CONVO,
@@ -43,7 +43,7 @@ async def update(services: InnerServices, group: pb.Group, **fields: Any) -> pb.
 
 
 async def violations(call: Any) -> dict[str, str]:
-    """What is wrong with each field of a request that must be refused."""
+    """Returns the problems of the fields of a request that must be refused."""
     error = await failure(call)
     assert isinstance(error, InvalidArgumentError)
     return {violation.field: violation.description for violation in error.violations}
@@ -70,7 +70,7 @@ async def test_the_member_is_the_memory_agent_and_the_settings_are_those_of_the_
     assert members(made) == [agent.memory_agent_id]
     assert made.manager_agent.agent_id == agent.id
     assert settings(made) == ((0, 9, 4) if kind == VOICE else (7, 0, 0))
-    # What was read can be sent back; what the agent gets later is shown.
+    # A group can be sent back as it was read; it shows later changes of the agent.
     same = await update(services, made, manager=made.manager)
     assert (same.manager, same.revision) == (made.manager, 2)
     name = "max_message_buffer_length" if kind == VOICE else "sleeptime_agent_frequency"
@@ -130,7 +130,7 @@ async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
     assert await get(services, made.id) == made
     assert "plan" not in await labels(services, first)
 
-    # The members of another kind give way to the memory agent, and it gets the blocks.
+    # The members of another kind are replaced by the memory agent, and it gets the blocks.
     changed = await update(services, made, manager=config(agent), shared_blocks=shared)
     assert members(changed) == [agent.memory_agent_id]
     for agent_id in (agent.id, agent.memory_agent_id):
@@ -138,7 +138,7 @@ async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
     problems = await violations(update(services, changed, members=pb.MemberList(agent_ids=[first])))
     assert set(problems) == {"members.agent_ids"}
     assert await update(services, changed, members=pb.MemberList()) != changed
-    # The other way round the members have to be named.
+    # In the other direction the members have to be named.
     robin = pb.ManagerConfig(type=pb.MANAGER_TYPE_ROUND_ROBIN)
     changed = await update(
         services, changed, manager=robin, members=pb.MemberList(agent_ids=[first, second])

@@ -38,7 +38,7 @@ TIMEOUT_S = 4.0
 
 @dataclass
 class Split:
-    """Archival memory and the tools, each on a socket, and what stands between them."""
+    """Archival memory and the tools, each on a socket, with a proxy between them."""
 
     proxy: CutProxy
     execution: Any
@@ -153,7 +153,7 @@ async def parts(databases: Any, vectors: Any) -> AsyncIterator[Split]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def split(parts: Split) -> Split:
-    """With a new agent, and a connection that is open."""
+    """The services with a new agent and an open connection."""
     parts.proxy.mode, parts.proxy.after_loss = "pass", "pass"
     parts.agent_id = new_id("agent")
     await parts.archives.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=parts.agent_id))
@@ -161,7 +161,7 @@ async def split(parts: Split) -> Split:
     return parts
 
 
-async def test_a_service_that_comes_back_is_waited_for(split: Split) -> None:
+async def test_calls_wait_for_a_service_that_comes_back(split: Split) -> None:
     split.proxy.mode = "refuse"
     split.proxy.cut()
     calls = [
@@ -188,7 +188,7 @@ async def test_a_change_without_an_answer_is_unknown_and_never_failed(split: Spl
     tool_return = await split.insert("Ada has two cats.")
     assert tool_return.status == message_pb2.TOOL_STATUS_UNKNOWN
     assert "unknown" in tool_return.content
-    # It was done indeed.
+    # The insertion was carried out.
     assert sorted(await split.stored()) == ["Ada has two cats.", "Warm."]
 
 
@@ -219,7 +219,7 @@ EVERY_PEER: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_errors_for_the_model_have_no_address(split: Split) -> None:
+async def test_errors_for_the_model_contain_no_address(split: Split) -> None:
     split.proxy.mode = "refuse"
     split.proxy.cut()
     returns = await asyncio.gather(

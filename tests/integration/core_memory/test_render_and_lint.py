@@ -50,7 +50,7 @@ async def folder(client: Any, agent: str) -> None:
     )
 
 
-async def test_a_person_is_shown_the_text_of_the_model(client: Any, agent: str) -> None:
+async def test_rendered_memory_equals_the_text_of_the_prompt(client: Any, agent: str) -> None:
     blocks = [
         await create(client, "human", "Name: Sam", agent_id=agent, description="About."),
         await create(
@@ -76,7 +76,7 @@ async def test_an_agent_without_blocks_is_shown_as_the_model_sees_it(
     assert (await render(client, agent, line_numbers=True)).text == NUMBERED_EMPTY
 
 
-async def test_agents_that_are_not_there_cannot_be_looked_at(client: Any) -> None:
+async def test_rendering_and_linting_an_unknown_agent_is_not_found(client: Any) -> None:
     for call in (
         render(client, new_id("agent")),
         client.blocks.LintMemory(pb.LintMemoryRequest(agent_id=new_id("agent"))),
@@ -106,7 +106,7 @@ async def test_folders_are_part_of_the_compiled_memory(client: Any, agent: str) 
         assert dict(tool_first.block_revisions) == {"human": 1}
 
 
-async def test_folders_alone_are_compiled_too(client: Any, agent: str) -> None:
+async def test_memory_of_folders_only_is_compiled(client: Any, agent: str) -> None:
     await folder(client, agent)
     alone = await compiled(client, agent)
     assert alone.memory_section.startswith("<directories>\n")

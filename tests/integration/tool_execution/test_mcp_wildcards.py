@@ -24,13 +24,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def resolve(mcp: Mcp, *wanted: str, run_id: str = "") -> pb.ResolveToolsResponse:
-    """What an agent with these tools is offered."""
+    """Resolves the tools of an agent."""
     request = pb.ResolveToolsRequest(names=wanted, run_id=run_id, skip_missing=True)
     response: pb.ResolveToolsResponse = await mcp.execution.ResolveTools(request)
     return response
 
 
-async def test_an_agent_with_a_whole_server_is_offered_and_calls_its_tools(mcp: Mcp) -> None:
+async def test_an_agent_with_a_whole_server_can_call_its_tools(mcp: Mcp) -> None:
     await mcp.program("weather", tool("echo"), tool("odd", schema="none"))
     agent = await mcp.services.make_agent(tools=["weather__*"], include_base_tools=False)
     assert list(agent.tools) == ["weather__*"]
@@ -44,7 +44,7 @@ async def test_an_agent_with_a_whole_server_is_offered_and_calls_its_tools(mcp: 
     assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
 
 
-async def test_tools_that_a_server_adds_and_removes_in_a_turn_count_from_the_next_turn(
+async def test_tools_added_and_removed_by_a_server_during_a_turn_apply_from_the_next_turn(
     mcp: Mcp,
 ) -> None:
     server, listed = await mcp.program("pets", tool("change"), tool("feed"))
@@ -99,7 +99,7 @@ async def test_the_revision_is_the_same_while_nothing_changed(mcp: Mcp) -> None:
     assert (await resolve(mcp, "pets__*")).revision != first.revision
 
 
-async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_is_back(
+async def test_tools_of_an_unavailable_server_are_missing_until_it_is_back(
     mcp: Mcp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.tool_execution.mcp.manager._FIRST_PAUSE_S", 0.05)
@@ -125,7 +125,7 @@ async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_
     await eventually(back)
 
 
-async def test_a_single_tool_is_not_offered_twice(mcp: Mcp) -> None:
+async def test_a_tool_named_singly_and_by_its_server_is_offered_once(mcp: Mcp) -> None:
     await mcp.program("pets", tool("a"), tool("b"))
     resolved = await resolve(mcp, "pets__b", "conversation_search", "pets__*")
     assert names(resolved.tools) == ["pets__b", "conversation_search", "pets__a"]
@@ -180,7 +180,7 @@ async def test_a_disabled_server_has_no_tools_and_is_not_contacted(mcp: Mcp) -> 
     assert after.last_contact_time == disabled.last_contact_time
 
 
-async def test_a_removed_server_leaves_its_agents_without_its_tools(mcp: Mcp) -> None:
+async def test_removing_a_server_removes_its_tools_from_agents(mcp: Mcp) -> None:
     server, _ = await mcp.program("pets", tool("feed"))
     agent = await mcp.services.make_agent(tools=["pets__*"], include_base_tools=False)
     await mcp.remove(server.id)

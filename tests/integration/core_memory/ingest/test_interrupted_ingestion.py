@@ -39,12 +39,12 @@ from strata.shared.db import Database
 from strata.shared.server import serving
 from strata.standalone.ports import ReservedPort
 
-# Some hundred pages of text: reading and sending take long enough to be killed in.
+# Some hundred pages of text: reading and sending take long enough to kill the process meanwhile.
 BIG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(400_000)).encode()
 
 
 class Stores:
-    """What the worker stands on, without the worker."""
+    """The stores of the worker, without the worker."""
 
     def __init__(self, database: Database, worker: Database) -> None:
         self.queue = FileQueue(database, worker)
@@ -70,7 +70,7 @@ async def stores(services: Services) -> AsyncIterator[Stores]:
 
 @pytest.fixture
 async def quiet(services: Services) -> Services:
-    """The services, without anybody who prepares files."""
+    """The services without a worker."""
     await services.start_core_memory(worker_database_url="")
     return services
 
@@ -110,7 +110,7 @@ async def test_worker_without_its_lease_writes_nothing(
     assert (read.state, read.line_count) == (pb.FILE_STATE_INDEXING, 2)
 
 
-async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Services, stores: Stores) -> None:
+async def test_a_cancelled_reading_attempt_is_not_counted(quiet: Services, stores: Stores) -> None:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
     reading = asyncio.create_task(stores.reading().read_next())
     await eventually(lambda: any(map(_is_reading, psutil.Process().children())))
@@ -154,7 +154,7 @@ async def test_a_file_that_became_another_one_is_sent_again(
     await quiet.upload(folder, "a.txt", b"new", replace=True)
     assert not await stores.queue.hold_file(claim, 60.0)
     assert await stores.reading().read_next()
-    # The index may still be receiving the old text: the new one is not sent before that is over.
+    # Archival may still be receiving the old text: the new text is sent after that.
     assert await stores.queue.claim_file(60.0) is None
     await stores.queue.sent(claim, 1)
     now = await stores.queue.claim_file(60.0)
@@ -162,7 +162,7 @@ async def test_a_file_that_became_another_one_is_sent_again(
     assert (now.file_id, now.content) == (file.id, hashlib.sha256(b"new").hexdigest())
 
 
-async def test_progress_of_an_earlier_text_is_not_taken(quiet: Services, stores: Stores) -> None:
+async def test_progress_of_an_earlier_content_is_ignored(quiet: Services, stores: Stores) -> None:
     folder = await quiet.folder()
     file = await quiet.upload(folder, "a.txt", b"text")
     assert await stores.reading().read_next()
@@ -236,7 +236,7 @@ async def test_fifty_megabytes_in_one_line_are_read_without_being_held(
     assert peak - before < 30 * MIB
 
 
-async def test_work_ends_when_its_lease_is_lost() -> None:
+async def test_work_is_cancelled_when_its_lease_is_lost() -> None:
     ended = asyncio.Event()
 
     async def work() -> None:
@@ -259,10 +259,10 @@ async def test_work_ends_when_its_lease_is_lost() -> None:
 def core_memory_process(
     services: Services, port: int, archival: str, *, lease: float = 60.0
 ) -> AbstractContextManager[int]:
-    """Core memory as a process of its own; the block gets its process id.
+    """Runs core memory as a separate process; yields its process id.
 
-    Files that it works on when it is killed are free after `lease` seconds. A service that is to
-    finish its work needs a longer lease, for a slow machine.
+    Files that it processes when it is killed can be claimed after `lease` seconds. A service that
+    has to finish its work needs a longer lease, for a slow machine.
     """
     values = {
         **service_settings(services.core_urls, services.keys.public, port),
@@ -291,10 +291,10 @@ async def test_work_resumes_after_a_kill(services: Services, admin: Admin, momen
         "reading": BIG_TEXT,
         "converting": samples.pdf(*[[f"page {p} line {n}" for n in range(30)] for p in range(400)]),
     }[moment]
-    # The service gets no further than that: some pages are stored, or none.
+    # The service is blocked at this page: some pages are stored, or none.
     page = {"reading": 100, "converting": 0}[moment]
     async with AsyncExitStack() as stack:
-        # Reserved all the time, also while no process listens.
+        # Reserved for the whole test, also while no process listens.
         port = stack.enter_context(ReservedPort()).number
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
@@ -328,7 +328,7 @@ async def test_work_resumes_after_a_kill(services: Services, admin: Admin, momen
 
 
 async def until_busy(admin: Admin, moment: str) -> None:
-    """Waits until the service is in the middle of it."""
+    """Waits until the service is processing the file."""
     busy = {
         "reading": "SELECT count(*) FROM core_memory.content_pages",
         "converting": "SELECT attempts FROM core_memory.contents",
@@ -344,7 +344,7 @@ async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
     chunks = [*chunker.feed(data.decode().splitlines()), *chunker.end()]
     assert len(chunks) > 1_000
     async with AsyncExitStack() as stack:
-        # Reserved all the time, also while no process listens.
+        # Reserved for the whole test, also while no process listens.
         port = stack.enter_context(ReservedPort()).number
         archival = await stack.enter_async_context(
             serving(build_archival, services.archival_settings(port=0, drain_s=0, grace_s=0.1))
@@ -356,7 +356,7 @@ async def test_all_chunks_are_sent_again_after_a_kill_while_sending(
         services.index = index_grpc.FileIndexServiceStub(
             factory.channel(archival.address, services_of("archival"))
         )
-        # Archival takes some of the pieces, and not the rest.
+        # Archival stores some of the pieces, and is blocked before the rest.
         stored = "SELECT count(*) FROM archival.file_chunks"
         async with gate(
             services.archival_urls.admin_url,

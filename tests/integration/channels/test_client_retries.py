@@ -1,4 +1,4 @@
-"""Calls of the client of a gateway: which are repeated, and how often."""
+"""Retries of calls that a client makes to a gateway."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
         assert (await call).text == "a"
         assert (server.calls, ended) == (4, [call])
         assert not call.cancelled()
-        # The log of a command line is its terminal.
+        # The log of a command-line program goes to its terminal.
         assert not [record for record in caplog.records if record.name.startswith("strata")]
     finally:
         await server.stop()
@@ -132,9 +132,11 @@ async def test_no_attempt_is_made_after_the_deadline(echo: Any, connect: Connect
         await server.stop()
 
 
-async def test_server_that_is_away_is_not_waited_for(echo: Any, connect: Connect) -> None:
+async def test_a_client_does_not_wait_for_an_unreachable_server_until_its_deadline(
+    echo: Any, connect: Connect
+) -> None:
     stub = await connect("127.0.0.1:1")
-    # Its attempts are over long before its deadline; a service's call would wait for that.
+    # A client gives up long before its deadline; a call of a service would wait until then.
     async with asyncio.timeout(60):
         with pytest.raises(UnavailableError) as raised:
             await stub.Echo(echo.pb.Note(), timeout=600)

@@ -57,7 +57,7 @@ async def test_acknowledged_messages_are_found_after_a_kill(
     private, public = generate_key_pair()
     project, agent = new_id("project"), new_id("agent")
     token = TokenSigner(private).mint("org-1", project, "test", ["write"], ttl=timedelta(hours=1))
-    # Reserved all the time, also while no process listens.
+    # Reserved for the whole test, also while no process listens.
     reserved = ReservedPort()
     port = reserved.number
     factory = ChannelFactory()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from conftest import Databases
 
 CHILD = "strata.core_memory.files.text_extraction.child"
-# Too much for the index's one message, and for one batch of pages.
+# Too long for one message of the index, and for one batch of pages.
 LONG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(40_000)).encode()
 
 
@@ -85,7 +85,7 @@ async def test_a_long_text_is_sent_whole(services: Services, admin: Admin) -> No
 
 
 @pytest.mark.parametrize("name", ["travel.md", "travel.html"])
-async def test_a_piece_is_found_by_the_heading_above_it(services: Services, name: str) -> None:
+async def test_a_chunk_is_found_by_the_heading_above_it(services: Services, name: str) -> None:
     await services.start()
     folder = await services.folder()
     other = "The kettle is in the kitchen, beside the toaster. " * 20
@@ -140,7 +140,7 @@ async def test_files_of_an_earlier_release_get_headings(
         assert await headings(services, folder, "Skerry") == ["sea life.md"]
 
 
-async def test_empty_and_blank_files_are_ready_without_pieces(services: Services) -> None:
+async def test_empty_and_blank_files_become_ready_without_chunks(services: Services) -> None:
     await services.start()
     folder = await services.folder()
     for name, data, lines in (("empty.txt", b"", 0), ("blank.txt", b"\n \n\t\n", 3)):
@@ -152,7 +152,7 @@ async def test_empty_and_blank_files_are_ready_without_pieces(services: Services
 async def test_the_same_text_in_two_folders_is_read_once_and_found_in_both(
     services: Services, admin: Admin
 ) -> None:
-    # A lease that does not expire on a slow machine: the other reader would start over.
+    # A lease that does not expire on a slow machine: otherwise the other reader would start over.
     await services.start(lease_s=60.0)
     one, two = await services.folder("one"), await services.folder("two")
     data = b"The lighthouse keeper has a dog."
@@ -168,7 +168,7 @@ async def test_a_replaced_file_is_found_as_it_is_now(services: Services) -> None
     folder = await services.folder()
     first = await services.upload(folder, "a.txt", LONG_TEXT)
     await services.until(first.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
-    # In the middle of sending, or of indexing, the old one.
+    # The old text is being sent or indexed at this moment.
     second = await services.upload(folder, "a.txt", b"Only a dog is left.", replace=True)
     assert second.id == first.id
     file = await services.ended(second.id)
@@ -197,7 +197,7 @@ async def test_a_deleted_file_is_removed_from_the_index(services: Services, admi
             await asyncio.sleep(0.02)
 
 
-async def test_a_file_deleted_while_it_is_read_leaves_nothing(
+async def test_a_file_deleted_during_reading_leaves_no_rows(
     services: Services, admin: Admin
 ) -> None:
     await services.start()
@@ -217,7 +217,7 @@ async def test_a_file_deleted_while_it_is_read_leaves_nothing(
     assert await services.pieces(folder, "the next one") == ["The next one."]
 
 
-async def test_changes_are_sent_when_archival_is_up_again(services: Services) -> None:
+async def test_changes_are_sent_when_archival_is_available_again(services: Services) -> None:
     await services.start_core_memory()
     folder = await services.folder()
     file = await services.upload(folder, "a.txt", b"The lighthouse keeper has a dog.")
@@ -232,7 +232,7 @@ async def test_changes_are_sent_when_archival_is_up_again(services: Services) ->
     assert await services.pieces(folder, "lighthouse") == ["The lighthouse keeper has a dog."]
 
 
-async def test_without_a_key_files_are_readable_and_say_why_they_are_not_indexed(
+async def test_without_a_worker_key_files_are_readable_with_the_reason_for_not_being_indexed(
     services: Services,
 ) -> None:
     await services.start(worker_token_key="")
@@ -251,7 +251,7 @@ async def test_key_that_archival_does_not_trust_is_reported(services: Services) 
     assert file.error.startswith("Semantic search rejected the file: ")
 
 
-async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) -> None:
+async def test_the_worker_key_can_be_read_from_a_file(services: Services, tmp_path: Path) -> None:
     path = tmp_path / "worker.pem"
     path.write_text(services.worker_keys[0], encoding="ascii")
     settings = services.core_settings(worker_token_key="", worker_token_key_file=path)
@@ -259,7 +259,7 @@ async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) 
     assert services.worker_keys[0] not in repr(services.core_settings())
 
 
-# Files are made by the test that uploads them: the large ones take seconds.
+# Each test makes the files that it uploads: the large ones take seconds.
 @pytest.mark.parametrize(
     ("name", "make", "words", "seconds"),
     [
@@ -270,7 +270,7 @@ async def test_the_key_may_come_from_a_file(services: Services, tmp_path: Path) 
     ],
     ids=["password", "zip-bomb", "binary", "endless"],
 )
-async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
+async def test_a_hostile_file_fails_with_a_reason_and_does_not_block_others(
     services: Services,
     admin: Admin,
     name: str,
@@ -279,7 +279,7 @@ async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
     seconds: float,
 ) -> None:
     data = make()
-    # On a slow machine the child alone may take some seconds to start.
+    # On a slow machine the child process alone may take some seconds to start.
     await services.start(file_reading_timeout_s=seconds, lease_s=60.0)
     folder = await services.folder()
     hostile = await services.upload(folder, name, data)
@@ -291,10 +291,10 @@ async def test_hostile_file_fails_with_a_reason_and_blocks_no_other(
     assert (await services.ended(good.id)).state == pb.FILE_STATE_READY
 
 
-async def test_a_file_whose_process_always_dies_fails_after_three_attempts(
+async def test_a_file_whose_reader_is_killed_three_times_fails(
     services: Services, admin: Admin
 ) -> None:
-    # A lease that a slow machine does not let run out: an attempt ends with its child.
+    # A lease that does not expire on a slow machine: an attempt ends with its child process.
     await services.start(lease_s=60.0)
     file = await services.upload(await services.folder(), "a.pdf", samples.endless_pdf())
     killed = set()
@@ -320,5 +320,5 @@ async def test_the_folder_changes_when_its_files_become_readable(
     file = await services.upload(folder, "a.txt", b"one")
     ready = await services.ended(file.id)
     assert ready.state == pb.FILE_STATE_READY
-    # Made, uploaded, read. That it is indexed, too, no prompt shows.
+    # Created, uploaded, read. That the file is indexed, too, changes no prompt.
     assert await admin.value("SELECT revision FROM core_memory.folders") == 3

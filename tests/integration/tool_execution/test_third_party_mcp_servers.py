@@ -65,7 +65,7 @@ async def serving(kind: str) -> AsyncIterator[str]:
 
 
 def programs(command: str) -> list[psutil.Process]:
-    """Our child processes with this in their command."""
+    """Returns the child processes with a text in their command."""
     servers = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -88,8 +88,8 @@ async def test_a_python_server_returns_the_time(mcp: Mcp) -> None:
     assert text["target"]["timezone"] == "Asia/Tokyo"
     assert text["time_difference"] in ("+7.0h", "+8.0h")
     assert "Invalid timezone" in await mcp.refused("clock__get_current_time", timezone="Asia/No")
-    # It ends between two calls, and is there again for the second. As long as the process exists,
-    # if only for a thread that has not ended, a request may still reach it.
+    # The program is killed between two calls, and starts again for the second. As long as the
+    # process exists, if only for a thread that has not ended, a request may still reach it.
     [process] = programs("mcp_server_time")
     process.kill()
     await eventually(lambda: not psutil.pid_exists(process.pid))
@@ -97,11 +97,11 @@ async def test_a_python_server_returns_the_time(mcp: Mcp) -> None:
 
 
 @needs_node
-async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_of_node_works_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_MASTER_SECRET", "of the operator")
     server = await mcp.add("every", command=everything("stdio"), environment={"COLOUR": "green"})
     assert "every__echo" in names(server.tools), server.error
-    # Of all that it has, one cannot be called as others are.
+    # Of all tools of the server, one cannot be called.
     assert dict(server.quarantined_tools) == {
         "simulate-research-query": "it runs only as a task, which is not supported"
     }
@@ -117,7 +117,7 @@ async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyP
 
 @needs_node
 @pytest.mark.parametrize("kind", ["streamableHttp", "sse"])
-async def test_a_server_of_node_over_http(mcp: Mcp, kind: str) -> None:
+async def test_a_server_of_node_works_over_http(mcp: Mcp, kind: str) -> None:
     streamable = kind == "streamableHttp"
     async with serving(kind) as root:
         server = await mcp.add(
@@ -129,12 +129,12 @@ async def test_a_server_of_node_over_http(mcp: Mcp, kind: str) -> None:
         await several(mcp)
         text = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
         assert "Steps: 4" in text
-    # It is gone: said, not waited for.
+    # The server is gone: the call is refused at once, without waiting.
     assert "every" in await mcp.refused("every__echo", message="Are you there?")
 
 
 async def several(mcp: Mcp) -> None:
-    """Calls tools whose answers differ in kind."""
+    """Calls tools with answers of different kinds."""
     assert await mcp.run("every__echo", message="Grüß Gott") == "Echo: Grüß Gott"
     assert "is 5" in await mcp.run("every__get-sum", a=2, b=3)
     weather = await mcp.run("every__get-structured-content", location="Chicago")
